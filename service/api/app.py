@@ -84,29 +84,29 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    parts = ServiceFactory(settings)
+    factory = ServiceFactory(settings)
     authorization = Authorization(ServiceFactory(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
-    app.state.standings = standings = Standings(settings, parts)
-    app.state.catalog = Catalog(settings, parts, authorization, standings)
-    app.state.life = Life(parts, authorization)
-    app.state.sinks = SinkCatalog(parts, authorization)
+    app.state.standings = standings = Standings(settings, factory)
+    app.state.catalog = Catalog(settings, factory, authorization, standings)
+    app.state.life = Life(factory, authorization)
+    app.state.sinks = SinkCatalog(factory, authorization)
     app.state.sources = SourceCatalog(settings, ServiceFactory(settings), authorization, standings)
     app.state.glances = Glances(
-        parts, authorization, app.state.catalog, app.state.sources, standings
+        factory, authorization, app.state.catalog, app.state.sources, standings
     )
     app.state.completion = Completion(ServiceFactory(settings), authorization)
     app.state.console = read_files()
-    app.state.verify = Verify(settings, parts)
+    app.state.verify = Verify(settings, factory)
     app.state.reading = Reading(ServiceFactory(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(ServiceFactory(settings), feeds)
     figures = ApiFigures()
-    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures, standings)
-    app.state.tokens = Tokens(parts.control())
-    app.state.parts = parts
+    app.state.scrape = Scrape(settings, factory, app.state.catalog, figures, standings)
+    app.state.tokens = Tokens(factory.control())
+    app.state.factory = factory
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(authorize)])
     describe(app)
@@ -114,7 +114,7 @@ def create_app(settings: Settings) -> FastAPI:
     table = RouteTable(routes, open_paths=[OPEN_PATH])
     # The guard comes last: it is the outermost layer.
     address = f"{socket.gethostname()} {settings.host}:{settings.port}"
-    app.add_middleware(Conventions, table=table, control=parts.control(), server=address)
+    app.add_middleware(Conventions, table=table, control=factory.control(), server=address)
     app.add_middleware(
         Guard, settings=settings, tokens=app.state.tokens, authorization=authorization
     )

@@ -39,15 +39,15 @@ class QueryLimits:
         self._free = asyncio.Semaphore(settings.query_workers)
         self._verifying = asyncio.Semaphore(1)
         # By the name of the token: what is left of its share, and how many calls it has here.
-        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        self._quotas: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def worker(self, caller: Caller) -> AsyncIterator[None]:
         """A worker for the caller, for as long as the block. Refused request.too_many."""
-        share = self._join(caller.name)
+        quota = self._join(caller.name)
         try:
             # A token waits for its own share first, so that its calls wait in nobody's way.
-            async with _in_time(share), _in_time(self._free):
+            async with _in_time(quota), _in_time(self._free):
                 yield
         finally:
             self._leave(caller.name)
@@ -74,14 +74,14 @@ class QueryLimits:
             self._verifying.release()
 
     def _join(self, name: str) -> asyncio.Semaphore:
-        share, calls = self._shares.get(name) or (asyncio.Semaphore(self._per_token), 0)
-        self._shares[name] = share, calls + 1
-        return share
+        quota, calls = self._quotas.get(name) or (asyncio.Semaphore(self._per_token), 0)
+        self._quotas[name] = quota, calls + 1
+        return quota
 
     def _leave(self, name: str) -> None:
-        share, calls = self._shares.pop(name)
+        quota, calls = self._quotas.pop(name)
         if calls > 1:
-            self._shares[name] = share, calls - 1
+            self._quotas[name] = quota, calls - 1
 
 
 async def run_limited(

@@ -23,7 +23,7 @@ from dataflow.plan.properties.view_key import why_bag
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
-from service.api.health import Known, service_standing, view_standing, warnings_of
+from service.api.health import StatusInputs, service_standing, view_standing, warnings_of
 from service.api.models import (
     CreateView,
     DataflowAnswer,
@@ -63,16 +63,16 @@ class Catalog:
     def __init__(
         self,
         settings: Settings,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         standings: Standings,
     ) -> None:
         self._settings = settings
-        self._parts = parts
+        self._factory = factory
         self._authorization = authorization
         self._standings = standings
-        self._control = parts.control()
-        self._sink = parts.sink()
+        self._control = factory.control()
+        self._sink = factory.sink()
 
     # --- creating ----------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Catalog:
             identity or uuid.uuid4().hex,
             (schema, name),
             body.query,
-            self._parts,
+            self._factory,
             rows,
             sources=self._control.list_sources(),
             asker=asker,
@@ -108,7 +108,7 @@ class Catalog:
         if needs_slot and is_first:
             ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
-        estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
+        estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
         self._control.insert_view(
             ViewRow(
@@ -136,11 +136,11 @@ class Catalog:
         rows = self._control.list_views()
         sources = self._control.list_sources()
         definition = plan_definition(
-            "", ("", ""), query, self._parts, rows, sources=sources, asker=asker
+            "", ("", ""), query, self._factory, rows, sources=sources, asker=asker
         )
         self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
-        estimate = estimated(self._parts, definition, rows, "auto")
+        estimate = estimated(self._factory, definition, rows, "auto")
         warnings = [*plan.warnings, *check_rows(estimate, None)]
         why_no_key = why_bag(plan.root)
         reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
@@ -153,7 +153,7 @@ class Catalog:
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
-            backfill=self._parts.choose_engine(definition, "auto"),
+            backfill=self._factory.choose_engine(definition, "auto"),
             reads=reads,
             asks=reads,
             plan=deeply(lambda: explain_text(plan)),
@@ -175,7 +175,7 @@ class Catalog:
                 detail=", ".join(c.title for c in children),
                 hint="drop those first",
             )
-        dependents = self._parts.view_tables().dependents(table_of(row))
+        dependents = self._factory.view_tables().dependents(table_of(row))
         if dependents:
             raise TidemarkError(
                 "view.has_dependents",
@@ -203,27 +203,27 @@ class Catalog:
         """One view as it stands."""
         row = self._row(name)
         verified = verification_records.newest(self._control)
-        known = self._standings.known()
-        return self._model(row, self._control.count_errors(), verified, known)
+        inputs = self._standings.inputs()
+        return self._model(row, self._control.count_errors(), verified, inputs)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """The views that a caller may see, by name, all or some of those behind one.
         TidemarkError view.bad_name."""
         self._control.ensure()
-        behind = parse_name(after) if after else ("", "")
+        after_name = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), verification_records.newest(self._control)
         all_rows = self._control.list_views()
         rows = self._authorization.seen(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
-        found = [r for r in rows if (r.schema, r.name) > behind][:most]
-        known = replace(self._standings.known(), views=all_rows)
-        return [self._model(row, errors, verified, known) for row in found]
+        found = [r for r in rows if (r.schema, r.name) > after_name][:most]
+        inputs = replace(self._standings.inputs(), views=all_rows)
+        return [self._model(row, errors, verified, inputs) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """How a view is computed."""
         row = self._row(name)
         facts = row.plan or {}
-        shared = shared_with_others(row.title, self._told(row)["nodes"])
+        shared = shared_with_others(row.title, self._dataflow_figures(row)["nodes"])
         return PlanAnswer(
             text="\n".join([facts.get("text", ""), *map(shown, shared)]),
             tree=facts.get("tree", {}),
@@ -234,7 +234,9 @@ class Catalog:
     def dataflow(self, name: str) -> DataflowAnswer:
         """The nodes that compute a view, with figures when it runs."""
         row = self._row(name)
-        return dataflow_of(row.title, self._told(row), (row.plan or {}).get("nodes", []))
+        return dataflow_of(
+            row.title, self._dataflow_figures(row), (row.plan or {}).get("nodes", [])
+        )
 
     def metrics(self) -> dict[str, dict[str, Any] | None]:
         """The newest figures of each group's pipeline, the default one's first."""
@@ -243,7 +245,7 @@ class Catalog:
     def health(self) -> Health:
         """Whether views are kept up to date."""
         groups = self._standings.figures()
-        status, reasons = service_standing(self._standings.known(groups))
+        status, reasons = service_standing(self._standings.inputs(groups))
         default = groups.pop(DEFAULT_GROUP)
         found = versions()
         return Health(
@@ -285,11 +287,11 @@ class Catalog:
 
     def current_position(self) -> int:
         """Up to where the source has committed just now."""
-        return self._parts.source.current_position()
+        return self._factory.source.current_position()
 
     def nudge_source(self) -> None:
         """Commit a WAL message, so that an idle source's position moves on at once."""
-        self._parts.source.heartbeat()
+        self._factory.source.heartbeat()
 
     def wait_timeout(self, name: str, position: str, reached: int | None) -> TidemarkError:
         """The error of a wait whose time is up."""
@@ -310,7 +312,7 @@ class Catalog:
     def _row(self, name: str) -> ViewRow:
         return find_view(self._control, name)
 
-    def _told(self, row: ViewRow) -> dict[str, Any]:
+    def _dataflow_figures(self, row: ViewRow) -> dict[str, Any]:
         """What the pipeline tells of the nodes of the view's group."""
         return read_dataflow(self._settings.for_group(group_of(row)).state)
 
@@ -322,11 +324,11 @@ class Catalog:
         row: ViewRow,
         errors: dict[str, int],
         verified: dict[str, dict[str, Any]],
-        known: Known,
+        inputs: StatusInputs,
     ) -> ViewModel:
         group = group_of(row)
-        figures = known.figures.get(group) or {}
-        standing = view_standing(known, row)
+        figures = inputs.figures.get(group) or {}
+        standing = view_standing(inputs, row)
         position, positions = None, {}
         if row.status == ViewState.PAUSED:
             positions = dict(row.positions or {})
@@ -350,7 +352,7 @@ class Catalog:
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
-            warnings=[*row.warnings, *warnings_of(known, row)],
+            warnings=[*row.warnings, *warnings_of(inputs, row)],
             rows=self._sink.row_count(table_of(row)) if row.status in READABLE else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,

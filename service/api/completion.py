@@ -36,20 +36,20 @@ class TableList(BaseModel):
 class Completion:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
+        self._control = factory.control()
 
     def tables(self, by: Caller) -> TableList:
         """What this caller's queries can read. TidemarkError auth.db_role."""
         self._control.ensure()
         self._authorization.require(by, "table.list")
         views = self._control.list_views()
-        seen = self._authorization.seen(by, views)
+        visible = self._authorization.seen(by, views)
         found = [
             TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
-            for v in seen
+            for v in visible
         ]
         for source in self._control.list_sources():
             for relation in source.relations if source.type != "postgres" else ():
@@ -73,7 +73,7 @@ class Completion:
         if not by.db_role and by.role < Role.OPERATOR:
             return []
         try:
-            return self._parts.source.readable_tables(by.db_role)
+            return self._factory.source.readable_tables(by.db_role)
         except TidemarkError as error:
             log.info("tables.unlisted", code=error.code)
             return []

@@ -30,7 +30,7 @@ CREATING = ("/views", "/sources", "/views/{view}/sinks")
 # What a resource is, whatever it does just now: the first half of its tag.
 _LASTING = ("name", "schema", "view", "type", "query", "options", "fields", "created_at")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_KEPT_HEADERS = ("content-type", "location")
+_STORED_HEADERS = ("content-type", "location")
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
@@ -66,8 +66,8 @@ class Conventions:
                 "request.invalid",
                 405,
                 f"{method} is not for this path",
-                detail=f"it takes {', '.join(routes.told_methods)}",
-                headers={"Allow": ", ".join(routes.told_methods)},
+                detail=f"it takes {', '.join(routes.described_methods)}",
+                headers={"Allow": ", ".join(routes.described_methods)},
             )
         asked = "GET" if method == "HEAD" else method
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -99,7 +99,9 @@ class Conventions:
 
     # --- tags ----------------------------------------------------------------------------------
 
-    async def _answer_get(self, scope: Scope, receive: Receive, send: Send, known: str) -> None:
+    async def _answer_get(
+        self, scope: Scope, receive: Receive, send: Send, known_tags: str
+    ) -> None:
         """With a tag; without a body where it is known already, or was not asked for."""
         asked = {**scope, "method": "GET"}
         found = await self._asked(asked, receive)
@@ -111,7 +113,7 @@ class Conventions:
             tag = found.header("etag") or f'"{tag_of(found)}"'
             if not found.header("etag"):
                 headers.append((b"etag", tag.encode()))
-            if known.strip() == "*" or set(_TAG.findall(known)) & set(_TAG.findall(tag)):
+            if known_tags.strip() == "*" or set(_TAG.findall(known_tags)) & set(_TAG.findall(tag)):
                 status, body = 304, b""
                 headers = [(k, v) for k, v in headers if not k.lower().startswith(b"content-")]
         if scope["method"] == "HEAD":
@@ -164,9 +166,9 @@ class Conventions:
         shape = hashlib.sha256(scope["query_string"] + b"\n" + body).hexdigest()
         wait_s = float(waits[0]) if waits and re.fullmatch(r"\d{1,4}", waits[0]) else 0.0
         await run_in_threadpool(self._control.ensure)
-        kept = await run_in_threadpool(self._claim, claim, shape, wait_s)
-        if kept is not None:
-            await _replay(kept, shape, send)
+        stored = await run_in_threadpool(self._claim, claim, shape, wait_s)
+        if stored is not None:
+            await _replay(stored, shape, send)
             return
         found = _Answer()
         try:
@@ -176,11 +178,11 @@ class Conventions:
             if status >= 500:
                 await run_in_threadpool(idempotency.forget, self._control, claim)
             else:
-                headers = {name: found.header(name) for name in _KEPT_HEADERS}
-                kept = StoredAnswer(
+                headers = {name: found.header(name) for name in _STORED_HEADERS}
+                stored = StoredAnswer(
                     shape, status, {k: v for k, v in headers.items() if v}, found.body
                 )
-                await run_in_threadpool(idempotency.keep, self._control, claim, kept)
+                await run_in_threadpool(idempotency.keep, self._control, claim, stored)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
 
@@ -226,15 +228,15 @@ def tag_of(found: _Answer) -> str:
     return f"{hashlib.blake2b(lasting, digest_size=8).hexdigest()}-{whole}"
 
 
-async def _replay(kept: StoredAnswer, shape: str, send: Send) -> None:
-    if kept.fingerprint != shape:
+async def _replay(stored: StoredAnswer, shape: str, send: Send) -> None:
+    if stored.fingerprint != shape:
         raise Refused(
             "request.key_reused",
             422,
             "this Idempotency-Key was used for another request",
             hint="take a new key for each thing that you want",
         )
-    if kept.status is None:
+    if stored.status is None:
         raise Refused(
             "request.in_progress",
             409,
@@ -242,11 +244,11 @@ async def _replay(kept: StoredAnswer, shape: str, send: Send) -> None:
             hint="ask again in a moment",
             headers={"Retry-After": "1"},
         )
-    headers = [(k.encode(), v.encode()) for k, v in kept.headers.items()]
+    headers = [(k.encode(), v.encode()) for k, v in stored.headers.items()]
     headers.append((b"idempotency-replayed", b"true"))
-    headers.append((b"content-length", str(len(kept.body)).encode()))
-    await send({"type": "http.response.start", "status": kept.status, "headers": headers})
-    await send({"type": "http.response.body", "body": kept.body})
+    headers.append((b"content-length", str(len(stored.body)).encode()))
+    await send({"type": "http.response.start", "status": stored.status, "headers": headers})
+    await send({"type": "http.response.body", "body": stored.body})
 
 
 async def _body_of(receive: Receive) -> bytes:
@@ -262,10 +264,10 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
     """The request's body once more, and then what comes."""
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def told() -> Message:
+    async def replayed() -> Message:
         return parts.pop() if parts else await receive()
 
-    return told
+    return replayed
 
 
 async def _nothing() -> Message:

@@ -41,7 +41,7 @@ _CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Known:
+class StatusInputs:
     """What is known at one moment. figures: of each group's pipeline, None before its first;
     processes: as the supervisor tells of them; views, sources, sinks: the catalog's rows as they
     were read last; compiling: what of the kernels is still to be compiled; is_young: this process
@@ -66,7 +66,7 @@ class Known:
         """The groups that read each source for views that are kept, or are to be."""
         found: dict[str, set[str]] = {}
         for view in self.views:
-            for name in _read_directly(view) if _is_kept(view) else ():
+            for name in _read_directly(view) if _is_maintained(view) else ():
                 found.setdefault(name, set()).add(group_of(view))
         return found
 
@@ -87,41 +87,41 @@ def is_stale(figures: Mapping[str, Any] | None) -> bool:
 # --- a pipeline --------------------------------------------------------------------------------
 
 
-def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
+def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
     """Why a group's pipeline does nothing for its views; None while it works, or begins."""
-    figures = known.figures.get(group) or {}
+    figures = inputs.figures.get(group) or {}
     if figures.get("refused"):
         return ProblemModel(**figures["refused"])
     name = "the pipeline" if group == DEFAULT_GROUP else f'the pipeline of group "{group}"'
-    told = known.processes.get(_child_of(group), {})
-    if told.get("is_over") and told.get("code"):
+    reported = inputs.processes.get(_child_of(group), {})
+    if reported.get("is_over") and reported.get("code"):
         what, hint = f"{name} has ended and is not started again", "its log says why"
-        return _problem(what, f"exit code {told['code']}", hint, code="pipeline.ended")
+        return _problem(what, f"exit code {reported['code']}", hint, code="pipeline.ended")
     now = time.monotonic()
-    ends = [end for end in told.get("ends", ()) if end <= now]
+    ends = [end for end in reported.get("ends", ()) if end <= now]
     often = repeated_ends(ends, now)
     is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
     if is_down or often:
         what = f"{name} has ended unexpectedly and is started again"
         if often:
             what = f"{name} has ended {often} times within a minute, and is started again each time"
-        detail = f"exit code {told['code']}" if told.get("code") is not None else ""
+        detail = f"exit code {reported['code']}" if reported.get("code") is not None else ""
         return _problem(what, detail, "see its log", code="pipeline.restarting")
-    is_new = group not in known.figures
-    if is_stale(known.figures.get(group)) and not (known.is_young or is_new):
+    is_new = group not in inputs.figures
+    if is_stale(inputs.figures.get(group)) and not (inputs.is_young or is_new):
         what, hint = f"{name} has not reported lately", "see its log; is the machine overloaded?"
         return _problem(what, "", hint, code="pipeline.silent")
     return None
 
 
-def is_starting(known: Known) -> bool:
+def is_starting(inputs: StatusInputs) -> bool:
     """Whether it is too early to say how the default group's pipeline does."""
-    if known.compiling:
+    if inputs.compiling:
         return True
-    figures = known.figures.get(DEFAULT_GROUP)
+    figures = inputs.figures.get(DEFAULT_GROUP)
     is_reported = figures is not None and "refused" in figures
-    is_waited_for = known.is_young and is_stale(figures) and not is_reported
-    return is_waited_for and pipeline_problem(known, DEFAULT_GROUP) is None
+    is_waited_for = inputs.is_young and is_stale(figures) and not is_reported
+    return is_waited_for and pipeline_problem(inputs, DEFAULT_GROUP) is None
 
 
 def _child_of(group: str) -> str:
@@ -131,32 +131,32 @@ def _child_of(group: str) -> str:
 # --- a source ----------------------------------------------------------------------------------
 
 
-def database_standing(known: Known, group: str) -> Standing:
+def database_standing(inputs: StatusInputs, group: str) -> Standing:
     """How the database stands, as a group's pipeline reads it."""
-    problem = pipeline_problem(known, group)
+    problem = pipeline_problem(inputs, group)
     if problem is not None:
-        return Standing(_unread(problem, known.figures.get(group)), problem)
-    text = (known.figures.get(group) or {}).get("source_error")
+        return Standing(_unread(problem, inputs.figures.get(group)), problem)
+    text = (inputs.figures.get(group) or {}).get("source_error")
     return Standing(RETRYING, _parsed(text, "source.unreachable")) if text else Standing(RUNNING)
 
 
-def source_standing(known: Known, row: SourceRow, group: str | None = None) -> Standing:
+def source_standing(inputs: StatusInputs, row: SourceRow, group: str | None = None) -> Standing:
     """How a source stands: as it is read worst, or as one group reads it."""
     if row.type == "postgres":
-        return database_standing(known, row.name.partition("/")[2] or DEFAULT_GROUP)
-    readers = known.readers.get(row.name, set())
-    groups = [g for g in known.figures if group is None or g == group]
+        return database_standing(inputs, row.name.partition("/")[2] or DEFAULT_GROUP)
+    readers = inputs.readers.get(row.name, set())
+    groups = [g for g in inputs.figures if group is None or g == group]
     found: list[Standing] = []
-    if not readers and any(row.name in _read_directly(v) for v in known.views):
+    if not readers and any(row.name in _read_directly(v) for v in inputs.views):
         # What kept the views from being kept: nothing tries it any more.
         found.append(Standing(row.status, problem_of_row(row)))
     for each in groups:
-        facts = (known.figures[each] or {}).get("sources", {}).get(row.name)
-        problem = pipeline_problem(known, each)
+        facts = (inputs.figures[each] or {}).get("sources", {}).get(row.name)
+        problem = pipeline_problem(inputs, each)
         if problem is not None and (facts is not None or each in readers):
-            found.append(Standing(_unread(problem, known.figures[each]), problem))
+            found.append(Standing(_unread(problem, inputs.figures[each]), problem))
         elif facts is not None:
-            found.append(Standing(facts["status"], _told_by_feed(row, facts)))
+            found.append(Standing(facts["status"], _feed_problem(row, facts)))
     return max(found, key=lambda s: _WORST.index(s.status), default=Standing(RUNNING))
 
 
@@ -166,77 +166,79 @@ def _unread(problem: ProblemModel, figures: Mapping[str, Any] | None) -> str:
     return STOPPED if needs_someone else RETRYING
 
 
-def _told_by_feed(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | None:
+def _feed_problem(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | None:
     if facts["status"] == RUNNING:
         return None
-    told = facts.get("problem")
-    if told:
-        return _problem(told["detail"], "", told["hint"], code=told["code"])
+    reported = facts.get("problem")
+    if reported:
+        return _problem(reported["detail"], "", reported["hint"], code=reported["code"])
     return problem_of_row(row) or _parsed(facts.get("error") or "", "source.unreachable")
 
 
 # --- a view ------------------------------------------------------------------------------------
 
 
-def view_standing(known: Known, row: ViewRow) -> Standing:
+def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
     """How a view stands. A live one is kept up to date; while a source that it reads is away for
     the moment it stays live, with the reason; where somebody or something must act first it is
     degraded: readable, and standing still."""
-    told = problem_of_row(row)
+    reported = problem_of_row(row)
     if row.status in _STANDING_STILL:
-        return Standing(row.status, told)
+        return Standing(row.status, reported)
     group = group_of(row)
-    figures = known.figures.get(group) or {}
-    pipeline = pipeline_problem(known, group)
+    figures = inputs.figures.get(group) or {}
+    pipeline = pipeline_problem(inputs, group)
     if pipeline is not None:
         if row.status != ViewState.LIVE:
-            return Standing(row.status, told or pipeline)
+            return Standing(row.status, reported or pipeline)
         is_refused = figures.get("refused")
         return Standing(ViewState.FAILED if is_refused else ViewState.DEGRADED, pipeline)
-    found = [*_sources_of(known, row, group)]
+    found = [*_sources_of(inputs, row, group)]
     worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)
     if row.status != ViewState.LIVE:
-        return Standing(row.status, told or (None if worst is None else worst.error))
+        return Standing(row.status, reported or (None if worst is None else worst.error))
     if worst is not None and worst.status == STOPPED:
         return Standing(ViewState.DEGRADED, worst.error)
     if figures.get("sink_error"):
         return Standing(ViewState.DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
-    return Standing(ViewState.LIVE, told if worst is None or worst.error is None else worst.error)
+    return Standing(
+        ViewState.LIVE, reported if worst is None or worst.error is None else worst.error
+    )
 
 
-def warnings_of(known: Known, row: ViewRow) -> list[str]:
+def warnings_of(inputs: StatusInputs, row: ViewRow) -> list[str]:
     """What a view is not told of just now, and what the sink lacks of it."""
     group = group_of(row)
-    figures = known.figures.get(group) or {}
-    told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
-    told[MAIN_SOURCE] = figures.get("source_error", "")
-    read = _read(known, row)
-    found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
+    figures = inputs.figures.get(group) or {}
+    reported = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
+    reported[MAIN_SOURCE] = figures.get("source_error", "")
+    read = _read(inputs, row)
+    found = [f'source "{name}" is away: {reported[name]}' for name in read if reported.get(name)]
     sink_error = figures.get("sink_error")
     return [*found, sink_error] if sink_error else found
 
 
-def _sources_of(known: Known, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
+def _sources_of(inputs: StatusInputs, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
     """The sources that a view depends on, also by way of others, as its group reads them."""
-    declared = {s.name: s for s in known.sources}
-    for name in _read(known, row):
+    declared = {s.name: s for s in inputs.sources}
+    for name in _read(inputs, row):
         if name == MAIN_SOURCE:
-            yield name, database_standing(known, group)
+            yield name, database_standing(inputs, group)
         elif name in declared:
-            yield name, source_standing(known, declared[name], group)
+            yield name, source_standing(inputs, declared[name], group)
 
 
-def _read(known: Known, row: ViewRow) -> list[str]:
-    by_title = known.by_title
+def _read(inputs: StatusInputs, row: ViewRow) -> list[str]:
+    by_title = inputs.by_title
     names: dict[str, None] = {}
-    waiting, seen = [row], {row.identity}
+    waiting, visited = [row], {row.identity}
     while waiting:
         view = waiting.pop()
         names |= dict.fromkeys(_read_directly(view))
         parents = (view.plan or {}).get("parents", [])
         found = [by_title[tuple(p)] for p in parents if tuple(p) in by_title]
-        waiting += [p for p in found if p.identity not in seen]
-        seen |= {p.identity for p in found}
+        waiting += [p for p in found if p.identity not in visited]
+        visited |= {p.identity for p in found}
     return list(names)
 
 
@@ -244,7 +246,7 @@ def _read_directly(row: ViewRow) -> list[str]:
     return [source for source, _ in (row.plan or {}).get("reads", [])]
 
 
-def _is_kept(row: ViewRow) -> bool:
+def _is_maintained(row: ViewRow) -> bool:
     return (
         row.status not in (ViewState.FAILED, ViewState.PAUSED)
         and row.desired != DesiredState.DROPPED
@@ -254,31 +256,31 @@ def _is_kept(row: ViewRow) -> bool:
 # --- the service -------------------------------------------------------------------------------
 
 
-def service_standing(known: Known) -> tuple[str, list[str]]:
+def service_standing(inputs: StatusInputs) -> tuple[str, list[str]]:
     """ "ok", "starting" or "degraded", and all the reasons for the last."""
-    if is_starting(known):
-        return STARTING, [known.compiling] if known.compiling else []
+    if is_starting(inputs):
+        return STARTING, [inputs.compiling] if inputs.compiling else []
     reasons = [
         reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
-        for group in known.figures
-        for reason in _reasons_of_group(known, group)
+        for group in inputs.figures
+        for reason in _reasons_of_group(inputs, group)
     ]
-    stopped = {g for g in known.figures if pipeline_problem(known, g) is not None}
-    reasons += _reasons_of_sources(known, stopped)
-    reasons += _few("views", _reasons_of_views(known, stopped))
-    reasons += _few("sinks", _reasons_of_sinks(known))
-    if known.free_bytes is not None:
-        reasons += filter(None, [no_space(known.free_bytes)])
+    stopped = {g for g in inputs.figures if pipeline_problem(inputs, g) is not None}
+    reasons += _reasons_of_sources(inputs, stopped)
+    reasons += _few("views", _reasons_of_views(inputs, stopped))
+    reasons += _few("sinks", _reasons_of_sinks(inputs))
+    if inputs.free_bytes is not None:
+        reasons += filter(None, [no_space(inputs.free_bytes)])
     return (DEGRADED if reasons else OK), reasons
 
 
-def _reasons_of_group(known: Known, group: str) -> list[str]:
-    figures = known.figures.get(group) or {}
+def _reasons_of_group(inputs: StatusInputs, group: str) -> list[str]:
+    figures = inputs.figures.get(group) or {}
     words = ("wal_alarm", "source_error", "sink_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
     if figures.get("checkpoint_error"):
         found.append(f"the state is not copied: {figures['checkpoint_error']}")
-    problem = pipeline_problem(known, group)
+    problem = pipeline_problem(inputs, group)
     if problem is None:
         return found
     if figures.get("refused"):
@@ -287,22 +289,22 @@ def _reasons_of_group(known: Known, group: str) -> list[str]:
     return [f"{problem.title} [{problem.code}]", *found]
 
 
-def _reasons_of_sources(known: Known, stopped: set[str]) -> Iterator[str]:
+def _reasons_of_sources(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
     """Those beside the database, where it is not their pipelines that are to blame."""
-    working = {g: f for g, f in known.figures.items() if g not in stopped}
-    for row in known.sources:
-        if row.type == "postgres" or row.name not in known.readers:
+    working = {g: f for g, f in inputs.figures.items() if g not in stopped}
+    for row in inputs.sources:
+        if row.type == "postgres" or row.name not in inputs.readers:
             continue
         for group in working:
-            found = source_standing(known, row, group)
+            found = source_standing(inputs, row, group)
             if found.status != RUNNING:
                 word = "away" if found.status == RETRYING else found.status
                 yield f'source "{row.name}" is {word}: {_said(found.error)}'
                 break
 
 
-def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
-    for row in sorted(known.views, key=lambda v: (v.schema, v.name)):
+def _reasons_of_views(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
+    for row in sorted(inputs.views, key=lambda v: (v.schema, v.name)):
         if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
             continue
         if row.status == ViewState.FAILED:
@@ -313,8 +315,8 @@ def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
             yield f'view "{row.title}" is not live yet: {_said(problem_of_row(row))}'
 
 
-def _reasons_of_sinks(known: Known) -> Iterator[str]:
-    for row in known.sinks:
+def _reasons_of_sinks(inputs: StatusInputs) -> Iterator[str]:
+    for row in inputs.sinks:
         if row.desired == sink_worker.LIVE and row.status in (sink_worker.FAILED, RETRYING):
             word = "has failed" if row.status == sink_worker.FAILED else "is away"
             yield f'sink "{row.title}" {word}: {_said(problem_of_row(row))}'

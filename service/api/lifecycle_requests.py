@@ -66,11 +66,11 @@ class Life:
     by: who asks. Every call raises what `Authorization.require` does.
     """
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
-        self._tables = parts.view_tables()
+        self._control = factory.control()
+        self._tables = factory.view_tables()
 
     # --- another version -------------------------------------------------------------------------
 
@@ -92,10 +92,10 @@ class Life:
                 detail="a view stays in its group",
                 hint="drop the view and create it in the other group",
             )
-        definition = self._planned(row, query, is_known=True)
+        definition = self._planned(row, query, is_existing=True)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
-                self._planned(row, query, is_known=True, asker=role)
+                self._planned(row, query, is_existing=True, asker=role)
             self._authorization.require_parents(role, definition.parents())
         return self._ask_version(row, definition, changed, "replace")
 
@@ -104,7 +104,7 @@ class Life:
         "failed", for the views too that have failed with it, whoever owns them. As `replace` by
         its own query, under the names that its tables have now."""
         row = self._to_change(name, "view.rebuild", by)
-        definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
+        definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
         asked = [self._ask_version(row, definition, row.options, "rebuild")]
         return asked + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
 
@@ -130,10 +130,10 @@ class Life:
     def _ask_version(
         self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
     ) -> Asked:
-        warnings = self._look_at(row, definition)
+        warnings = self._check_version(row, definition)
         if kind == "replace":
             rows = self._control.list_views()
-            estimate = estimated(self._parts, definition, rows, "auto", SHORT_S)
+            estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)
             warnings += check_rows(estimate, options.get("most_rows"))
         query, names = definition.query, definition.names
         return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
@@ -155,19 +155,19 @@ class Life:
         query: str,
         names: KnownNames = UNKNOWN,
         *,
-        is_known: bool = False,
+        is_existing: bool = False,
         asker: str | None = None,
     ) -> ViewDefinition:
         """Another version of a view. names: what its tables were called in the query; is_known: it
         may be named in its own query, which is refused by its name and not read as a table; asker:
         whose rights count, its owner's by default."""
         rows, sources = self._control.list_views(), self._control.list_sources()
-        name = ("", "") if is_known else (row.schema, row.name)
+        name = ("", "") if is_existing else (row.schema, row.name)
         found = plan_definition(
             row.identity,
             name,
             query,
-            self._parts,
+            self._factory,
             rows,
             sources=sources,
             asker=row.created_by if asker is None else asker,
@@ -176,7 +176,7 @@ class Life:
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)
 
-    def _look_at(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
+    def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """What stands in the way of a version is refused; the warnings."""
         rows = self._control.list_views()
         _require_no_cycle(row, definition, rows)
@@ -191,8 +191,8 @@ class Life:
         found = self._tables.dependents(before)
         if found:
             raise has_dependents(row.title, found)
-        lost = self._tables.not_kept(before, table)
-        return [f"not carried over to the new table: {title}" for title in lost]
+        not_carried = self._tables.not_kept(before, table)
+        return [f"not carried over to the new table: {title}" for title in not_carried]
 
     def _require_readers(
         self, row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]

@@ -14,15 +14,15 @@ from service.views.estimate_models import Estimate
 from service.views.lifecycle import ViewState
 
 
-def _number(given: object) -> object:
+def _number(value: object) -> object:
     """A number as JSON has it. ValueError for what pydantic would take for one.
 
     >>> _number(2.5)
     2.5
     """
-    if isinstance(given, bool | str):
+    if isinstance(value, bool | str):
         raise ValueError("Input should be a number")
-    return given
+    return value
 
 
 # In a body; in a path or a parameter everything is text.

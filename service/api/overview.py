@@ -24,8 +24,8 @@ from service.access.tokens import OPEN, Caller
 from service.api.catalog import Catalog
 from service.api.health import (
     STALE_S,
-    Known,
     Standing,
+    StatusInputs,
     database_standing,
     service_standing,
     view_standing,
@@ -52,7 +52,7 @@ from service.views.requested_changes import table_of
 from service.views.view_lookup import find_view
 from storage import clock
 
-_KEPT_S = 0.5
+_CACHED_S = 0.5
 _COUNTED_S = 5.0
 _COUNTING_S = 0.25
 # In UTC with a Z: a plus would be a blank in an address.
@@ -81,22 +81,22 @@ class Glances:
 
     def __init__(
         self,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         catalog: Catalog,
         sources: SourceCatalog,
         standings: Standings,
     ) -> None:
-        self._control = parts.control()
+        self._control = factory.control()
         self._authorization = authorization
-        self._sink = parts.sink()
+        self._sink = factory.sink()
         self._catalog = catalog
         self._sources = sources
         self._standings = standings
         self._lock = threading.Lock()
-        self._kept: Overview | None = None
-        self._kept_at = 0.0
-        self._settings = parts.settings
+        self._cached: Overview | None = None
+        self._cached_at = 0.0
+        self._settings = factory.settings
         self._counts: dict[str, tuple[float, int]] = {}
         self._counting: threading.Thread | None = None
         self._history = History(catalog.metrics)
@@ -105,19 +105,19 @@ class Glances:
     def overview(self, by: Caller, *, has_history: bool = False) -> Overview:
         """What there is, at most half a second old, as far as a caller may see it."""
         with self._lock:
-            if self._kept is None or time.monotonic() - self._kept_at > _KEPT_S:
-                self._kept, self._kept_at = self._look(), time.monotonic()
-            kept = self._kept
+            if self._cached is None or time.monotonic() - self._cached_at > _CACHED_S:
+                self._cached, self._cached_at = self._collect(), time.monotonic()
+            cached = self._cached
         history = self._history.courses() if has_history else []
         told = {"role": by.role.word, "history": history}
         if by.db_role:
-            told |= self._seen(by, kept)
-        return kept.model_copy(update=told)
+            told |= self._visible_to(by, cached)
+        return cached.model_copy(update=told)
 
     def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
         """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""
         row = find_view(self._control, name)
-        found = read_left_out(self._control, row.title, limit + 1, _place(after))
+        found = read_left_out(self._control, row.title, limit + 1, _position(after))
         page = found[:limit]
         last = page[-1] if len(found) > limit else None
         return LeftOutList(
@@ -127,23 +127,23 @@ class Glances:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _seen(self, by: Caller, kept: Overview) -> dict[str, Any]:
+    def _visible_to(self, by: Caller, cached: Overview) -> dict[str, Any]:
         """What stays of views and sinks for a database role, and of what sources say."""
         rows = self._authorization.seen(by, self._control.list_views())
         titles = {row.title for row in rows}
         return {
             # Their words may quote rows of any view.
             "reasons": [],
-            "views": [v for v in kept.views if f"{v.schema_name}.{v.name}" in titles],
-            "sinks": [s for s in kept.sinks if s.view in titles],
+            "views": [v for v in cached.views if f"{v.schema_name}.{v.name}" in titles],
+            "sinks": [s for s in cached.sinks if s.view in titles],
             "sources": self._source_glances(by),
         }
 
-    def _look(self) -> Overview:
+    def _collect(self) -> Overview:
         self._control.ensure()
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
-        known = replace(self._standings.known(), views=rows)
-        figures, (status, reasons) = known.figures, service_standing(known)
+        inputs = replace(self._standings.inputs(), views=rows)
+        figures, (status, reasons) = inputs.figures, service_standing(inputs)
         errors = self._control.count_errors()
         lags = {g: self._lag(g, f) for g, f in figures.items()}
         self._count(rows)
@@ -152,22 +152,22 @@ class Glances:
             status=status,
             reasons=reasons,
             role="",
-            views=[self._view(r, known, lags.get(group_of(r)), errors) for r in rows],
+            views=[self._view(r, inputs, lags.get(group_of(r)), errors) for r in rows],
             sources=self._source_glances(OPEN),
             sinks=self._sink_glances(figures),
             pipelines=[
-                _pipeline(g, f, lags[g] or 0, database_standing(known, g))
+                _pipeline(g, f, lags[g] or 0, database_standing(inputs, g))
                 for g, f in figures.items()
                 if f
             ],
         )
 
     def _view(
-        self, row: ViewRow, known: Known, lag: int | None, errors: dict[str, int]
+        self, row: ViewRow, inputs: StatusInputs, lag: int | None, errors: dict[str, int]
     ) -> ViewGlance:
         is_live = row.status == ViewState.LIVE
-        figures = known.figures.get(group_of(row)) or {}
-        standing = view_standing(known, row)
+        figures = inputs.figures.get(group_of(row)) or {}
+        standing = view_standing(inputs, row)
         return ViewGlance(
             name=row.name,
             schema_name=row.schema,
@@ -263,7 +263,7 @@ def _pipeline(
     )
 
 
-def _place(after: str) -> tuple[datetime, str] | None:
+def _position(after: str) -> tuple[datetime, str] | None:
     if not after:
         return None
     found = _AFTER.fullmatch(after)
@@ -289,5 +289,5 @@ def _left_out(row: LeftOut) -> LeftOutModel:
     )
 
 
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -106,14 +106,14 @@ def problem_of(error: TidemarkError) -> ProblemModel:
         status = 400
     else:
         status = _STATUS.get(error.code, 422)
-    place = error.position
+    position = error.position
     return ProblemModel(
         title=error.what,
         status=status,
         code=error.code,
         detail=error.detail,
         hint=error.hint,
-        position=None if place is None else {"line": place.line, "column": place.column},
+        position=None if position is None else {"line": position.line, "column": position.column},
     )
 
 

@@ -78,7 +78,7 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ScrapeFacts:
     """All that a scrape tells. groups: each pipeline's figures, None before its first; dataflows:
     its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`;
     health: of the service; sources: how each stands, by group and name.
@@ -126,28 +126,28 @@ class Page(Collector):
         return self._families[name]
 
 
-def render(told: Told) -> bytes:
+def render(scrape: ScrapeFacts) -> bytes:
     """One scrape."""
     page = Page()
-    page.add("tidemark_build_info", 1, told.version)
-    page.add("tidemark_healthy", told.health == "ok")
-    page.add("tidemark_health_reasons", told.reasons)
-    page.add("tidemark_catalog_up", told.views is not None)
-    page.add("tidemark_state_free_bytes", told.free_bytes)
-    for process, count in told.restarts.items():
+    page.add("tidemark_build_info", 1, scrape.version)
+    page.add("tidemark_healthy", scrape.health == "ok")
+    page.add("tidemark_health_reasons", scrape.reasons)
+    page.add("tidemark_catalog_up", scrape.views is not None)
+    page.add("tidemark_state_free_bytes", scrape.free_bytes)
+    for process, count in scrape.restarts.items():
         page.add("tidemark_restarts_total", count, process)
-    for source, count in told.dead_letters.items():
+    for source, count in scrape.dead_letters.items():
         page.add("tidemark_dead_letters", count, source)
-    for (method, route, status), count in told.requests.get("answered", {}).items():
+    for (method, route, status), count in scrape.requests.get("answered", {}).items():
         page.add("tidemark_api_requests_total", count, method, route, status)
-    for route, facts in told.requests.get("seconds", {}).items():
+    for route, facts in scrape.requests.get("seconds", {}).items():
         page.add_histogram("tidemark_api_request_seconds", facts, route)
-    for group, figures in told.groups.items():
+    for group, figures in scrape.groups.items():
         _add_group(page, group, figures)
-    for (group, source), status in told.sources.items():
+    for (group, source), status in scrape.sources.items():
         page.add("tidemark_source_up", status == "running", group, source)
         page.add("tidemark_source_stopped", status == "stopped", group, source)
-    _add_views(page, told)
+    _add_views(page, scrape)
     registry = CollectorRegistry()
     registry.register(page)
     return generate_latest(registry)
@@ -180,15 +180,15 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
         page.add("tidemark_sink_backlog_bytes", facts.get("backlog_bytes"), group, sink)
 
 
-def _add_views(page: Page, told: Told) -> None:
-    views = told.views or ()
+def _add_views(page: Page, scrape: ScrapeFacts) -> None:
+    views = scrape.views or ()
     statuses: dict[str, int] = {}
     for view in views:
         statuses[view.status] = statuses.get(view.status, 0) + 1
     for status, count in statuses.items():
         page.add("tidemark_views", count, status)
     page.add("tidemark_views_unlisted", max(0, len(views) - MOST_VIEWS))
-    kept = {group: state_bytes(nodes) for group, nodes in told.dataflows.items()}
+    state_sizes = {group: state_bytes(nodes) for group, nodes in scrape.dataflows.items()}
     for view in views[:MOST_VIEWS]:
         title = f"{view.schema_name}.{view.name}"
         page.add("tidemark_view_live", view.status == ViewState.LIVE, title)
@@ -197,8 +197,8 @@ def _add_views(page: Page, told: Told) -> None:
         page.add("tidemark_view_errors", view.errors, title)
         page.add("tidemark_view_rows", view.rows, title)
         page.add("tidemark_view_lag_bytes", view.lag_bytes, title)
-        page.add("tidemark_view_state_bytes", kept.get(view.group, {}).get(title), title)
-        figures = (told.groups.get(view.group) or {}).get("views", {}).get(title, {})
+        page.add("tidemark_view_state_bytes", state_sizes.get(view.group, {}).get(title), title)
+        figures = (scrape.groups.get(view.group) or {}).get("views", {}).get(title, {})
         page.add("tidemark_view_changes_total", figures.get("changes"), title)
         page.add_histogram("tidemark_view_latency_seconds", figures.get("latency"), title)
         _add_backfill(page, title, view.backfill)

@@ -35,9 +35,9 @@ _GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
 class Reading:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: ServiceFactory) -> None:
-        self._settings = parts.settings
-        self._control = parts.control()
+    def __init__(self, factory: ServiceFactory) -> None:
+        self._settings = factory.settings
+        self._control = factory.control()
 
     def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
         """A page of a view's rows as JSON, and its entity tag.

@@ -65,24 +65,24 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = headers_of(scope)
-        told = self._telling(scope, send)
+        respond = self._with_headers(scope, send)
         try:
             self._check_origin(scope, headers)
             caller = await self._caller(scope, headers)
             _check_body(scope, headers)
         except Refused as refused:
-            await _refuse(refused, scope, receive, told)
+            await _refuse(refused, scope, receive, respond)
             return
         except TidemarkError as error:
-            await _refuse(_refused(error, 503), scope, receive, told)
+            await _refuse(_refused(error, 503), scope, receive, respond)
             return
         scope.setdefault("state", {})["caller"] = caller
         if not _is_stream(scope):
-            await self._app(scope, _limited(receive), told)
+            await self._app(scope, _limited(receive), respond)
             return
-        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller, scope))
+        watched = _Watched(receive, scope["type"], lambda: self._may_continue(caller, scope))
         try:
-            await self._app(scope, watched, told)
+            await self._app(scope, watched, respond)
         finally:
             watched.close()
 
@@ -155,7 +155,7 @@ class Guard:
             raise _refused(error, 403, challenge) from None
         return caller
 
-    async def _is_still(self, caller: Caller, scope: Scope) -> bool:
+    async def _may_continue(self, caller: Caller, scope: Scope) -> bool:
         """Whether who began a stream may go on with it: by the token, and by PostgreSQL's rights
         on the view. What else has become of the view the stream tells by itself."""
         if caller is OPEN:
@@ -195,20 +195,20 @@ class Guard:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def _telling(self, scope: Scope, send: Send) -> Send:
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
         wanted = dict(_HEADERS)
         if self._is_tls:
             wanted["strict-transport-security"] = "max-age=31536000"
         added = [(name.encode(), value.encode()) for name, value in wanted.items()]
 
-        async def tell(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"].endswith("http.response.start"):
                 have = {name.lower() for name, _ in message.get("headers", ())}
                 rest = [(n, v) for n, v in added if n not in have]
                 message = {**message, "headers": [*message.get("headers", ()), *rest]}
             await send(message)
 
-        return tell
+        return send_with_headers
 
 
 async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,10 +246,10 @@ def _take_token(scope: Scope, headers: dict[str, str]) -> str:
     if b"access_token" not in query and b"%" not in query:
         return found
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    given = [value for name, value in pairs if name == "access_token"]
-    if given:
+    query_tokens = [value for name, value in pairs if name == "access_token"]
+    if query_tokens:
         scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
-    return found or (given[0] if given and _takes_query_token(scope, headers) else "")
+    return found or (query_tokens[0] if query_tokens and _takes_query_token(scope, headers) else "")
 
 
 def _takes_query_token(scope: Scope, headers: dict[str, str]) -> bool:

@@ -32,7 +32,7 @@ class PathRoutes:
         return self._with_head(self.parameters)
 
     @property
-    def told_methods(self) -> list[str]:
+    def described_methods(self) -> list[str]:
         """What the description has for the path itself: /views/validate is a view's name too."""
         return self._with_head(self.described)
 
@@ -45,16 +45,16 @@ class PathRoutes:
         """Whether its answer has no end."""
         return self.path.endswith("/changes")
 
-    def unknown(self, method: str, given: Iterable[str]) -> list[str]:
+    def unknown(self, method: str, used: Iterable[str]) -> list[str]:
         """Query parameters that the route does not know."""
-        known = self.parameters.get(method)
-        return [] if known is None else sorted(set(given) - known)
+        allowed = self.parameters.get(method)
+        return [] if allowed is None else sorted(set(used) - allowed)
 
-    def repeated(self, method: str, given: Iterable[str]) -> list[str]:
+    def repeated(self, method: str, used: Iterable[str]) -> list[str]:
         """Query parameters that are given more than once: each that it knows has one value."""
         if self.parameters.get(method) is None:
             return []
-        return sorted(name for name, count in Counter(given).items() if count > 1)
+        return sorted(name for name, count in Counter(used).items() if count > 1)
 
 
 class RouteTable:

@@ -54,15 +54,17 @@ class RowWish:
 def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
     """The rows that are meant. TidemarkError rows.unknown_column, rows.bad_filter,
     rows.bad_order, rows.bad_page."""
-    known = [f.name for f in table.fields]
-    columns = tuple(_known(name, known) for name in _names(wish.columns)) or tuple(known)
+    existing = [f.name for f in table.fields]
+    columns = tuple(_require_column(name, existing) for name in _names(wish.columns)) or tuple(
+        existing
+    )
     if len(wish.others) > MOST_CONDITIONS:
         raise _bad_filter(f"{len(wish.others)} conditions, {MOST_CONDITIONS} may be")
     request = PageRequest(
         table,
         columns,
-        tuple(_condition(name, text, known) for name, text in wish.others),
-        tuple(_orders(wish.order, known)),
+        tuple(_condition(name, text, existing) for name, text in wish.others),
+        tuple(_orders(wish.order, existing)),
         wish.limit,
     )
     if not wish.after:
@@ -77,8 +79,12 @@ def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
     fields = [types[name] for name in request.columns]
     rows = [] if page.rows is None else plain_rows(fields, page.rows)
     shown = [{"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in fields]
-    following = _packed(_order_of(request), page.after) if page.after else None
-    body = b'{"fields":%b,"rows":[%b],"next":%b' % (_json(shown), b",".join(rows), _json(following))
+    next_token = _packed(_order_of(request), page.after) if page.after else None
+    body = b'{"fields":%b,"rows":[%b],"next":%b' % (
+        _json(shown),
+        b",".join(rows),
+        _json(next_token),
+    )
     tag = hashlib.blake2b(body, digest_size=12).hexdigest()
     epoch, positions = (None, {}) if page.progress is None else _shown(page.progress)
     return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
@@ -116,27 +122,27 @@ def _listed(text: str) -> Iterable[tuple[str, list[str]]]:
         at = found.end()
 
 
-def _orders(text: str, known: Sequence[str]) -> Iterable[Order]:
-    seen: set[str] = set()
+def _orders(text: str, existing: Sequence[str]) -> Iterable[Order]:
+    used: set[str] = set()
     for name, words in _listed(text):
-        column, left = _known(name, known), list(words)
+        column, left = _require_column(name, existing), list(words)
         is_descending = _DIRECTIONS[left.pop(0)] if left and left[0] in _DIRECTIONS else False
         nulls_first = _NULLS[left.pop(0)] if left and left[0] in _NULLS else is_descending
-        if left or column in seen:
+        if left or column in used:
             raise TidemarkError(
                 "rows.bad_order",
                 f'"{text[:80]}" is not an order',
-                detail=f'column "{column}" twice' if column in seen else f'"{left[0]}" is unknown',
+                detail=f'column "{column}" twice' if column in used else f'"{left[0]}" is unknown',
                 hint="column, column.desc, column.asc.nullsfirst, ..., with commas between",
             )
-        seen.add(column)
+        used.add(column)
         yield Order(column, is_descending, nulls_first)
 
 
-def _condition(name: str, text: str, known: Sequence[str]) -> Condition:
+def _condition(name: str, text: str, existing: Sequence[str]) -> Condition:
     if len(name) > 1 and name[0] == name[-1] == '"':
         name = name[1:-1].replace('""', '"')
-    column = _known(name, known)
+    column = _require_column(name, existing)
     is_not = text.startswith("not.")
     operator, dot, value = text.removeprefix("not.").partition(".")
     if not dot or operator not in _OPERATORS:
@@ -160,13 +166,13 @@ def _members(name: str, text: str) -> Iterable[str]:
         at, count = found.end(), count + 1
 
 
-def _known(name: str, known: Sequence[str]) -> str:
-    if name in known:
+def _require_column(name: str, existing: Sequence[str]) -> str:
+    if name in existing:
         return name
     raise TidemarkError(
         "rows.unknown_column",
         f'the view has no column "{name[:80]}"',
-        detail=f"its columns are {', '.join(known)}"[:1000],
+        detail=f"its columns are {', '.join(existing)}"[:1000],
         hint="names are told apart by case; beside columns there are "
         "columns, order, limit, after, min_position and wait_s",
     )

@@ -13,18 +13,18 @@ from service.api.models import DataflowAnswer, NodeModel, SharedPartModel
 
 
 def dataflow_of(
-    title: str, told: dict[str, Any], planned: Iterable[dict[str, Any]]
+    title: str, figures: dict[str, Any], planned: Iterable[dict[str, Any]]
 ) -> DataflowAnswer:
     """The nodes of one view. told: the pipeline's `dataflow.json`; planned: of the view by itself,
     for one that does not run."""
-    nodes = [node for node in told["nodes"] if title in node["views"]]
+    nodes = [node for node in figures["nodes"] if title in node["views"]]
     if not nodes:
         return DataflowAnswer(nodes=[NodeModel(**node) for node in planned], at=None, since=None)
     own = {node["id"] for node in nodes}
     read = {below for node in nodes for below in node["inputs"]} - own
-    above = [_boundary(node) for node in told["nodes"] if node["id"] in read]
+    above = [_boundary(node) for node in figures["nodes"] if node["id"] in read]
     found = [*above, *(_model(title, node) for node in nodes)]
-    return DataflowAnswer(nodes=found, at=told["at"], since=told["since"])
+    return DataflowAnswer(nodes=found, at=figures["at"], since=figures["since"])
 
 
 def _model(title: str, node: dict[str, Any]) -> NodeModel:
@@ -40,10 +40,10 @@ def _boundary(node: dict[str, Any]) -> NodeModel:
     return NodeModel(id=node["id"], what="view", detail=detail, inputs=[], **counts)
 
 
-def state_bytes(told: dict[str, Any]) -> dict[str, float]:
+def state_bytes(figures: dict[str, Any]) -> dict[str, float]:
     """By title what each view keeps; what several views share counts in equal parts for each."""
     found: dict[str, float] = {}
-    for node in told["nodes"]:
+    for node in figures["nodes"]:
         for view in node["views"]:
             found[view] = found.get(view, 0) + node["bytes"] / len(node["views"])
     return found
@@ -76,5 +76,5 @@ def shown(part: SharedPartModel) -> str:
     text = f"shared with {', '.join(part.shared_with)}: {part.what}"
     if not part.rows:
         return text
-    kept = f"about {part.rows:,} rows, {part.bytes:,} bytes kept once"
-    return f"{text}; {kept}, {part.saved_bytes:,} bytes saved"
+    size = f"about {part.rows:,} rows, {part.bytes:,} bytes kept once"
+    return f"{text}; {size}, {part.saved_bytes:,} bytes saved"

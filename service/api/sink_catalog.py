@@ -31,10 +31,10 @@ DROPPED = "dropped"
 class SinkCatalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
+        self._control = factory.control()
 
     def add(self, view: str, body: CreateSink, by: Caller) -> SinkModel:
         """Ask for a sink of a live view. TidemarkError view.not_live, view.busy, sink.exists, and
@@ -57,7 +57,7 @@ class SinkCatalog:
         names = [f["name"] for f in row.fields or []]
         key = tuple(names.index(name) for name in row.key or [])
         table = SinkTable(row.schema, row.name, output_fields.from_json(row.fields or []), key)
-        options = self._parts.checked_options(body.type, body.options, table, body.name)
+        options = self._factory.checked_options(body.type, body.options, table, body.name)
         sink = SinkRow(
             row.schema,
             row.name,

@@ -44,15 +44,15 @@ class SourceCatalog:
     def __init__(
         self,
         settings: Settings,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         standings: Standings,
     ) -> None:
         self._settings = settings
         self._standings = standings
         self._authorization = authorization
-        self._parts = parts
-        self._control: Control = parts.control()
+        self._factory = factory
+        self._control: Control = factory.control()
         self._letters = DeadLetters(self._control)
 
     # --- sources -------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class SourceCatalog:
     def _check_name(self, name: str) -> None:
         taken = name in (*RESERVED_SCHEMAS, MAIN_SOURCE, VIEW_SOURCE) or name.startswith("pg_")
         if not taken:
-            with self._parts.analyzer([]) as analyzer:
+            with self._factory.analyzer([]) as analyzer:
                 taken = analyzer.has_schema(name)
         if taken:
             raise SourceError(
@@ -167,7 +167,7 @@ class SourceCatalog:
 
     def _declared(self, type_name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         declared = connector(type_name).declare(options)
-        with self._parts.analyzer([]) as analyzer:
+        with self._factory.analyzer([]) as analyzer:
             return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
 
     def _require_unread(self, name: str, relations: set[str]) -> None:
@@ -188,7 +188,7 @@ class SourceCatalog:
         told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
         figures = [facts for facts in told if facts]
         letters = {name.name: n for name, n in counts.items() if name.source == row.name}
-        standing = source_standing(replace(self._standings.known(), views=views), row)
+        standing = source_standing(replace(self._standings.inputs(), views=views), row)
         return SourceModel(
             name=row.name,
             type=row.type,

@@ -21,7 +21,7 @@ from connectors.postgres.catalog.reported_statuses import SERVICE, SOURCE, VIEW,
 from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import TidemarkError
 from service.api import health
-from service.api.health import Known, Standing
+from service.api.health import Standing, StatusInputs
 from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_metrics, read_supervisor
 from service.runtime import kernels
@@ -29,15 +29,15 @@ from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.views.groups import groups_on_disk
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class Standings:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
+    def __init__(self, settings: Settings, factory: ServiceFactory) -> None:
         self._settings = settings
-        self._control = parts.control()
+        self._control = factory.control()
         self._started_at = time.monotonic()
         self._digest: tuple[Any, ...] | None = None
         self._views: list[ViewRow] = []
@@ -53,12 +53,12 @@ class Standings:
         groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
         return {g: read_metrics(self._settings.for_group(g).state) for g in groups}
 
-    def known(self, figures: Mapping[str, dict[str, Any] | None] | None = None) -> Known:
+    def inputs(self, figures: Mapping[str, dict[str, Any] | None] | None = None) -> StatusInputs:
         """What is known now: figures as given, or as they are on disk; rows as last looked at."""
         state, free_bytes = self._settings.state, None
         with suppress(OSError):
             free_bytes = shutil.disk_usage(state).free
-        return Known(
+        return StatusInputs(
             figures=self.figures() if figures is None else figures,
             processes=read_supervisor(state).get("processes", {}),
             views=self._views,
@@ -72,26 +72,26 @@ class Standings:
     # --- inside --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_ready, told = False, ""
+        is_ready, last_code = False, ""
         while True:
             try:
                 if not is_ready:
                     self._control.ensure()
                     is_ready = True
-                self._look()
+                self._refresh()
                 reported_statuses.write(self._control, self._decided())
-                told = ""
+                last_code = ""
             except TidemarkError as error:
                 # It is told twice a second for as long as the sink is away.
-                if error.code != told:
-                    told = error.code
-                    log.debug("standings.retry", code=told)
+                if error.code != last_code:
+                    last_code = error.code
+                    log.debug("standings.retry", code=last_code)
                 is_ready = False
             except Exception as error:
                 log.error("standings.failed", exc_info=error)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         digest = reported_statuses.digest(self._control)
         if digest == self._digest:
             return
@@ -100,19 +100,19 @@ class Standings:
         self._views, self._sources, self._sinks, self._digest = views, sources, sinks, digest
 
     def _decided(self) -> dict[tuple[str, str], Told]:
-        known = self.known()
+        inputs = self.inputs()
         found = {
-            (VIEW, row.identity): _told(health.view_standing(known, row), row.status)
-            for row in known.views
+            (VIEW, row.identity): _reported(health.view_standing(inputs, row), row.status)
+            for row in inputs.views
         }
-        for row in known.sources:
-            found[SOURCE, row.name] = _told(health.source_standing(known, row))
-        status, reasons = health.service_standing(known)
+        for row in inputs.sources:
+            found[SOURCE, row.name] = _reported(health.source_standing(inputs, row))
+        status, reasons = health.service_standing(inputs)
         found[SERVICE, ""] = Told(status, reasons=tuple(reasons))
         return found
 
 
-def _told(standing: Standing, raw: str = "") -> Told:
+def _reported(standing: Standing, raw: str = "") -> Told:
     error = standing.error
     if error is None:
         return Told(standing.status, raw)

@@ -16,7 +16,7 @@ import uvicorn
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-LOOK_S = 5.0
+POLL_S = 5.0
 
 
 def arguments(settings: Settings) -> dict[str, Any]:
@@ -35,21 +35,21 @@ def watch(config: uvicorn.Config, settings: Settings) -> None:
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     arguments = (config.ssl, settings.tls_cert, settings.tls_key)
-    threading.Thread(target=_follow, args=arguments, daemon=True, name="tls").start()
+    threading.Thread(target=_reload_on_change, args=arguments, daemon=True, name="tls").start()
 
 
-def _follow(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    known, pause = _stamp(certificate, key), threading.Event()
-    while not pause.wait(LOOK_S):
+def _reload_on_change(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    current, pause = _stamp(certificate, key), threading.Event()
+    while not pause.wait(POLL_S):
         found = _stamp(certificate, key)
-        if found == known:
+        if found == current:
             continue
         try:
             # Tried apart first: a certificate without its key would spoil the one in use.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             context.load_cert_chain(certificate, key)
             log.info("tls.renewed")
-            known = found
+            current = found
         except (OSError, ssl.SSLError) as error:
             log.warning("tls.not_renewed", why=str(error))
 

@@ -34,7 +34,7 @@ def init(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="look and tell; do nothing")] = False,
 ) -> None:
     """Prepare a database for the service, or say exactly what to run."""
-    wanted = Desired(
+    desired = Desired(
         dsn,
         sink or dsn,
         role or None,
@@ -44,7 +44,7 @@ def init(
         alter_system,
     )
     try:
-        steps = prepare(wanted, is_dry=dry_run)
+        steps = prepare(desired, is_dry=dry_run)
     except TidemarkError as error:
         print_problem(error.code, error.what, error.detail, error.hint)
         raise typer.Exit(1) from None

@@ -168,12 +168,12 @@ def _lock_state(settings: Settings) -> StateLock:
     """The state folder for this service alone, before anything looks at it."""
     from service.runtime.log import log
 
-    place = f"pid {os.getpid()} on {socket.gethostname()}, {_url_of(settings)}"
+    owner = f"pid {os.getpid()} on {socket.gethostname()}, {_url_of(settings)}"
     try:
         for folder in own_folders(settings):
             if not make_private(folder):
                 log.warning("state.readable_by_others", path=str(folder))
-        return StateLock(settings.state, place)
+        return StateLock(settings.state, owner)
     except StorageError as error:
         _fail(error.code, error.detail, error.hint)
     except OSError as error:
@@ -315,8 +315,8 @@ def _text_of(query: str) -> str:
 def _print_view(view: tidemark.ViewState) -> None:
     console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {view.kind}")
     for field in view.fields:
-        mark = "key" if field.name in view.key else ""
-        console.print(f"  {field.name:30} {field.type:28} {mark}", highlight=False)
+        key_note = "key" if field.name in view.key else ""
+        console.print(f"  {field.name:30} {field.type:28} {key_note}", highlight=False)
     for fact in ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings"):
         if view.told.get(fact):
             console.print(f"{fact}: {view.told[fact]}", highlight=False)

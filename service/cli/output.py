@@ -48,8 +48,8 @@ def client_of(url: str) -> Iterator[tidemark.Client]:
         with tidemark.connect(url) as client:
             yield client
     except TidemarkError as error:
-        place = error.position
-        where = f" (line {place.line}, column {place.column})" if place else ""
+        position = error.position
+        where = f" (line {position.line}, column {position.column})" if position else ""
         print_problem(error.code, error.what + where, error.detail, error.hint)
         raise typer.Exit(1) from None
 
@@ -140,9 +140,9 @@ def print_finding(fact: dict[str, str]) -> None:
     colour = {"ok": "green", "note": "yellow"}.get(fact["status"], "red")
     shown = f": {fact['found']}" if fact["found"] else ""
     console.print(f"[{colour}]{fact['status']:7}[/] {escape(fact['name'] + shown)}", soft_wrap=True)
-    told = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
+    lines = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
     if "code" in fact:
-        told[0] += f"  [{fact['code']}]"
-    for word, text in zip(("", "detail: ", "hint: "), told, strict=True):
+        lines[0] += f"  [{fact['code']}]"
+    for word, text in zip(("", "detail: ", "hint: "), lines, strict=True):
         if text:
             console.print(f"        {word}{text}", markup=False, highlight=False, soft_wrap=True)

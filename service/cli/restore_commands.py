@@ -31,7 +31,7 @@ Prefix = Annotated[str, typer.Option(help="first word of slot and publication")]
 
 @copies.command()
 def restore(
-    place: From,
+    location: From,
     state: Annotated[Path, typer.Option(help="directory of the state; empty, or not there")],
     source: Annotated[str, typer.Option(help="DSN of the source, to look at its slot")] = "",
     prefix: Prefix = "tidemark",
@@ -53,8 +53,8 @@ def restore(
 
     dsn = source or os.environ.get(f"{PREFIX}SOURCE", "")
     try:
-        wanted = Desired(
-            place,
+        desired = Desired(
+            location,
             state.absolute(),
             prefix,
             dsn,
@@ -65,7 +65,7 @@ def restore(
             is_key_stored=key is not None,
             is_trusted=trust_storage,
         )
-        groups = bring_back(wanted, lambda text: console.print(text, highlight=False))
+        groups = bring_back(desired, lambda text: console.print(text, highlight=False))
     except TidemarkError as error:
         _fail(error)
     console.print(shown_groups(groups), highlight=False)
@@ -73,7 +73,7 @@ def restore(
 
 @copies.command()
 def checkpoints(
-    place: From,
+    location: From,
     prefix: Prefix = "tidemark",
     key: Key = None,
     verify: Annotated[bool, typer.Option("--verify", help="read all of them to the end")] = False,
@@ -86,17 +86,17 @@ def checkpoints(
     table = table_of(*titles)
     is_bad = False
     try:
-        known = _key_of(key)
-        for manifest, refusal in listed(place, prefix, known):
+        key_bytes = _key_of(key)
+        for manifest, refusal in listed(location, prefix, key_bytes):
             whole, authentic = "", "yes"
             if refusal is not None:
-                is_known = refusal.code != "checkpoint.no_key"
-                authentic = f"no [{refusal.code}]" if is_known else "unknown"
-                is_bad = is_bad or (verify and is_known)
+                has_key = refusal.code != "checkpoint.no_key"
+                authentic = f"no [{refusal.code}]" if has_key else "unknown"
+                is_bad = is_bad or (verify and has_key)
             if verify:
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        read_all(place, manifest, Path(folder))
+                        read_all(location, manifest, Path(folder))
                         whole = "yes"
                     except TidemarkError as error:
                         whole, is_bad = f"{error.detail} [{error.code}]", True

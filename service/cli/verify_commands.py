@@ -15,7 +15,7 @@ import tidemark
 from service.cli.output import Url, client_of, console, print_problem, read_text, table_of
 
 DEFAULT_URL = tidemark.DEFAULT_URL
-_MARKS = {"missing": "-", "surplus": "+"}
+_SIGNS = {"missing": "-", "surplus": "+"}
 
 
 def verify(
@@ -72,7 +72,7 @@ def _print_example(example: tidemark.Difference) -> None:
         console.print(table)
         return
     row = ", ".join(f"{c}={_cell(t)}" for c, t in (expected or got).items())
-    console.print(f"  {_MARKS[example.kind]} {row}", markup=False, highlight=False)
+    console.print(f"  {_SIGNS[example.kind]} {row}", markup=False, highlight=False)
 
 
 def _cell(text: str | None) -> str:

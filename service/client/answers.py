@@ -38,14 +38,14 @@ class Problem(Record):
     @property
     def error(self) -> TidemarkError:
         """It as an exception; a TemporaryError when another try may succeed."""
-        place = self.position
+        at = self.position
         kind = TemporaryError if self.status == 503 else TidemarkError
         return kind(
             self.code,
             self.title,
             detail=self.detail,
             hint=self.hint,
-            position=Position(place["line"], place["column"]) if place else None,
+            position=Position(at["line"], at["column"]) if at else None,
         )
 
 
@@ -162,7 +162,7 @@ class DeadLetter(Record):
 
     source: str
     relation: str
-    place: str
+    at: str
     group: str
     code: str
     reason: str

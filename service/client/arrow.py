@@ -83,16 +83,16 @@ def table_of(
     return pa.table(arrays, names=names)
 
 
-def _array(field: Field, values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
+def _array(field: Field, values: Sequence[Any], requested: pa.DataType | None) -> pa.Array:
     own = arrow_type(field.type)
-    kind = wanted or own
+    kind = requested or own
     try:
         if pa.types.is_string(kind) or pa.types.is_decimal(kind):
             return _made(field, values, kind)
         if pa.types.is_floating(kind) and own == pa.string():
             return pa.array([None if v is None else float(v) for v in values], kind)
         made = _made(field, values, own)
-        return made if wanted is None else made.cast(wanted)
+        return made if requested is None else made.cast(requested)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise TidemarkError(
             "rows.not_in_arrow",

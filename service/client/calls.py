@@ -164,6 +164,6 @@ def _sender(describe: Callable[..., Call[Any]], owner: Any) -> Callable[..., Any
 
 def _answer_of(describe: Callable[..., Any]) -> None:
     """Let help() tell what is answered, and not that a call is described."""
-    told = describe.__annotations__.get("return", "")
-    if isinstance(told, str) and told.startswith("Call["):
-        describe.__annotations__["return"] = told[5:-1]
+    annotation = describe.__annotations__.get("return", "")
+    if isinstance(annotation, str) and annotation.startswith("Call["):
+        describe.__annotations__["return"] = annotation[5:-1]

@@ -16,7 +16,7 @@ import httpx
 from dataflow.errors import TidemarkError
 from service.client.course import Course, Open, Pause, Read, Shut, Step, Steps
 from service.client.epochs import Epoch
-from service.client.wire import NETWORK_ERRORS, Place
+from service.client.wire import NETWORK_ERRORS, Endpoint
 
 S = TypeVar("S")
 
@@ -24,9 +24,9 @@ S = TypeVar("S")
 class _Served(Generic[S]):
     """What both have. session: httpx's, of either kind."""
 
-    def __init__(self, session: S, place: Place, course: Course) -> None:
+    def __init__(self, session: S, endpoint: Endpoint, course: Course) -> None:
         self._session = session
-        self._place = place
+        self._endpoint = endpoint
         self._course = course
         self._stream: httpx.Response | None = None
 
@@ -97,18 +97,18 @@ class Changes(_Served[httpx.Client]):
                     with contextlib.suppress(*NETWORK_ERRORS):
                         self.close()
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
+            raise self._endpoint.unreachable(error) from error
         return None
 
     def _open(self, step: Open) -> None:
         self.close()
-        request = self._session.build_request(**self._place.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.asked))
         stream = self._session.send(request, stream=True)
         if not stream.is_success:
             with contextlib.closing(stream):
                 stream.read()
-                raise self._place.refusal(stream)
-        set_silence(request, step.silence_s)
+                raise self._endpoint.refusal(stream)
+        set_read_timeout(request, step.silence_s)
         self._stream, self._chunks = stream, stream.iter_raw()
 
 
@@ -164,22 +164,22 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
                     with contextlib.suppress(*NETWORK_ERRORS):
                         await self.aclose()
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
+            raise self._endpoint.unreachable(error) from error
         return None
 
     async def _open(self, step: Open) -> None:
         await self.aclose()
-        request = self._session.build_request(**self._place.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.asked))
         stream = await self._session.send(request, stream=True)
         if not stream.is_success:
             async with contextlib.aclosing(stream):
                 await stream.aread()
-                raise self._place.refusal(stream)
-        set_silence(request, step.silence_s)
+                raise self._endpoint.refusal(stream)
+        set_read_timeout(request, step.silence_s)
         self._stream, self._chunks = stream, stream.aiter_raw()
 
 
-def set_silence(request: httpx.Request, seconds: float) -> None:
+def set_read_timeout(request: httpx.Request, seconds: float) -> None:
     """How long each read of a stream may take, once its headers are there.
 
     httpx reads the time-outs of a request again when its body begins.

@@ -20,7 +20,7 @@ from service.client.reading import AsyncRows, Rows, RowWish
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
 from service.client.view_reads import ViewReads
-from service.client.wire import DEFAULT_URL, NETWORK_ERRORS, Place
+from service.client.wire import DEFAULT_URL, NETWORK_ERRORS, Endpoint
 
 T = TypeVar("T")
 
@@ -54,9 +54,9 @@ class Client(ServiceCalls, Sends):
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
     ) -> None:
-        self._place = Place.of(url, token, ca)
-        self.url = self._place.url
-        self._session = httpx.Client(**self._place.settings())
+        self._endpoint = Endpoint.of(url, token, ca)
+        self.url = self._endpoint.url
+        self._session = httpx.Client(**self._endpoint.settings())
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class Client(ServiceCalls, Sends):
     def close(self) -> None:
         """Close the connections; the next call opens another."""
         self._session.close()
-        self._session = httpx.Client(**self._place.settings())
+        self._session = httpx.Client(**self._endpoint.settings())
 
     def view(self, name: str) -> View:
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
@@ -75,10 +75,10 @@ class Client(ServiceCalls, Sends):
 
     def _send(self, asked: Call[T]) -> T:
         try:
-            answer = self._session.request(**self._place.request(asked))
+            answer = self._session.request(**self._endpoint.request(asked))
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
-        return self._place.read(asked, answer)
+            raise self._endpoint.unreachable(error) from error
+        return self._endpoint.read(asked, answer)
 
 
 class View(ViewReads[Rows, Changes], Sends):
@@ -112,7 +112,7 @@ class View(ViewReads[Rows, Changes], Sends):
         return Rows(self, wish)
 
     def _changes_of(self, course: Course) -> Changes:
-        return Changes(self._client._session, self._client._place, course)
+        return Changes(self._client._session, self._client._endpoint, course)
 
     def _send(self, asked: Call[T]) -> T:
         return self._client._send(asked)
@@ -124,9 +124,9 @@ class AsyncClient(ServiceCalls, SendsLater):
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
     ) -> None:
-        self._place = Place.of(url, token, ca)
-        self.url = self._place.url
-        self._session = httpx.AsyncClient(**self._place.settings())
+        self._endpoint = Endpoint.of(url, token, ca)
+        self.url = self._endpoint.url
+        self._session = httpx.AsyncClient(**self._endpoint.settings())
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class AsyncClient(ServiceCalls, SendsLater):
     async def aclose(self) -> None:
         """Close the connections; the next call opens another."""
         await self._session.aclose()
-        self._session = httpx.AsyncClient(**self._place.settings())
+        self._session = httpx.AsyncClient(**self._endpoint.settings())
 
     def view(self, name: str) -> AsyncView:
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
@@ -145,10 +145,10 @@ class AsyncClient(ServiceCalls, SendsLater):
 
     async def _send(self, asked: Call[T]) -> T:
         try:
-            answer = await self._session.request(**self._place.request(asked))
+            answer = await self._session.request(**self._endpoint.request(asked))
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
-        return self._place.read(asked, answer)
+            raise self._endpoint.unreachable(error) from error
+        return self._endpoint.read(asked, answer)
 
 
 class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
@@ -178,7 +178,7 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
         return AsyncRows(self, wish)
 
     def _changes_of(self, course: Course) -> AsyncChanges:
-        return AsyncChanges(self._client._session, self._client._place, course)
+        return AsyncChanges(self._client._session, self._client._endpoint, course)
 
     async def _send(self, asked: Call[T]) -> T:
         return await self._client._send(asked)

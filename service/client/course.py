@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
-from service.client.epochs import Epoch, Gathering, Mark
+from service.client.epochs import Epoch, Gathering, Marker
 
 # How long the service may take to tell the first rows of a stream.
 FIRST_ROWS_S = 60.0
@@ -96,7 +96,7 @@ class Course:
         self._clock = clock
         self._gathering = Gathering(wish.resume)
         self._has_snapshot = wish.has_snapshot
-        self._ready: deque[Epoch | Mark] = deque()
+        self._ready: deque[Epoch | Marker] = deque()
         self._is_open = False
         self._was_open = False
         self._failed_at: float | None = None
@@ -156,7 +156,7 @@ class Course:
                 continue
             self._failed_at, self._failures = None, 0
             self._quiet_since = min(self._quiet_since, self._clock())
-            if isinstance(found, Mark) and self._wish.has_progress:
+            if isinstance(found, Marker) and self._wish.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
             else:
                 self._ready.append(found)

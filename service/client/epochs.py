@@ -26,7 +26,7 @@ _DECODER = json.JSONDecoder(parse_int=str)
 
 
 @dataclass(frozen=True)
-class Mark:
+class Marker:
     """What closes an epoch. resume: the token to go on from."""
 
     epoch: int
@@ -44,11 +44,11 @@ class Epoch:
     """
 
     def __init__(
-        self, mark: Mark, columns: Columns, pages: Sequence[str], *, is_snapshot: bool
+        self, marker: Marker, columns: Columns, pages: Sequence[str], *, is_snapshot: bool
     ) -> None:
-        self.number = mark.epoch
-        self.positions = mark.positions
-        self.resume = mark.resume
+        self.number = marker.epoch
+        self.positions = marker.positions
+        self.resume = marker.resume
         self.is_snapshot = is_snapshot
         self.fields = columns.fields
         self.key = columns.key
@@ -69,7 +69,7 @@ class Epoch:
         return True
 
     @cached_property
-    def _told(self) -> tuple[list[Row], list[int]]:
+    def _decoded(self) -> tuple[list[Row], list[int]]:
         rows: list[Row] = []
         weights: list[int] = []
         for page in self._pages:
@@ -81,12 +81,12 @@ class Epoch:
     @property
     def rows(self) -> list[Row]:
         """The rows that change, each once; of a snapshot all rows."""
-        return self._told[0]
+        return self._decoded[0]
 
     @property
     def weights(self) -> list[int]:
         """How often each of `rows` comes (1 and more) or goes (-1 and less)."""
-        return self._told[1]
+        return self._decoded[1]
 
     @property
     def inserted(self) -> list[Row]:
@@ -135,12 +135,12 @@ class Gathering:
         """The connection was lost: what no mark has closed comes again."""
         self._pages, self._is_snapshot, self._rest = [], False, bytearray()
 
-    def take(self, chunk: bytes) -> Iterator[Epoch | Mark | None]:
+    def take(self, chunk: bytes) -> Iterator[Epoch | Marker | None]:
         """What some bytes of the stream complete: epochs, marks without any change, and None for
         a heartbeat. TidemarkError that the stream has ended with."""
-        seen = max(0, len(self._rest) - 1)
+        scanned = max(0, len(self._rest) - 1)
         self._rest += chunk
-        end = self._rest.rfind(b"\n\n", seen)
+        end = self._rest.rfind(b"\n\n", scanned)
         if end < 0:
             return
         whole = bytes(self._rest[:end])
@@ -163,23 +163,23 @@ class Gathering:
                 case "heartbeat":
                     yield None
 
-    def unchanged(self, mark: Mark) -> Epoch:
+    def unchanged(self, marker: Marker) -> Epoch:
         """An epoch that has left the view as it was."""
-        return Epoch(mark, self._columns, (), is_snapshot=False)
+        return Epoch(marker, self._columns, (), is_snapshot=False)
 
     @property
     def is_amid(self) -> bool:
         """Whether some of an epoch has come."""
         return bool(self._pages or self._rest)
 
-    def _closed(self, told: Mapping[str, Any]) -> Epoch | Mark:
-        mark = Mark(told["epoch"], told["positions"], told["resume"])
-        self.token = mark.resume
+    def _closed(self, told: Mapping[str, Any]) -> Epoch | Marker:
+        marker = Marker(told["epoch"], told["positions"], told["resume"])
+        self.token = marker.resume
         if not self._pages:
-            return mark
+            return marker
         if not self._columns.fields:
             raise TidemarkError("service.not_tidemark", "the stream does not tell its columns")
-        epoch = Epoch(mark, self._columns, self._pages, is_snapshot=self._is_snapshot)
+        epoch = Epoch(marker, self._columns, self._pages, is_snapshot=self._is_snapshot)
         self._pages, self._is_snapshot = [], False
         return epoch
 

@@ -58,11 +58,11 @@ class RowWish:
                 return
 
     def _call(self, size: int, after: str | None) -> Call[Page]:
-        place = () if after is None else (("after", after),)
+        page_token = () if after is None else (("after", after),)
         return Call(
             method="GET",
             path=self.path,
-            params=(*self.params, ("limit", str(size)), *place),
+            params=(*self.params, ("limit", str(size)), *page_token),
             read=lambda reply: Page.of(reply.body),
             wait_s=self.wait_s,
         )

@@ -42,8 +42,8 @@ class Replica:
         rows = {} if epoch.is_snapshot else self._rows
         changed: dict[str, tuple[Row, int]] = {}
         for identity, (row, weight) in zip(epoch.identities, epoch, strict=True):
-            known = changed.get(identity) or rows.get(identity)
-            changed[identity] = (row, (known[1] if known else 0) + weight)
+            previous = changed.get(identity) or rows.get(identity)
+            changed[identity] = (row, (previous[1] if previous else 0) + weight)
         lacking = [row for row, count in changed.values() if count < 0]
         if lacking:
             raise ValueError(f"epoch {epoch.number} takes away {lacking[0]}, which is not there")

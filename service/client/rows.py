@@ -32,23 +32,23 @@ class Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: ClassVar[tuple[str, ...]] = ()
-    _places: ClassVar[Mapping[str, int]] = {}
+    _index_of: ClassVar[Mapping[str, int]] = {}
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
     @overload
-    def __getitem__(self, place: Any) -> Any: ...
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, str):
+    def __getitem__(self, index: Any) -> Any: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
             try:
-                place = self._places[place]
+                index = self._index_of[index]
             except KeyError:
-                raise KeyError(f"no column {place!r} among {', '.join(self._fields)}") from None
-        return tuple.__getitem__(self, place)
+                raise KeyError(f"no column {index!r} among {', '.join(self._fields)}") from None
+        return tuple.__getitem__(self, index)
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return tuple.__getitem__(self, self._places[name])
+            return tuple.__getitem__(self, self._index_of[name])
         except KeyError:
             told = f"no column {name!r} among {', '.join(self._fields)}"
             raise AttributeError(told, name=name, obj=self) from None
@@ -71,8 +71,8 @@ class Row(tuple[Any, ...]):
 @cache
 def row_type(names: tuple[str, ...]) -> type[Row]:
     """The rows of columns with these names."""
-    places = {name: place for place, name in reversed(list(enumerate(names)))}
-    return type("Row", (Row,), {"__slots__": (), "_fields": names, "_places": places})
+    index_of = {name: index for index, name in reversed(list(enumerate(names)))}
+    return type("Row", (Row,), {"__slots__": (), "_fields": names, "_index_of": index_of})
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
@@ -85,10 +85,10 @@ def read_rows(fields: Sequence[Field], told: Sequence[dict[str, Any]]) -> list[R
     if not names:
         return [row_type(())() for _ in told]
     columns = [[row[name] for row in told] for name in names]
-    for place, field in enumerate(fields):
+    for index, field in enumerate(fields):
         reader = reader_of(field.type)
         if reader is not None:
-            columns[place] = [None if v is None else reader(v) for v in columns[place]]
+            columns[index] = [None if v is None else reader(v) for v in columns[index]]
     return list(map(row_type(names), zip(*columns, strict=True)))
 
 
@@ -100,11 +100,11 @@ class RowSet(Sequence[Row]):
         self.rows = rows
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | list[Row]:
-        return self.rows[place]
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)

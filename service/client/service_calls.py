@@ -20,7 +20,7 @@ from service.client.answers import (
 )
 from service.client.calls import Call, Reply, call, call_for_view
 from service.client.rows import QueryAnswer
-from service.client.view_calls import each, given, into, is_done, once
+from service.client.view_calls import each, into, is_done, once, without_none
 
 # Declaring a source reaches it, which may take its time-outs.
 SOURCE_S = 60.0
@@ -61,7 +61,7 @@ class ServiceCalls:
             path="/views",
             read=_created,
             params={"wait_s": wait_s},
-            body={"name": name, "query": query, "options": given(options)},
+            body={"name": name, "query": query, "options": without_none(options)},
             headers=once(idempotency_key),
             wait_s=wait_s,
         )

@@ -112,7 +112,7 @@ class ViewCalls:
         changes_retention_s: None leaves them as they are.
         """
         options = {"backfill": backfill, "changes_retention_s": changes_retention_s}
-        return self._changed("replace", wait_s, {"query": query, "options": given(options)})
+        return self._changed("replace", wait_s, {"query": query, "options": without_none(options)})
 
     @call
     def cancel(self) -> Call[ViewState]:
@@ -248,6 +248,6 @@ def once(key: str | None) -> Mapping[str, str]:
     return {} if key is None else {"Idempotency-Key": key}
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -29,7 +29,7 @@ NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """Where the service is and who asks. ca: a file of certificates that are trusted."""
 
     url: str
@@ -37,16 +37,16 @@ class Place:
     ca: str
 
     @classmethod
-    def of(cls, url: str, token: str | None, ca: str | Path | None) -> Place:
+    def of(cls, url: str, token: str | None, ca: str | Path | None) -> Endpoint:
         """token: None takes that of the environment, TIDEMARK_TOKEN."""
-        given = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
-        if not (given.isascii() and given.isprintable()):
+        token_text = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
+        if not (token_text.isascii() and token_text.isprintable()):
             raise TidemarkError(
                 "auth.invalid",
                 "the token is none: it has letters that no token has",
                 hint="give it as `tidemark token create` has printed it, without its line's end",
             )
-        return cls(url.rstrip("/"), given, str(ca or ""))
+        return cls(url.rstrip("/"), token_text, str(ca or ""))
 
     def settings(self) -> dict[str, Any]:
         """What httpx needs to be told once."""

@@ -76,13 +76,13 @@ class Verdict:
 class Rate:
     """Changes a second between two looks at a counter."""
 
-    seen: dict[str, tuple[float, int]] = field(default_factory=dict)
+    last: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def of(self, name: str, count: int) -> float:
         """The rate since the last call for this name."""
         now = time.monotonic()
-        before = self.seen.get(name, (now, count))
-        self.seen[name] = (now, count)
+        before = self.last.get(name, (now, count))
+        self.last[name] = (now, count)
         return (count - before[1]) / (now - before[0]) if now > before[0] else 0.0
 
 
@@ -131,13 +131,13 @@ class Demo:
                         self._clicks.stop()
         return self._result()
 
-    def _open_clicks(self, held: contextlib.ExitStack, folder: Path) -> Clicks | None:
+    def _open_clicks(self, stack: contextlib.ExitStack, folder: Path) -> Clicks | None:
         """A topic and a folder beside the shop, where there is a broker to be had."""
         reason = missing()
         if reason is not None:
             self._say(f"[yellow]without Kafka: {reason}[/]")
             return None
-        broker = held.enter_context(EmbeddedKafka())
+        broker = stack.enter_context(EmbeddedKafka())
         self._say(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
         (folder / "products").mkdir()
         clicks = Clicks(broker, folder / "products", self._size.customers)

@@ -41,10 +41,10 @@ class Child:
         self._log = self._open_log(dsn, state_dir)
         self._process = self._start(dsn, state_dir, settings)
         try:
-            told = self._await_start()
-            self.url: str = told["url"]
-            self.dsn: str = told["dsn"]
-            self.is_private: bool = told["is_private"]
+            answer = self._await_start()
+            self.url: str = answer["url"]
+            self.dsn: str = answer["dsn"]
+            self.is_private: bool = answer["is_private"]
             self._await_answer()
         except BaseException:
             self.close()
@@ -100,9 +100,9 @@ class Child:
             start_new_session=True,  # Ctrl-C in a notebook interrupts the cell alone
         )
         folder = str(state_dir.absolute()) if state_dir else ""
-        wanted = {"dsn": dsn, "state_dir": folder, "settings": dict(settings)}
+        request = {"dsn": dsn, "state_dir": folder, "settings": dict(settings)}
         assert process.stdin is not None
-        process.stdin.write(json.dumps(wanted, default=str).encode() + b"\n")
+        process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
         process.stdin.flush()
         return process
 
@@ -112,11 +112,11 @@ class Child:
         line = self._process.stdout.readline() if ready else b""
         if not line:
             raise self._not_started()
-        told = json.loads(line)
-        if (error := told.get("error")) is not None:
+        answer = json.loads(line)
+        if (error := answer.get("error")) is not None:
             kind = TemporaryError if error["is_temporary"] else TidemarkError
             raise kind(error["code"], error["what"], detail=error["detail"], hint=error["hint"])
-        return told
+        return answer
 
     def _await_answer(self) -> None:
         deadline = time.monotonic() + READY_S

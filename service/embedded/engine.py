@@ -151,15 +151,17 @@ class Engine:
         if parameters is not None:
             sql = engine_query.with_parameters(self.dsn, sql, parameters)
         tables, width = engine_query.look_at(self.dsn, sql)
-        known = {one.function.name: one for one in self._functions.all()}
-        direct = {name for schema, name in tables if schema == SCHEMA and name in known}
+        registered = {one.function.name: one for one in self._functions.all()}
+        direct = {name for schema, name in tables if schema == SCHEMA and name in registered}
         views = self._functions.views()
-        below = functions_below(views, tables) & known.keys()
-        narrow = {name for name in direct - below if known[name].is_narrow}
-        is_both = {name for name in direct & below if known[name].is_narrow}
+        below = functions_below(views, tables) & registered.keys()
+        narrow = {name for name in direct - below if registered[name].is_narrow}
+        is_both = {name for name in direct & below if registered[name].is_narrow}
         asked = self._asked(sql, width) if narrow or is_both else {}
-        again = [n for n in sorted((direct | below) - narrow) if not known[n].is_spent]
-        wide = {n: asked.get(n) or _everything(known[n].table.columns) for n in sorted(is_both)}
+        again = [n for n in sorted((direct | below) - narrow) if not registered[n].is_spent]
+        wide = {
+            n: asked.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
+        }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
             self.settle()

@@ -150,7 +150,7 @@ class Functions:
         before = self._registered.get(name)
         if before is not None:
             made.asked = before.asked
-        with self._held([before] if before is not None else []):
+        with self._locked([before] if before is not None else []):
             if made.is_narrow:
                 self._tables.declare(table)
                 if self._need(made, read_views(self._session)) is not None:
@@ -168,7 +168,7 @@ class Functions:
     def unregister(self, name: str) -> None:
         """Forget a function and drop its table. TidemarkError function.in_use."""
         found = self.of(name)
-        with self._held([found]):
+        with self._locked([found]):
             readers = [v for v in read_views(self._session) if name in v.wishes]
             if readers:
                 raise TidemarkError(
@@ -212,7 +212,7 @@ class Functions:
             for one in chosen:
                 if one.is_spent:
                     raise _spent(one.function.name)
-            with self._held(chosen):
+            with self._locked(chosen):
                 if self._are_registered(chosen):
                     return self._refresh(chosen)
 
@@ -233,7 +233,7 @@ class Functions:
             wish = asked[one.function.name]
             if wish not in one.asked:
                 one.asked.append(wish)
-        with self._held(narrow):
+        with self._locked(narrow):
             if self._are_registered(narrow):
                 self._refresh(narrow)
                 return
@@ -352,7 +352,7 @@ class Functions:
         return done
 
     @contextmanager
-    def _held(self, chosen: Iterable[Registered]) -> Iterator[None]:
+    def _locked(self, chosen: Iterable[Registered]) -> Iterator[None]:
         """The locks of some functions, always in the same order."""
         with ExitStack() as locks:
             for one in sorted(chosen, key=lambda one: one.function.name):
@@ -380,8 +380,8 @@ def _check_name(name: Any) -> None:
 
 
 def _with_key(one: Registered, columns: Sequence[str]) -> tuple[str, ...]:
-    wanted = {*columns, *one.table.key}
-    return tuple(n for n, _ in one.table.columns if n in wanted)
+    names = {*columns, *one.table.key}
+    return tuple(n for n, _ in one.table.columns if n in names)
 
 
 def _holds(wish: Wish | None, need: Wish) -> bool:

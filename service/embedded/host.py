@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from connectors.loopback import free_port
 from connectors.postgres.embedded.function_tables import FunctionTables
 from dataflow.errors import TidemarkError
-from service.embedded.place import Place
+from service.embedded.place import EngineLocation
 from service.runtime import kernels
 from service.runtime.log import configure, log
 from service.runtime.private_files import keep_private
@@ -49,22 +49,26 @@ def main() -> int:
     keep_private()
     signal.signal(signal.SIGTERM, _not_yet)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wanted = json.loads(sys.stdin.buffer.readline())
+    request = json.loads(sys.stdin.buffer.readline())
     # Nothing else is to be read where the parent reads.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    folder = Path(wanted["state_dir"]) if wanted["state_dir"] else None
+    folder = Path(request["state_dir"]) if request["state_dir"] else None
     try:
-        _refuse_unknown(wanted["settings"])
-        with Place(wanted["dsn"], folder) as place:
-            settings = _settings(place, wanted["settings"])
-            _prepare(settings, place)
-            if place.is_temporary and not place.is_private:
+        _refuse_unknown(request["settings"])
+        with EngineLocation(request["dsn"], folder) as location:
+            settings = _settings(location, request["settings"])
+            _prepare(settings, location)
+            if location.is_temporary and not location.is_private:
                 _require_unused(settings)
             url = f"http://{settings.host}:{settings.port}"
-            told = {"url": url, "dsn": place.dsn, "is_private": place.is_private}
-            print(json.dumps(told), file=answers, flush=True)
-            before = _Cleaning(url, place) if place.is_temporary and not place.is_private else None
+            answer = {"url": url, "dsn": location.dsn, "is_private": location.is_private}
+            print(json.dumps(answer), file=answers, flush=True)
+            before = (
+                _Cleaning(url, location)
+                if location.is_temporary and not location.is_private
+                else None
+            )
             threading.Thread(target=_end_with, args=(parent, before), daemon=True).start()
             Supervisor(settings).run()
             if before is not None:
@@ -77,12 +81,19 @@ def main() -> int:
     return 0
 
 
-def _settings(place: Place, given: dict[str, Any]) -> Settings:
-    own = {"source": place.dsn, "sink": place.dsn, "state": place.state, "host": "127.0.0.1"}
+def _settings(location: EngineLocation, options: dict[str, Any]) -> Settings:
+    own = {
+        "source": location.dsn,
+        "sink": location.dsn,
+        "state": location.state,
+        "host": "127.0.0.1",
+    }
     own |= {"port": free_port(), "tls_cert": "", "tls_key": "", "insecure": False}
     assert own.keys() == _OWN
     try:
-        return Settings.load(**{"spark_rows": _NEVER_SPARK, "log_level": "warning", **given, **own})
+        return Settings.load(
+            **{"spark_rows": _NEVER_SPARK, "log_level": "warning", **options, **own}
+        )
     except ValidationError as error:
         found = error.errors()[0]
         raise TidemarkError(
@@ -93,13 +104,13 @@ def _settings(place: Place, given: dict[str, Any]) -> Settings:
         ) from None
 
 
-def _refuse_unknown(given: dict[str, Any]) -> None:
+def _refuse_unknown(options: dict[str, Any]) -> None:
     """TidemarkError engine.setting for a name that is no setting, or that is the engine's own."""
-    known = Settings.model_fields.keys() - _OWN
-    for name in given:
-        if name in known:
+    allowed = Settings.model_fields.keys() - _OWN
+    for name in options:
+        if name in allowed:
             continue
-        meant = difflib.get_close_matches(name, sorted(known), n=1)
+        meant = difflib.get_close_matches(name, sorted(allowed), n=1)
         hint = f'did you mean "{meant[0]}"?' if meant else "docs/OPERATING.md has all of them"
         detail = "there is no such setting"
         if name in _OWN:
@@ -109,13 +120,13 @@ def _refuse_unknown(given: dict[str, Any]) -> None:
         raise TidemarkError("engine.setting", what, detail=detail, hint=hint)
 
 
-def _prepare(settings: Settings, place: Place) -> None:
+def _prepare(settings: Settings, location: EngineLocation) -> None:
     configure(settings.log_level, "engine", settings.log_format)
     protect(settings)
     for finding in check_service(settings):
         if finding.problem is not None:
             raise finding.problem
-    FunctionTables(place.dsn).prepare()
+    FunctionTables(location.dsn).prepare()
     cache = _cache(settings)
     kernels.ensure(cache, kernels.show_on_terminal)
     if cache != settings.state:
@@ -127,8 +138,8 @@ def _prepare(settings: Settings, place: Place) -> None:
 
 def _cache(settings: Settings) -> Path:
     """Where it is remembered that the kernels are compiled: it outlives temporary engines."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "tidemark"
+    cache_root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cache_root) / "tidemark"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -159,9 +170,9 @@ def _require_unused(settings: Settings) -> None:
 class _Cleaning:
     """What a temporary engine has made in a database that it was given is taken away again."""
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(self, url: str, location: EngineLocation) -> None:
         self._url = url
-        self._place = place
+        self._location = location
 
     def drop_views(self) -> None:
         """Drop every view; those that others read are refused until those are gone."""
@@ -178,14 +189,14 @@ class _Cleaning:
 
     def drop_schema(self) -> None:
         """Drop the tables of functions."""
-        FunctionTables(self._place.dsn).remove()
+        FunctionTables(self._location.dsn).remove()
 
 
 def _quoted(view: dict[str, Any]) -> str:
     from urllib.parse import quote
 
-    parts = (view["schema"], view["name"])
-    return quote(".".join('"' + p.replace('"', '""') + '"' for p in parts), safe="")
+    names = (view["schema"], view["name"])
+    return quote(".".join('"' + p.replace('"', '""') + '"' for p in names), safe="")
 
 
 def _not_yet(*_: object) -> None:

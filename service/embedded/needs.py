@@ -62,8 +62,8 @@ def wishes_of(asks: Iterable[Mapping[str, Any]]) -> dict[str, Wish]:
     for asked in asks:
         if asked["schema"] == SCHEMA:
             conditions = [read_condition(c) for c in asked["conditions"]]
-            known: tuple[Condition, ...] = tuple(c for c in conditions if c is not None)
-            found[asked["name"]] = Wish(tuple(asked["columns"]), known)
+            simple: tuple[Condition, ...] = tuple(c for c in conditions if c is not None)
+            found[asked["name"]] = Wish(tuple(asked["columns"]), simple)
     return found
 
 
@@ -72,12 +72,12 @@ def functions_below(views: Sequence[ReadView], tables: Iterable[tuple[str, str]]
     by_name = {(v.schema, v.name): v for v in views}
     tables = set(tables)
     todo = [v for v in views if (v.schema, v.table) in tables]
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     found: set[str] = set()
     while todo:
         view = todo.pop()
-        if (view.schema, view.name) not in seen:
-            seen.add((view.schema, view.name))
+        if (view.schema, view.name) not in visited:
+            visited.add((view.schema, view.name))
             found |= view.wishes.keys()
             todo += [by_name[p] for p in view.parents if p in by_name]
     return found

@@ -16,7 +16,7 @@ from dataflow.errors import TidemarkError
 from service.embedded.functions import Functions
 
 _POLL_S = 0.2
-_PATIENCE_S = 10.0
+_JOIN_S = 10.0
 _log = logging.getLogger("tidemark")
 
 
@@ -43,7 +43,7 @@ class Ticker:
         """End it; a reading that is under way is waited for a while."""
         self._is_over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._is_over.is_set():

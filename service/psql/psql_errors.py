@@ -28,7 +28,7 @@ def failure_of(
     details = [error.detail] if error.detail else []
     details.append(f"code: {error.code}")
     if error.position is not None and query:
-        details.append(place_of(query, error.position))
+        details.append(marked_line(query, error.position))
     return Outcome(
         facts=facts or {},
         code=error.code,
@@ -39,7 +39,7 @@ def failure_of(
     )
 
 
-def place_of(query: str, position: Position) -> str:
+def marked_line(query: str, position: Position) -> str:
     """The line of the query with a caret below the place.
 
     >>> print(place_of("SELECT id FRM t x", Position(1, 15)))
@@ -54,14 +54,14 @@ def place_of(query: str, position: Position) -> str:
     return f"{before}{shown}\n{' ' * (len(before) + _width(line[begin : position.column - 1]))}^"
 
 
-def _cut(line: str, place: int) -> tuple[int, int]:
+def _cut(line: str, column: int) -> tuple[int, int]:
     """The part of a line that is shown: all of it, or WIDTH columns around the place."""
     if _width(line) <= WIDTH:
         return 0, len(line)
-    end = min(len(line), place + RIGHT) if _width(line[: place + RIGHT]) > WIDTH else len(line)
+    end = min(len(line), column + RIGHT) if _width(line[: column + RIGHT]) > WIDTH else len(line)
     begin = 0
     while _width(line[begin:end]) > WIDTH:
-        if begin < place and end - place <= RIGHT:
+        if begin < column and end - column <= RIGHT:
             begin += 1
         else:
             end -= 1

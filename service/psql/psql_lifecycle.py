@@ -18,7 +18,7 @@ from service.access.authorization import of_session
 from service.api.lifecycle_requests import Asked, Life
 from service.api.models import ReplaceView
 from service.psql.psql_errors import failure_of
-from service.psql.psql_operations import Look, NoOptions, Owned, Subject, parsed
+from service.psql.psql_operations import NoOptions, Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.views.lifecycle import DesiredState, ViewState
 
@@ -71,7 +71,7 @@ class LifeOperations:
         self._control = control
         self._owned = owned
         self._life = life
-        self.by_name: Mapping[str, Callable[[Request], Look]] = {
+        self.by_name: Mapping[str, Callable[[Request], Poll]] = {
             "replace_view": self._replace,
             "rebuild_view": self._rebuild,
             "pause_view": self._pause,
@@ -81,7 +81,7 @@ class LifeOperations:
             "cancel_change": self._cancel,
         }
 
-    def _replace(self, request: Request) -> Look:
+    def _replace(self, request: Request) -> Poll:
         body = parsed(Replace, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -91,14 +91,14 @@ class LifeOperations:
             lambda name: [self._life.replace(name, body.query, dict(body.options), by=by)],
         )
 
-    def _rebuild(self, request: Request) -> Look:
+    def _rebuild(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
         by = of_session(request.asker)
         return self._change(
             request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
         )
 
-    def _pause(self, request: Request) -> Look:
+    def _pause(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
         row = self._subject(request, body.name)
         if request.status == "running" and row.desired == DesiredState.PAUSED:
@@ -107,9 +107,9 @@ class LifeOperations:
             name = path_name(row.schema, row.name)
             by = of_session(request.asker)
             asked = self._life.pause(name, by=by, cascade=body.options.cascade)
-        return lambda _: self._look(asked, f"view {row.title} is paused")
+        return lambda _: self._poll(asked, f"view {row.title} is paused")
 
-    def _resume(self, request: Request) -> Look:
+    def _resume(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
         by, cascade = of_session(request.asker), body.options.cascade
         return self._change(
@@ -119,7 +119,7 @@ class LifeOperations:
             lambda name: self._life.resume(name, by=by, cascade=cascade),
         )
 
-    def _rename(self, request: Request) -> Look:
+    def _rename(self, request: Request) -> Poll:
         body = parsed(Rename, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -129,7 +129,7 @@ class LifeOperations:
             lambda name: [self._life.rename(name, body.new_name, by=by)],
         )
 
-    def _move(self, request: Request) -> Look:
+    def _move(self, request: Request) -> Poll:
         body = parsed(Move, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -139,7 +139,7 @@ class LifeOperations:
             lambda name: [self._life.move(name, body.new_schema, by=by)],
         )
 
-    def _cancel(self, request: Request) -> Look:
+    def _cancel(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
         row = self._subject(request, body.name)
         is_done = request.status == "running" and row.change is None
@@ -154,7 +154,7 @@ class LifeOperations:
         text: str,
         kind: str,
         ask: Callable[[str], Sequence[Asked]],
-    ) -> Look:
+    ) -> Poll:
         row = self._subject(request, text)
         if request.status == "running" and self._is_begun(request, row, kind):
             change = row.change or {}
@@ -163,13 +163,13 @@ class LifeOperations:
             asked = ask(path_name(row.schema, row.name))
         said = f"view {row.title}: {kind} is done"
         if kind not in _PLANNING:
-            return lambda _: self._look(asked, said)
-        return lambda rows: self._look(asked, said, rows.get(row.identity))
+            return lambda _: self._poll(asked, said)
+        return lambda rows: self._poll(asked, said, rows.get(row.identity))
 
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
         """Whether the change was asked for by this request already, and maybe made since."""
-        told = row.replacing or {}
-        if told.get("kind") == kind and told.get("asked_at", 0) >= request.asked_at:
+        replacing = row.replacing or {}
+        if replacing.get("kind") == kind and replacing.get("asked_at", 0) >= request.asked_at:
             return True
         # One that was made is told no more: the view differs from what it was.
         return row.change is None and [row.version, row.title] != self._noted(request)
@@ -194,7 +194,7 @@ class LifeOperations:
         self._noted(request)
         return row
 
-    def _look(
+    def _poll(
         self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
     ) -> Outcome | None:
         """planned: the view, where its query has been planned anew."""

@@ -28,7 +28,7 @@ from service.runtime.view_names import parse_name, path_name
 from service.views.lifecycle import DesiredState, ViewState
 
 # How a request stands, by the views as the catalog has them now; None: not over yet.
-Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
+Poll = Callable[[Mapping[str, ViewRow]], Outcome | None]
 
 
 class NoOptions(BaseModel):
@@ -122,7 +122,7 @@ class Operations:
         self._catalog = catalog
         self._sinks = sinks
         self._sources = sources
-        self._by_name: dict[str, Callable[[Request], Look]] = {
+        self._by_name: dict[str, Callable[[Request], Poll]] = {
             "create_view": self._create_view,
             "drop_view": self._drop_view,
             "create_source": self._create_source,
@@ -130,11 +130,11 @@ class Operations:
             "retry_source": self._retry_source,
         }
 
-    def add(self, operations: Mapping[str, Callable[[Request], Look]]) -> None:
+    def add(self, operations: Mapping[str, Callable[[Request], Poll]]) -> None:
         """Further operations, by the names of their procedures."""
         self._by_name.update(operations)
 
-    def begin(self, request: Request) -> Look:
+    def begin(self, request: Request) -> Poll:
         """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
         # Refuses what is in no table, before it is looked for here.
         operation_of(request.operation)
@@ -142,14 +142,14 @@ class Operations:
 
     # --- views -------------------------------------------------------------------------------
 
-    def _create_view(self, request: Request) -> Look:
+    def _create_view(self, request: Request) -> Poll:
         body = parsed(CreateView, request.arguments)
         self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
             self._catalog.create(body, of_session(request.asker), request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
-    def _drop_view(self, request: Request) -> Look:
+    def _drop_view(self, request: Request) -> Poll:
         body = parsed(DropView, request.arguments)
         row = self.owned.find(request, body.name)
         if row is not None and row.desired != DesiredState.DROPPED:
@@ -163,14 +163,14 @@ class Operations:
 
     # --- sources -----------------------------------------------------------------------------
 
-    def _create_source(self, request: Request) -> Look:
+    def _create_source(self, request: Request) -> Poll:
         body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
             self.owned.note(request, None)
             self._sources.create(body, of_session(request.asker))
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
-    def _drop_source(self, request: Request) -> Look:
+    def _drop_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
             by = of_session(request.asker)
@@ -179,7 +179,7 @@ class Operations:
             self._sources.drop(name, by)
         return lambda _: Outcome(f'source "{name}" is dropped')
 
-    def _retry_source(self, request: Request) -> Look:
+    def _retry_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         self.owned.note(request, None)
         self._sources.retry(name, of_session(request.asker))

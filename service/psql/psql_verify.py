@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from connectors.postgres.catalog.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.psql.psql_errors import failure_of
-from service.psql.psql_operations import Look, Owned, Subject, parsed
+from service.psql.psql_operations import Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.verify.comparison import DIFFERENT, MOST_EXAMPLES, Verify
 from service.verify.verify_models import VerificationModel
@@ -35,10 +35,10 @@ class VerifyView(Subject):
     options: VerifyOptions
 
 
-def operations(owned: Owned, verify: Verify) -> Mapping[str, Callable[[Request], Look]]:
+def operations(owned: Owned, verify: Verify) -> Mapping[str, Callable[[Request], Poll]]:
     """The operation by the name of its procedure."""
 
-    def verify_view(request: Request) -> Look:
+    def verify_view(request: Request) -> Poll:
         body = parsed(VerifyView, request.arguments)
         row = owned.find(request, body.name)
         if row is None:

@@ -21,12 +21,12 @@ from service.factory.service_factory import ServiceFactory
 from service.psql import psql_verify
 from service.psql.psql_errors import failure_of
 from service.psql.psql_lifecycle import LifeOperations
-from service.psql.psql_operations import Look, Operations, Owned
+from service.psql.psql_operations import Operations, Owned, Poll
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-LOOK_S = 1.0
-BEGINNING_LOOK_S = 0.02
+POLL_S = 1.0
+BEGINNING_POLL_S = 0.02
 RETRY_S = 1.0
 RETRY_FOR_S = 30.0
 RING_S = 2.0
@@ -45,11 +45,11 @@ class RequestWorker:
         self._requests = Requests(dsn)
         self._bell = Doorbell(dsn)
         self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
-        self._beginning: dict[int, tuple[Request, Future[Look]]] = {}
-        self._running: dict[int, tuple[Request, Look]] = {}
+        self._beginning: dict[int, tuple[Request, Future[Poll]]] = {}
+        self._running: dict[int, tuple[Request, Poll]] = {}
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, name="psql-desk", daemon=True),
+            threading.Thread(target=self._run, name="psql-requests", daemon=True),
             threading.Thread(target=self._answer_bell, name="psql-bell", daemon=True),
         ]
 
@@ -97,9 +97,9 @@ class RequestWorker:
                 self._beginning[request.id] = request, self._pool.submit(self._begin, request)
         self._resolve_beginning()
         self._resolve_running()
-        self._requests.wait(BEGINNING_LOOK_S if self._beginning else LOOK_S)
+        self._requests.wait(BEGINNING_POLL_S if self._beginning else POLL_S)
 
-    def _begin(self, request: Request) -> Look:
+    def _begin(self, request: Request) -> Poll:
         """In a thread of the pool. A temporary error is tried again for a while."""
         until = time.monotonic() + RETRY_FOR_S
         while True:
@@ -125,9 +125,9 @@ class RequestWorker:
         if not self._running:
             return
         rows = {row.identity: row for row in self._control.list_views()}
-        for number, (request, look) in list(self._running.items()):
+        for number, (request, poll) in list(self._running.items()):
             try:
-                outcome = look(rows)
+                outcome = poll(rows)
             except TemporaryError:
                 raise
             except Exception as error:

@@ -49,17 +49,17 @@ class Step:
     why: str = ""
 
 
-def prepare(wanted: Desired, *, is_dry: bool) -> list[Step]:
+def prepare(desired: Desired, *, is_dry: bool) -> list[Step]:
     """Look, do what may be done (unless is_dry), look again, and tell."""
-    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    source, sink = Session(desired.source), Session(desired.sink, "sink")
     try:
-        before = [*_source(wanted, source), *_sink(wanted, sink)]
+        before = [*_source(desired, source), *_sink(desired, sink)]
         tried: dict[str, str] = {}
         if not is_dry:
-            may_set = wanted.may_alter_system
-            tried = _heal(_source(wanted, source), source, may_alter_system=may_set)
-            tried |= _heal(_sink(wanted, sink), sink, may_alter_system=may_set)
-        after = [*_source(wanted, source), *_sink(wanted, sink)] if tried else before
+            may_set = desired.may_alter_system
+            tried = _heal(_source(desired, source), source, may_alter_system=may_set)
+            tried |= _heal(_sink(desired, sink), sink, may_alter_system=may_set)
+        after = [*_source(desired, source), *_sink(desired, sink)] if tried else before
     finally:
         source.close()
         sink.close()
@@ -68,15 +68,15 @@ def prepare(wanted: Desired, *, is_dry: bool) -> list[Step]:
     of_sink = [s for s in steps if s.check.name.startswith("sink:") and not s.check.can_wait]
     is_sink_well = all(s.outcome != "to do" for s in of_sink)
     if is_sink_well and not is_dry:
-        steps.append(_make_schema(wanted))
+        steps.append(_make_schema(desired))
     return steps
 
 
-def checks_of(wanted: Desired) -> list[Check]:
+def checks_of(desired: Desired) -> list[Check]:
     """The checks alone; for `tidemark doctor`."""
-    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    source, sink = Session(desired.source), Session(desired.sink, "sink")
     try:
-        return [*_source(wanted, source), *_sink(wanted, sink)]
+        return [*_source(desired, source), *_sink(desired, sink)]
     except TidemarkError as error:
         return [Check("checks", problem=error)]
     finally:
@@ -84,13 +84,16 @@ def checks_of(wanted: Desired) -> list[Check]:
         sink.close()
 
 
-def _source(wanted: Desired, session: Session) -> list[Check]:
-    names = slot_name(session, wanted.prefix, MAIN_SOURCE), object_name(wanted.prefix, MAIN_SOURCE)
-    return check_source(session, names, wanted.role, wanted.tables)
+def _source(desired: Desired, session: Session) -> list[Check]:
+    names = (
+        slot_name(session, desired.prefix, MAIN_SOURCE),
+        object_name(desired.prefix, MAIN_SOURCE),
+    )
+    return check_source(session, names, desired.role, desired.tables)
 
 
-def _sink(wanted: Desired, session: Session) -> Sequence[Check]:
-    return check_sink(session, wanted.role, wanted.schemas)
+def _sink(desired: Desired, session: Session) -> Sequence[Check]:
+    return check_sink(session, desired.role, desired.schemas)
 
 
 def _heal(checks: Sequence[Check], session: Session, *, may_alter_system: bool) -> dict[str, str]:
@@ -127,12 +130,12 @@ def _step(check: Check, was_ill: bool, said: str | None) -> Step:
     return Step("note" if check.is_optional else "to do", check, hint, said or "")
 
 
-def _make_schema(wanted: Desired) -> Step:
+def _make_schema(desired: Desired) -> Step:
     """Schema tidemark, as the service's role, so that the service can bring it up to date."""
     name = "sink: schema tidemark"
     try:
-        settings = {} if wanted.role is None else {"role": wanted.role}
-        session = connect(wanted.sink, side="sink", settings=settings)
+        settings = {} if desired.role is None else {"role": desired.role}
+        session = connect(desired.sink, side="sink", settings=settings)
         try:
             failpoint("init.schema.before")
             schema_setup.ensure(session)

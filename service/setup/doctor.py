@@ -44,7 +44,7 @@ RECENT_S = 30.0
 BESIDE_MB = 300
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 # What keeps the source's tables from being followed, and nothing else.
-_FOLLOWING = frozenset(
+_REPLICATION_CODES = frozenset(
     {
         "source.wal_level",
         "source.privilege",
@@ -88,41 +88,41 @@ class Finding:
 
 def check_service(settings: Settings) -> list[Finding]:
     """What keeps the service from working at all, and what it can do without: source and sink."""
-    parts = ServiceFactory(settings)
-    source = _look("source", parts.source.check)
+    factory = ServiceFactory(settings)
+    source = _probe("source", factory.source.check)
     code = "" if source.problem is None else source.problem.code
     if code.startswith(_SLOT):
         # The views say it, and whoever has to rebuild them needs the API.
         source = replace(source, is_note=True)
-    elif code in _FOLLOWING:
-        source = replace(source, is_note=not _follows_tables(parts))
+    elif code in _REPLICATION_CODES:
+        source = replace(source, is_note=not _follows_tables(factory))
     if source.status == PROBLEM and settings.sink == settings.source:
         # The same database would say the same again.
         return [source]
-    sink = _look("sink", lambda: parts.sink().prepare())
+    sink = _probe("sink", lambda: factory.sink().prepare())
     return [f for f in (source, sink) if f.problem is not None]
 
 
 def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
     """Everything that can be known before there are views. is_deep: read all of the state too."""
-    parts = ServiceFactory(settings)
-    is_followed = _follows_tables(parts)
+    factory = ServiceFactory(settings)
+    is_followed = _follows_tables(factory)
     wanted = Desired(settings.source, settings.sink, prefix=settings.prefix)
     databases = [_of_check(check, is_followed=is_followed) for check in checks_of(wanted)]
     found = [_versions(), *databases]
     if all(f.status != PROBLEM for f in databases):
-        found.append(_look("source: clock", lambda: _clock(parts)))
-        found.append(_look("source: slot", lambda: _slot(parts, settings)))
-        found += list(_declared(parts))
-    files = _look("files: that may be open at once", _files)
+        found.append(_probe("source: clock", lambda: _clock(factory)))
+        found.append(_probe("source: slot", lambda: _slot(factory, settings)))
+        found += list(_declared(factory))
+    files = _probe("files: that may be open at once", _files)
     return [
         *found,
-        _look("state: directory, version, room", lambda: _state(settings)),
+        _probe("state: directory, version, room", lambda: _state(settings)),
         *(_contents(settings) if is_deep else ()),
         *_running(settings),
-        _look("memory: room for --memory", lambda: _memory(settings)),
+        _probe("memory: room for --memory", lambda: _memory(settings)),
         replace(files, is_note=True),
-        _look("port: free, or answered by Tidemark", lambda: _port(settings)),
+        _probe("port: free, or answered by Tidemark", lambda: _port(settings)),
         _java(settings),
     ]
 
@@ -131,12 +131,12 @@ def _of_check(check: Check, *, is_followed: bool) -> Finding:
     """A check of a database; whoever reads feeds alone need not follow its tables."""
     error = check.problem
     is_note = (check.is_optional or check.can_wait) or (
-        error is not None and error.code in _FOLLOWING and not is_followed
+        error is not None and error.code in _REPLICATION_CODES and not is_followed
     )
     return Finding(check.name, check.found, error, is_note, check.note)
 
 
-def _look(name: str, check: Callable[[], object]) -> Finding:
+def _probe(name: str, check: Callable[[], object]) -> Finding:
     try:
         return Finding(name, str(check() or ""))
     except TidemarkError as error:
@@ -157,20 +157,20 @@ def _running(settings: Settings) -> Iterator[Finding]:
         figures = read_metrics(settings.for_group(group).state)
         if figures is None or not is_fresh(figures, RECENT_S):
             continue
-        name, told = f"service: group {group}", figures.get("refused")
+        name, refused = f"service: group {group}", figures.get("refused")
         problem = None
-        if told:
-            about = {"detail": told["detail"], "hint": told["hint"]}
-            problem = TidemarkError(told["code"], told["title"], **about)
-        yield Finding(name, "" if told else "runs", problem, note=figures.get("sink_error", ""))
+        if refused:
+            about = {"detail": refused["detail"], "hint": refused["hint"]}
+            problem = TidemarkError(refused["code"], refused["title"], **about)
+        yield Finding(name, "" if refused else "runs", problem, note=figures.get("sink_error", ""))
 
 
 # --- source and sink ----------------------------------------------------------------------------
 
 
-def _follows_tables(parts: ServiceFactory) -> bool:
+def _follows_tables(factory: ServiceFactory) -> bool:
     """Whether there are views that follow the source's own tables."""
-    control = parts.control()
+    control = factory.control()
     try:
         rows = control.list_views()
     except TidemarkError:
@@ -180,9 +180,9 @@ def _follows_tables(parts: ServiceFactory) -> bool:
     return any(map(follows_database, rows))
 
 
-def _clock(parts: ServiceFactory) -> str:
+def _clock(factory: ServiceFactory) -> str:
     before = clock.wall()
-    theirs = parts.source.clock()
+    theirs = factory.source.clock()
     skew_s = theirs - (before + clock.wall()) / 2
     if abs(skew_s) > MOST_SKEW_S:
         raise TidemarkError(
@@ -194,15 +194,15 @@ def _clock(parts: ServiceFactory) -> str:
     return f"{skew_s * 1000:+.0f} ms"
 
 
-def _slot(parts: ServiceFactory, settings: Settings) -> str:
-    wal_retention.check(settings, parts.source)
-    kept = parts.source.kept_wal_bytes()
-    return f"{parts.source.slot_name}: {kept >> 20} MiB of WAL kept"
+def _slot(factory: ServiceFactory, settings: Settings) -> str:
+    wal_retention.check(settings, factory.source)
+    retained = factory.source.kept_wal_bytes()
+    return f"{factory.source.slot_name}: {retained >> 20} MiB of WAL kept"
 
 
-def _declared(parts: ServiceFactory) -> Iterator[Finding]:
+def _declared(factory: ServiceFactory) -> Iterator[Finding]:
     """The sources beside the database: each is reached as the service reaches it."""
-    control = parts.control()
+    control = factory.control()
     try:
         rows = [row for row in control.list_sources() if row.type != "postgres"]
     except TidemarkError as error:
@@ -212,7 +212,7 @@ def _declared(parts: ServiceFactory) -> Iterator[Finding]:
     finally:
         control.close()
     for row in rows:
-        yield _look(f"source {row.name}: {row.type}", lambda row=row: _feed(row))
+        yield _probe(f"source {row.name}: {row.type}", lambda row=row: _feed(row))
 
 
 def _feed(row: SourceRow) -> str:
@@ -269,7 +269,7 @@ def _contents(settings: Settings) -> Iterator[Finding]:
     for group in (DEFAULT_GROUP, *groups):
         folder = settings.for_group(group).state / STORE
         if folder.is_dir():
-            yield _look(f"state: contents of group {group}", lambda folder=folder: _read(folder))
+            yield _probe(f"state: contents of group {group}", lambda folder=folder: _read(folder))
 
 
 def _read(folder: Path) -> str:
@@ -279,7 +279,7 @@ def _read(folder: Path) -> str:
 
 def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:
     """The kind of file system that a folder lies on, "" where the kernel does not tell."""
-    place, best, found = folder.resolve(), -1, ""
+    resolved, best, found = folder.resolve(), -1, ""
     try:
         lines = Path(mounts).read_text().splitlines()
     except OSError:
@@ -287,7 +287,7 @@ def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:
     for line in lines:
         _, where, kind, *_ = line.split(" ")
         mounted = Path(where.replace("\\040", " "))
-        if place.is_relative_to(mounted) and len(mounted.parts) > best:
+        if resolved.is_relative_to(mounted) and len(mounted.parts) > best:
             best, found = len(mounted.parts), kind
     return found
 
@@ -360,7 +360,7 @@ def _java(settings: Settings) -> Finding:
     name = "java: for backfills by Spark"
     if settings.spark_master.startswith("sc://"):
         return Finding(name, "not needed with Spark Connect")
-    found = _look(name, _check_java)
+    found = _probe(name, _check_java)
     if found.problem is None:
         return Finding(name, "found")
     return Finding(name, problem=found.problem, is_note=True)

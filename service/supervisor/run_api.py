@@ -63,7 +63,7 @@ def main() -> int:
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
-    desk = worker_of(settings, app.state)
+    request_worker = worker_of(settings, app.state)
     rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,
@@ -79,7 +79,7 @@ def main() -> int:
     )
     tls.watch(config, settings)
     server = Server(config)
-    desk.start()
+    request_worker.start()
     app.state.standings.begin()
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit
@@ -90,7 +90,7 @@ def main() -> int:
     server.run()
     app.state.verify.close()
     rounds.close()
-    desk.close()
+    request_worker.close()
     return 0
 
 

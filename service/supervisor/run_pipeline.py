@@ -38,13 +38,13 @@ def main(group: str = DEFAULT_GROUP) -> int:
     set_title(name)
     configure(settings.log_level, name, settings.log_format)
     protect(settings)
-    parts = ServiceFactory(settings)
+    factory = ServiceFactory(settings)
     calm_collector()
-    parts.prepare_builds()
+    factory.prepare_builds()
     leftovers.sweep()
     try:
         settings.state.mkdir(parents=True, exist_ok=True)
-        pipeline = Pipeline(settings, parts)
+        pipeline = Pipeline(settings, factory)
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
@@ -54,7 +54,7 @@ def main(group: str = DEFAULT_GROUP) -> int:
             raise
         code = exit_code(error)
         if code != 1:
-            parts.report_failure(error)
+            factory.report_failure(error)
         return code
     if pipeline.is_unused:
         # The last view of a group is gone: so is all that it had.

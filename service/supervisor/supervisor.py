@@ -60,11 +60,11 @@ class Supervisor:
         self._state = settings.state
         self._signals: list[int] = []
         self._groups = GroupWatch(settings.state)
-        look = partial(self._groups.look, settings)
+        watch_groups = partial(self._groups.look, settings)
         self.children = [
             Child("pipeline", run_pipeline.main),
             Child("api", _run_api),
-            Child("groups", look, keep=(self._groups.descriptor,)),
+            Child("groups", watch_groups, keep=(self._groups.descriptor,)),
         ]
         self._compiler: Child | None = None
         self._has_failed = False
@@ -154,14 +154,14 @@ class Supervisor:
 
     def _report(self) -> None:
         """For the metrics, and for whoever decides how the service stands."""
-        told = {
+        facts = {
             "restarts": {child.name: child.restarts.count for child in self.children},
             "processes": {child.name: child.restarts.facts() for child in self.children},
             "at": clock.wall(),
         }
         try:
             self._state.mkdir(parents=True, exist_ok=True)
-            replace_file(self._state / SUPERVISOR_FILE, told)
+            replace_file(self._state / SUPERVISOR_FILE, facts)
         except OSError as error:
             log.warning("supervisor.unwritten", why=str(error))
 

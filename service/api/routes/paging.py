@@ -12,11 +12,11 @@ from pydantic import BeforeValidator
 T = TypeVar("T")
 
 
-def _in_digits(given: object) -> object:
+def _in_digits(value: object) -> object:
     """As its description has it: "2.0" is no integer, though one could take it for 2."""
-    if isinstance(given, str) and not re.fullmatch("[+-]?[0-9]+", given):
+    if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value):
         raise ValueError("an integer is written in digits")
-    return given
+    return value
 
 
 # A query parameter.

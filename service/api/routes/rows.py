@@ -74,9 +74,9 @@ async def run_query(request: Request, body: QueryBody) -> Response:
     return Response(answer, media_type="application/json")
 
 
-def unchanged_or(known: str, tag: str, body: bytes) -> Response:
+def unchanged_or(if_none_match: str, tag: str, body: bytes) -> Response:
     """304 for who has it already, else the body with its tag."""
     shown = f'W/"{tag}"'
-    if known.strip() == "*" or shown in [part.strip() for part in known.split(",")]:
+    if if_none_match.strip() == "*" or shown in [part.strip() for part in if_none_match.split(",")]:
         return Response(status_code=304, headers={"ETag": shown})
     return Response(body, headers={"ETag": shown}, media_type="application/json")

@@ -44,8 +44,8 @@ def list_sinks(request: Request, view: str, limit: Limit = None, after: After = 
         names = [sink.name for sink in found]
         first = _sinks(request).show(view, after).name
         found = found[names.index(first) + 1 :] if first in names else []
-    sinks, following = paged(found, limit, lambda sink: sink.name)
-    return SinkList(sinks=sinks, next=following)
+    sinks, next_name = paged(found, limit, lambda sink: sink.name)
+    return SinkList(sinks=sinks, next=next_name)
 
 
 @router.get("/{sink}")

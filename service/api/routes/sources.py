@@ -49,8 +49,8 @@ async def discover_source(request: Request, body: DiscoverSource) -> Discovered:
 def list_sources(request: Request, limit: Limit = None, after: After = "") -> SourceList:
     """All sources beside the database, or a page of them."""
     found = _catalog(request).list(request.state.caller, one_more(limit), after)
-    sources, following = paged(found, limit, lambda source: source.name)
-    return SourceList(sources=sources, next=following)
+    sources, next_name = paged(found, limit, lambda source: source.name)
+    return SourceList(sources=sources, next=next_name)
 
 
 @router.get("/sources/{name}")

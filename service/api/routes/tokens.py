@@ -27,7 +27,7 @@ def _caller(request: Request) -> Caller:
 def create_token(request: Request, body: CreateToken, response: Response) -> NewToken:
     """Make a token. It is shown once: only a hash of it is kept."""
     if body.db_role is not None:
-        request.app.state.parts.source.check_role(body.db_role)
+        request.app.state.factory.source.check_role(body.db_role)
     token, row = _tokens(request).create(
         body.name,
         body.role,

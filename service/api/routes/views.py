@@ -54,8 +54,8 @@ async def create_view(
 def list_views(request: Request, limit: Limit = None, after: After = "") -> ViewList:
     """All views by name, or a page of them."""
     found = _catalog(request).views(request.state.caller, one_more(limit), after)
-    views, following = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
-    return ViewList(views=views, next=following)
+    views, next_name = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
+    return ViewList(views=views, next=next_name)
 
 
 @router.post("/validate")

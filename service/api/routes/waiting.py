@@ -59,13 +59,13 @@ async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
 async def until_visible(catalog: Catalog, name: str, position: str, wait_s: float) -> int:
     """The position that the view's rows show once it is that far. TidemarkError
     view.wait_timeout when time is up."""
-    wanted = await run_in_threadpool(catalog.check_wait, name, position)
+    target = await run_in_threadpool(catalog.check_wait, name, position)
     started = time.monotonic()
     is_nudged = False
     while True:
         reached = await run_in_threadpool(catalog.visible_position, name)
         waited_s = time.monotonic() - started
-        if reached is not None and reached >= wanted:
+        if reached is not None and reached >= target:
             return reached
         if waited_s >= wait_s:
             raise catalog.wait_timeout(name, position, reached)
