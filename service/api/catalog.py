@@ -1,8 +1,9 @@
-"""What the API does: analyze, ask for views, and tell how they stand.
+"""Create, validate, drop and describe views.
 
-All of it goes through the control tables and the pipeline's figures, so an API process can be
-killed and started at any time. Invariant: nothing is asked for that is known to be refused, and
-what is refused leaves nothing behind.
+State is in the control tables and the pipeline's figures only, so an API process can be killed
+and started at any time. Thread-safe.
+Invariant: a request is checked completely before it enters the catalog. A refused request leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ MAX_POSITION = 2**64 - 1
 
 
 class Catalog:
-    """One for an API process; safe for several threads."""
+    """The views of a service; one per API process, thread-safe."""
 
     def __init__(
         self,
@@ -77,10 +78,10 @@ class Catalog:
     # --- creating ----------------------------------------------------------------------------
 
     def create(self, body: CreateView, by: Caller, identity: str = "") -> str:
-        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date.
+        """Request a view and return its name in the form of URL paths.
 
-        by: who asks; its database role is to own the view and must be allowed to read what it
-        reads. identity: of the view, so that asking twice is asking once.
+        Fail if the query cannot be maintained. by: the caller; its database role will own the view
+        and must be able to read the view's tables. identity: makes the call idempotent.
         """
         schema, name = parse_name(body.name)
         self._control.ensure()
@@ -129,7 +130,7 @@ class Catalog:
         return path_name(schema, name)
 
     def validate(self, query: str, by: Caller) -> Validation:
-        """What this caller would create."""
+        """Return what the query would become if this caller created it."""
         self._control.ensure()
         self._authorization.require(by, "view.validate")
         asker = by.db_role
@@ -161,9 +162,9 @@ class Catalog:
         )
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
-        """Ask for a view to be dropped; its identity. Refused while other views read it.
+        """Request the drop of a view and return its identity. Fail while other views read it.
 
-        before: called once it is known that nothing refuses it.
+        before: called after all checks have passed.
         """
         row = self._row(name)
         self._authorization.require(by, "view.drop", row)
@@ -173,15 +174,15 @@ class Catalog:
                 "view.has_children",
                 f'view "{row.title}" is read by other views',
                 detail=", ".join(c.title for c in children),
-                hint="drop those first",
+                hint="drop those views first",
             )
         dependents = self._factory.view_tables().dependents(table_of(row))
         if dependents:
             raise TidemarkError(
                 "view.has_dependents",
-                f'the table of view "{row.title}" cannot be dropped',
-                detail=f"these depend on it: {', '.join(dependents)}",
-                hint="drop those first",
+                f'view "{row.title}" cannot be dropped: other objects depend on its table',
+                detail=", ".join(dependents),
+                hint="drop those objects first",
             )
         if before is not None:
             before()
@@ -191,24 +192,26 @@ class Catalog:
         return row.identity
 
     def exists(self, identity: str) -> bool:
-        """Whether a view of this identity, or a sink of it, is still there."""
+        """Return True while the view, or a sink of it, exists."""
         if any(r.identity == identity for r in self._control.list_views()):
             return True
         sinks = sink_records.list_sinks(self._control)
         return any(sink.view_identity == identity for sink in sinks)
 
-    # --- telling -------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------
 
     def view(self, name: str) -> ViewModel:
-        """One view as it stands."""
+        """Return one view with its current status."""
         row = self._row(name)
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
         return self._model(row, self._control.count_errors(), verified, inputs)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
-        """The views that a caller may see, by name, all or some of those behind one.
-        TidemarkError view.bad_name."""
+        """Return the views that the caller may see, ordered by name.
+
+        most: at most so many. after: only those after this name. TidemarkError view.bad_name.
+        """
         self._control.ensure()
         after_name = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), verification_records.newest(self._control)
@@ -220,7 +223,7 @@ class Catalog:
         return [self._model(row, errors, verified, inputs) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
-        """How a view is computed."""
+        """Return the plan of a view, and the parts that it shares with other views."""
         row = self._row(name)
         facts = row.plan or {}
         shared = shared_with_others(row.title, self._dataflow_figures(row)["nodes"])
@@ -232,18 +235,18 @@ class Catalog:
         )
 
     def dataflow(self, name: str) -> DataflowAnswer:
-        """The nodes that compute a view, with figures when it runs."""
+        """Return the nodes that compute a view, with figures while it runs."""
         row = self._row(name)
         return dataflow_of(
             row.title, self._dataflow_figures(row), (row.plan or {}).get("nodes", [])
         )
 
     def metrics(self) -> dict[str, dict[str, Any] | None]:
-        """The newest figures of each group's pipeline, the default one's first."""
+        """Return the newest figures of each group's pipeline, the default group first."""
         return self._standings.figures()
 
     def health(self) -> Health:
-        """Whether views are kept up to date."""
+        """Return the status of the service, its reasons and figures."""
         groups = self._standings.figures()
         status, reasons = service_standing(self._standings.inputs(groups))
         default = groups.pop(DEFAULT_GROUP)
@@ -255,56 +258,58 @@ class Catalog:
     # --- waiting -------------------------------------------------------------------------------
 
     def check_wait(self, name: str, position: str) -> int:
-        """The position as a number; the view must be there."""
+        """Return the position as a number; fail if the view does not exist."""
         self._row(name)
         try:
             return parse_lsn(position)
         except ValueError as error:
             raise TidemarkError(
-                "position.bad", str(error), hint="SELECT pg_current_wal_flush_lsn()"
+                "position.bad",
+                str(error),
+                hint="use the result of SELECT pg_current_wal_flush_lsn()",
             ) from None
 
     def visible_position(self, name: str) -> int | None:
-        """The position that the view's rows show; None while it is not live.
+        """Return the position that the view's rows show; None while it is not live.
 
-        TidemarkError view.paused: they stand still.
+        TidemarkError view.paused: its position does not advance.
         """
         row = self._row(name)
         if row.status == ViewState.PAUSED and row.change is None:
             raise TidemarkError(
                 "view.paused",
                 f'view "{row.title}" is paused',
-                detail=f"its rows stand at {(row.positions or {}).get(SOURCE, 'no position')}",
-                hint="resume it",
+                detail=f"its rows show position {(row.positions or {}).get(SOURCE, 'none')}",
+                hint="resume the view",
             )
         if row.status != ViewState.LIVE:
             return None
         progress = self._progress(group_of(row))
         if progress is None:
             return None
-        # Nothing of the database is read: all of it is visible.
+        # The view reads no table of the database, so every position is visible.
         return progress.positions.get(SOURCE, MAX_POSITION)
 
     def current_position(self) -> int:
-        """Up to where the source has committed just now."""
+        """Return the source's current commit position."""
         return self._factory.source.current_position()
 
     def nudge_source(self) -> None:
-        """Commit a WAL message, so that an idle source's position moves on at once."""
+        """Commit a WAL message, so that the position of an idle source advances at once."""
         self._factory.source.heartbeat()
 
     def wait_timeout(self, name: str, position: str, reached: int | None) -> TidemarkError:
-        """The error of a wait whose time is up."""
+        """Return the error of a wait that timed out."""
         shown = "none yet" if reached is None else format_lsn(reached)
         return TidemarkError(
             "view.wait_timeout",
             f'view "{name}" has not reached position {position} in time',
             detail=f"visible now: {shown}",
-            hint="see its status and lag, or wait longer",
+            hint="check the view's status and lag, or raise timeout_s",
         )
 
     def format_position(self, position: int) -> str:
-        """A position as PostgreSQL writes it."""
+        """Return a position in PostgreSQL's notation."""
         return format_lsn(position)
 
     # --- inside --------------------------------------------------------------------------------
@@ -313,7 +318,7 @@ class Catalog:
         return find_view(self._control, name)
 
     def _dataflow_figures(self, row: ViewRow) -> dict[str, Any]:
-        """What the pipeline tells of the nodes of the view's group."""
+        """Return the node figures that the pipeline of the view's group wrote last."""
         return read_dataflow(self._settings.for_group(group_of(row)).state)
 
     def _progress(self, group: str) -> Progress | None:
@@ -339,7 +344,7 @@ class Catalog:
                 positions = {s: p for s, p in progress.positions.items() if s in read}
             position = positions.get(SOURCE)
         lag = None
-        # While the source is away, nobody knows how far it is.
+        # While the source is unreachable, its position is unknown.
         if position is not None and not figures.get("source_error"):
             lag = max(0, figures.get("source_position", 0) - position)
         return ViewModel(

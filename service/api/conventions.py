@@ -1,8 +1,8 @@
-"""What holds for all of REST alike: methods, unknown parameters, HEAD, tags, keys of repetition.
+"""Conventions of all REST calls: methods, unknown parameters, HEAD, ETags, Idempotency-Key.
 
-A plain ASGI layer behind the guard; streams pass it untouched. Invariant: a request that a route
-would take differently from how it was meant is refused before the route sees it: a misspelt
-parameter, a resource that is another one by now (If-Match), a key used for something else.
+An ASGI layer inside the guard; streams pass through it unchanged.
+Invariant: a request is refused before its route runs if a parameter is unknown, if the resource has
+changed (If-Match), or if its Idempotency-Key belongs to another request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.api.request_guard import headers_of
 from service.api.route_table import PathRoutes, RouteTable
 
 CREATING = ("/views", "/sources", "/views/{view}/sinks")
-# What a resource is, whatever it does just now: the first half of its tag.
+# The definition of a resource, without its status: the first half of its ETag.
 _LASTING = ("name", "schema", "view", "type", "query", "options", "fields", "created_at")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _STORED_HEADERS = ("content-type", "location")
@@ -35,18 +35,18 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class Conventions:
-    """Wraps an application."""
+    """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, table: RouteTable, control: Control, server: str) -> None:
         self._app = app
         self._table = table
         self._control = control
-        # `server` is what no two processes have at a time: the address that this one listens at.
+        # `server` is unique among running processes: the listening address of this one.
         self._worker = Worker(server, secrets.token_hex(8))
         self._has_freed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on as it is meant, or refuse it."""
+        """Forward a valid request, or refuse it."""
         routes = self._table.find(scope["path"]) if scope["type"] == "http" else None
         if routes is None:
             await self._app(scope, receive, send)
@@ -65,8 +65,8 @@ class Conventions:
             raise Refused(
                 "request.invalid",
                 405,
-                f"{method} is not for this path",
-                detail=f"it takes {', '.join(routes.described_methods)}",
+                f"{method} is not allowed for this path",
+                detail=f"allowed: {', '.join(routes.described_methods)}",
                 headers={"Allow": ", ".join(routes.described_methods)},
             )
         asked = "GET" if method == "HEAD" else method
@@ -91,10 +91,10 @@ class Conventions:
 
     @staticmethod
     def _refuse_nul(given: Iterable[tuple[str, str]]) -> None:
-        """PostgreSQL has no text with a NUL, so nothing is called so and nothing is found by it."""
+        """Refuse NUL in names and values: PostgreSQL's text cannot contain it."""
         for name, value in given:
             if "\0" in value:
-                why = "a text holds a NUL, which PostgreSQL has no place for"
+                why = "the text contains NUL, which PostgreSQL cannot store"
                 raise _invalid(f"{name[:80]}: {why}")
 
     # --- tags ----------------------------------------------------------------------------------
@@ -102,10 +102,10 @@ class Conventions:
     async def _answer_get(
         self, scope: Scope, receive: Receive, send: Send, known_tags: str
     ) -> None:
-        """With a tag; without a body where it is known already, or was not asked for."""
+        """Answer with an ETag; without a body for HEAD, or as 304 if the client has it."""
         asked = {**scope, "method": "GET"}
         found = await self._asked(asked, receive)
-        # What is counted outside is told by what the routing has found.
+        # Routing results, such as the route, are needed by the outer layer that counts calls.
         scope.update({k: v for k, v in asked.items() if k not in scope})
         headers = list(found.start["headers"])
         status, body = found.start["status"], found.body
@@ -122,7 +122,7 @@ class Conventions:
         await send({"type": "http.response.body", "body": body})
 
     async def _require_match(self, scope: Scope, receive: Receive, wanted: str) -> None:
-        """Whether the resource is still what the caller takes it for."""
+        """Refuse with 412 if the resource no longer has the caller's ETag."""
         path = scope["path"]
         routes = self._table.find(path)
         if routes is None or "GET" not in routes.parameters:
@@ -137,13 +137,13 @@ class Conventions:
             raise Refused(
                 "request.changed",
                 412,
-                "it is not what it was",
-                detail=f'its tag is "{tag_of(found)}" now',
-                hint="look at it again, and ask again if you still want that",
+                "the resource has changed",
+                detail=f'its ETag is now "{tag_of(found)}"',
+                hint="read it again, and repeat the request with the new ETag",
             )
 
     async def _asked(self, scope: Scope, receive: Receive) -> _Answer:
-        """What the application answers, whole."""
+        """Return the application's whole response."""
         found = _Answer()
         await self._app(scope, receive, found.take)
         return found
@@ -158,7 +158,7 @@ class Conventions:
                 "request.invalid",
                 400,
                 "the request is not valid",
-                detail="Idempotency-Key: 1 to 255 printable characters of ASCII without blanks",
+                detail="Idempotency-Key: 1 to 255 printable ASCII characters without spaces",
             )
         body = await _body_of(receive)
         caller = getattr(scope.get("state", {}).get("caller"), "name", "")
@@ -187,7 +187,7 @@ class Conventions:
         await send({"type": "http.response.body", "body": found.body})
 
     def _claim(self, claim: RequestKey, shape: str, wait_s: float) -> StoredAnswer | None:
-        # Not before somebody asks: only then is it certain that the address is ours alone.
+        # At the first request, not earlier: only then this process surely owns the address.
         if not self._has_freed:
             idempotency.free(self._control, self._worker)
             self._has_freed = True
@@ -195,28 +195,28 @@ class Conventions:
 
 
 class _Answer:
-    """An answer that is gathered."""
+    """Collects a response."""
 
     def __init__(self) -> None:
         self.start: dict[str, Any] = {}
         self.body = b""
 
     async def take(self, part: Message) -> None:
-        """What the application sends."""
+        """Store a message that the application sends."""
         if part["type"] == "http.response.start":
             self.start = dict(part)
         else:
             self.body += part.get("body", b"")
 
     def header(self, name: str) -> str:
-        """The value of a header, "" without."""
+        """Return the value of a header, "" if absent."""
         wanted = name.encode()
         found = (v for k, v in self.start.get("headers", ()) if k.lower() == wanted)
         return next(found, b"").decode("latin-1")
 
 
 def tag_of(found: _Answer) -> str:
-    """A tag of two halves: what the resource is, and the answer as it stands."""
+    """Return an ETag of two hashes: of the resource's definition, and of the whole response."""
     whole = hashlib.blake2b(found.body, digest_size=8).hexdigest()
     try:
         facts = json.loads(found.body)
@@ -234,14 +234,14 @@ async def _replay(stored: StoredAnswer, shape: str, send: Send) -> None:
             "request.key_reused",
             422,
             "this Idempotency-Key was used for another request",
-            hint="take a new key for each thing that you want",
+            hint="use a new key for each operation",
         )
     if stored.status is None:
         raise Refused(
             "request.in_progress",
             409,
-            "the first request with this Idempotency-Key is not answered yet",
-            hint="ask again in a moment",
+            "the first request with this Idempotency-Key is still in progress",
+            hint="try again in a moment",
             headers={"Retry-After": "1"},
         )
     headers = [(k.encode(), v.encode()) for k, v in stored.headers.items()]
@@ -261,7 +261,7 @@ async def _body_of(receive: Receive) -> bytes:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """The request's body once more, and then what comes."""
+    """Return a receive function that yields the body again, then the following messages."""
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -280,5 +280,5 @@ def _invalid(detail: str) -> Refused:
         422,
         "the request is not valid",
         detail=detail,
-        hint="see /docs for what each call takes",
+        hint="see /docs for the parameters of each call",
     )

@@ -1,9 +1,8 @@
-"""How a view, a source, a pipeline and the service stand: the one place that decides it.
+"""Status of views, sources, pipelines and the service: the only module that decides it.
 
-REST, psql, the command line, the console and the metrics show what is decided here and nothing
-else. All of it is a function of `Known`, which `service/api/status_collector.py` gathers.
-Invariant: what has
-not been seen working lately is never called healthy, and what is not healthy says why.
+REST, psql, the command line, the console and the metrics show these decisions.
+All functions are pure; their input is `StatusInputs` (from `service/api/status_collector.py`).
+Invariant: nothing counts as healthy without a recent report, and every other status has a reason.
 """
 
 from __future__ import annotations
@@ -42,10 +41,12 @@ _CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
 
 @dataclass(frozen=True)
 class StatusInputs:
-    """What is known at one moment. figures: of each group's pipeline, None before its first;
-    processes: as the supervisor tells of them; views, sources, sinks: the catalog's rows as they
-    were read last; compiling: what of the kernels is still to be compiled; is_young: this process
-    has just begun, and the pipelines may have too."""
+    """The facts of one moment, from which every status follows.
+
+    figures: of each group's pipeline, None before its first report. processes: as the supervisor
+    reports them. views, sources, sinks: catalog rows as last read. compiling: the kernels that are
+    still being compiled. is_young: this process has just started, so pipelines may have too.
+    """
 
     figures: Mapping[str, Mapping[str, Any] | None]
     processes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class StatusInputs:
 
     @cached_property
     def readers(self) -> Mapping[str, set[str]]:
-        """The groups that read each source for views that are kept, or are to be."""
+        """By source, the groups that read it for maintained views."""
         found: dict[str, set[str]] = {}
         for view in self.views:
             for name in _read_directly(view) if _is_maintained(view) else ():
@@ -73,14 +74,14 @@ class StatusInputs:
 
 @dataclass(frozen=True)
 class Standing:
-    """How something stands, and why it is not as it should be."""
+    """A status, with the error that explains it."""
 
     status: str
     error: ProblemModel | None = None
 
 
 def is_stale(figures: Mapping[str, Any] | None) -> bool:
-    """Whether these figures are too old to tell anything, or there are none."""
+    """Return True if there are no figures, or they are too old."""
     return figures is None or not is_fresh(figures, STALE_S)
 
 
@@ -88,34 +89,35 @@ def is_stale(figures: Mapping[str, Any] | None) -> bool:
 
 
 def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
-    """Why a group's pipeline does nothing for its views; None while it works, or begins."""
+    """Return why a group's pipeline does not process changes; None while it works or starts."""
     figures = inputs.figures.get(group) or {}
     if figures.get("refused"):
         return ProblemModel(**figures["refused"])
     name = "the pipeline" if group == DEFAULT_GROUP else f'the pipeline of group "{group}"'
     reported = inputs.processes.get(_child_of(group), {})
     if reported.get("is_over") and reported.get("code"):
-        what, hint = f"{name} has ended and is not started again", "its log says why"
+        what, hint = f"{name} has ended and is not restarted", "see its log"
         return _problem(what, f"exit code {reported['code']}", hint, code="pipeline.ended")
     now = time.monotonic()
     ends = [end for end in reported.get("ends", ()) if end <= now]
     often = repeated_ends(ends, now)
     is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
     if is_down or often:
-        what = f"{name} has ended unexpectedly and is started again"
+        what = f"{name} has ended unexpectedly and is being restarted"
         if often:
-            what = f"{name} has ended {often} times within a minute, and is started again each time"
+            what = f"{name} has ended {often} times within a minute; each time it is restarted"
         detail = f"exit code {reported['code']}" if reported.get("code") is not None else ""
         return _problem(what, detail, "see its log", code="pipeline.restarting")
     is_new = group not in inputs.figures
     if is_stale(inputs.figures.get(group)) and not (inputs.is_young or is_new):
-        what, hint = f"{name} has not reported lately", "see its log; is the machine overloaded?"
+        what = f"{name} has not reported within the last {STALE_S:g} s"
+        hint = "see its log, and check whether the machine is overloaded"
         return _problem(what, "", hint, code="pipeline.silent")
     return None
 
 
 def is_starting(inputs: StatusInputs) -> bool:
-    """Whether it is too early to say how the default group's pipeline does."""
+    """Return True while it is too early to judge the default group's pipeline."""
     if inputs.compiling:
         return True
     figures = inputs.figures.get(DEFAULT_GROUP)
@@ -132,7 +134,7 @@ def _child_of(group: str) -> str:
 
 
 def database_standing(inputs: StatusInputs, group: str) -> Standing:
-    """How the database stands, as a group's pipeline reads it."""
+    """Return the status of the source database for one group's pipeline."""
     problem = pipeline_problem(inputs, group)
     if problem is not None:
         return Standing(_unread(problem, inputs.figures.get(group)), problem)
@@ -141,14 +143,14 @@ def database_standing(inputs: StatusInputs, group: str) -> Standing:
 
 
 def source_standing(inputs: StatusInputs, row: SourceRow, group: str | None = None) -> Standing:
-    """How a source stands: as it is read worst, or as one group reads it."""
+    """Return the status of a source for one group, or the worst over all groups."""
     if row.type == "postgres":
         return database_standing(inputs, row.name.partition("/")[2] or DEFAULT_GROUP)
     readers = inputs.readers.get(row.name, set())
     groups = [g for g in inputs.figures if group is None or g == group]
     found: list[Standing] = []
     if not readers and any(row.name in _read_directly(v) for v in inputs.views):
-        # What kept the views from being kept: nothing tries it any more.
+        # Its views have failed or are paused, so no pipeline tries the source any more.
         found.append(Standing(row.status, problem_of_row(row)))
     for each in groups:
         facts = (inputs.figures[each] or {}).get("sources", {}).get(row.name)
@@ -161,7 +163,7 @@ def source_standing(inputs: StatusInputs, row: SourceRow, group: str | None = No
 
 
 def _unread(problem: ProblemModel, figures: Mapping[str, Any] | None) -> str:
-    """What a source is that no pipeline reads just now: someone must act, or it goes on alone."""
+    """Return the status of a source without a working pipeline: stopped if someone must act."""
     needs_someone = bool((figures or {}).get("refused")) or problem.code == "pipeline.ended"
     return STOPPED if needs_someone else RETRYING
 
@@ -179,9 +181,11 @@ def _feed_problem(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | No
 
 
 def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
-    """How a view stands. A live one is kept up to date; while a source that it reads is away for
-    the moment it stays live, with the reason; where somebody or something must act first it is
-    degraded: readable, and standing still."""
+    """Return the status of a view.
+
+    A live view stays live, with a reason, while a source is temporarily unreachable. It is degraded
+    (readable, not updated) if someone must act first, or the sink or the pipeline is unavailable.
+    """
     reported = problem_of_row(row)
     if row.status in _STANDING_STILL:
         return Standing(row.status, reported)
@@ -207,7 +211,7 @@ def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
 
 
 def warnings_of(inputs: StatusInputs, row: ViewRow) -> list[str]:
-    """What a view is not told of just now, and what the sink lacks of it."""
+    """Return a warning per unreachable source of a view, and one for an unreachable sink."""
     group = group_of(row)
     figures = inputs.figures.get(group) or {}
     reported = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
@@ -219,7 +223,7 @@ def warnings_of(inputs: StatusInputs, row: ViewRow) -> list[str]:
 
 
 def _sources_of(inputs: StatusInputs, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
-    """The sources that a view depends on, also by way of others, as its group reads them."""
+    """Yield the sources that a view depends on, directly or through other views."""
     declared = {s.name: s for s in inputs.sources}
     for name in _read(inputs, row):
         if name == MAIN_SOURCE:
@@ -257,7 +261,7 @@ def _is_maintained(row: ViewRow) -> bool:
 
 
 def service_standing(inputs: StatusInputs) -> tuple[str, list[str]]:
-    """ "ok", "starting" or "degraded", and all the reasons for the last."""
+    """Return "ok", "starting" or "degraded", and the reasons of "degraded"."""
     if is_starting(inputs):
         return STARTING, [inputs.compiling] if inputs.compiling else []
     reasons = [
@@ -279,7 +283,7 @@ def _reasons_of_group(inputs: StatusInputs, group: str) -> list[str]:
     words = ("wal_alarm", "source_error", "sink_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
     if figures.get("checkpoint_error"):
-        found.append(f"the state is not copied: {figures['checkpoint_error']}")
+        found.append(f"checkpoints fail: {figures['checkpoint_error']}")
     problem = pipeline_problem(inputs, group)
     if problem is None:
         return found
@@ -290,7 +294,7 @@ def _reasons_of_group(inputs: StatusInputs, group: str) -> list[str]:
 
 
 def _reasons_of_sources(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
-    """Those beside the database, where it is not their pipelines that are to blame."""
+    """Yield reasons for external sources, unless the cause is their pipeline."""
     working = {g: f for g, f in inputs.figures.items() if g not in stopped}
     for row in inputs.sources:
         if row.type == "postgres" or row.name not in inputs.readers:
@@ -310,7 +314,7 @@ def _reasons_of_views(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
         if row.status == ViewState.FAILED:
             yield f'view "{row.title}" has failed: {_said(problem_of_row(row))}'
         elif row.status == ViewState.DEGRADED:
-            yield f'view "{row.title}" is built anew: {_said(problem_of_row(row))}'
+            yield f'view "{row.title}" is being rebuilt: {_said(problem_of_row(row))}'
         elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
             yield f'view "{row.title}" is not live yet: {_said(problem_of_row(row))}'
 
@@ -323,7 +327,7 @@ def _reasons_of_sinks(inputs: StatusInputs) -> Iterator[str]:
 
 
 def _few(what: str, reasons: Iterable[str]) -> list[str]:
-    """So many that somebody still reads them."""
+    """Return the first MOST_NAMED reasons, and the number of the others."""
     found = list(reasons)
     more = len(found) - MOST_NAMED
     return [*found[:MOST_NAMED], f"and {more} more {what}"] if more > 0 else found
@@ -333,7 +337,7 @@ def _few(what: str, reasons: Iterable[str]) -> list[str]:
 
 
 def _said(problem: ProblemModel | None) -> str:
-    return "nobody knows why" if problem is None else f"{problem.title} [{problem.code}]"
+    return "the reason is unknown" if problem is None else f"{problem.title} [{problem.code}]"
 
 
 def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
@@ -341,11 +345,11 @@ def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
 
 
 def _parsed(text: str, code: str) -> ProblemModel:
-    """A problem of what figures say in words.
+    """Return the problem that figures report as text with its code in brackets.
 
     >>> _parsed("the server is gone [source.unreachable]", "internal").code
     'source.unreachable'
     """
     found = _CODED.fullmatch(text)
     what, code = (found[1], found[2]) if found else (text, code)
-    return _problem(what, "", "it is tried again by itself", code=code)
+    return _problem(what, "", "the service retries automatically", code=code)

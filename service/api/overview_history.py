@@ -1,8 +1,7 @@
-"""The course of the last minutes for whoever opens the console: what the pipelines wrote of
-themselves, looked at every second and kept in memory.
+"""Figures of the last minutes for the console: the pipelines' reports, sampled every second.
 
-Only files are read for it, never a database. Invariant: it is bounded, and losing it loses nothing:
-after a restart of the API process it begins anew.
+It reads files only, never a database. A thread of its own samples; readers are thread-safe.
+Invariant: the memory is bounded. After a restart of the API process the history starts empty.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LEAST_S = 1.9
 POINTS = 90
 
 _TOTALS = {"epochs": "epochs_written_total", "rows": "source_rows_total"}
-# The first of the names that is there.
+# The first name that is present counts.
 _GAUGES = {
     "memory": ("rss_bytes", "rss_peak_bytes"),
     "wal": ("wal_retained_bytes",),
@@ -31,7 +30,7 @@ Figures = dict[str, dict[str, Any] | None]
 
 
 class History:
-    """One for an API process; safe for several threads. read: each group's newest figures."""
+    """One per API process; thread-safe. read: returns each group's newest figures."""
 
     def __init__(self, read: Callable[[], Figures]) -> None:
         self._read = read
@@ -39,11 +38,11 @@ class History:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Look from now on, until the process ends."""
+        """Start sampling, until the process ends."""
         threading.Thread(target=self._run, name="overview history", daemon=True).start()
 
     def take(self, figures: Figures) -> None:
-        """Keep a point of each group that has facts anew.
+        """Store a point of each group that has a new report.
 
         >>> history = History(dict)
         >>> for at in (10.0, 11.0, 12.0):
@@ -63,7 +62,7 @@ class History:
                     points.append((at, _totals(group, facts), _gauges(group, facts)))
 
     def courses(self) -> list[Course]:
-        """What is kept, by group; a figure that was not there at a point is None."""
+        """Return the stored points by group; a figure missing at a point is None."""
         with self._lock:
             stored = {group: list(points) for group, points in self._points.items()}
         return [

@@ -1,8 +1,9 @@
-"""One scrape: the pipelines' figures, the views' states and the API's own as Prometheus text.
+"""Metrics as Prometheus text: figures of pipelines, views and the API process.
 
-A pipeline is a group of views: its figures bear the label `group`. What there is stands in
-`metric_list`; a sample of another name is a bug. A scrape never fails because something that it
-tells of does: what cannot be read just now is left out, and tidemark_catalog_up says so.
+Each pipeline serves a group of views; its figures have the label `group`. `metric_list` lists all
+metrics; a sample of another name is a bug.
+Invariant: a scrape succeeds even if its subject fails. Figures that cannot be read are omitted, and
+tidemark_catalog_up is 0 if the catalog cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from storage import clock
 
 UP_S = 10.0
 MOST_VIEWS = 500
-# Figures of a group that are told as they are, under the same name.
+# Figures of a group that become metrics of the same name.
 _PLAIN = (
     "epochs_stepped_total",
     "epochs_written_total",
@@ -79,9 +80,11 @@ _FAMILIES = {
 
 @dataclass(frozen=True)
 class ScrapeFacts:
-    """All that a scrape tells. groups: each pipeline's figures, None before its first; dataflows:
-    its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`;
-    health: of the service; sources: how each stands, by group and name.
+    """The input of a scrape.
+
+    groups: figures of each pipeline, None before its first report. dataflows: figures of its nodes.
+    views: None if the catalog cannot be read. requests: `ApiFigures.facts`. health: status of the
+    service. sources: status by group and name.
     """
 
     groups: Mapping[str, dict[str, Any] | None]
@@ -104,17 +107,17 @@ class Page(Collector):
         self._families: dict[str, Any] = {}
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """A sample of a gauge or counter of the list; None is left out."""
+        """Add a sample of a listed gauge or counter; omit None."""
         if value is not None:
             self._family(name).add_metric(labels, value)
 
     def add_histogram(self, name: str, facts: Mapping[str, Any] | None, *labels: str) -> None:
-        """The buckets of a histogram of the list; None is left out."""
+        """Add the buckets of a listed histogram; omit None."""
         if facts is not None:
             self._family(name).add_metric(labels, buckets(dict(facts)), facts["sum"])
 
     def collect(self) -> Iterable[Metric]:
-        """The families in the order of the list."""
+        """Return the metric families in the order of the list."""
         return [self._families[m.name] for m in METRICS if m.name in self._families]
 
     def _family(self, name: str) -> Any:
@@ -127,7 +130,7 @@ class Page(Collector):
 
 
 def render(scrape: ScrapeFacts) -> bytes:
-    """One scrape."""
+    """Return the text of one scrape."""
     page = Page()
     page.add("tidemark_build_info", 1, scrape.version)
     page.add("tidemark_healthy", scrape.health == "ok")
@@ -215,7 +218,7 @@ def _add_backfill(page: Page, title: str, facts: Mapping[str, Any] | None) -> No
 
 
 def _add_verification(page: Page, title: str, facts: Mapping[str, Any] | None) -> None:
-    """The newest comparison with PostgreSQL's answer."""
+    """Add the newest comparison with PostgreSQL's answer."""
     if facts is None:
         return
     at = datetime.fromisoformat(facts["at"]).timestamp()

@@ -1,6 +1,7 @@
-"""What a scrape of the metrics tells, gathered: figures on disk, the catalog, the API's own.
+"""Collect the input of a metrics scrape: figures on disk, the catalog, the API's own figures.
 
-Where the catalog cannot be read, all else is told: an alert is wanted most when the sink is away.
+Invariant: if the catalog cannot be read, all other figures are still returned. Alerts matter most
+when the sink is unreachable.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from service.runtime.settings import Settings
 
 
 class Scrape:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Scrape:
         self._figures = figures
 
     def read(self) -> ScrapeFacts:
-        """As it stands now."""
+        """Return the current facts."""
         groups = self._catalog.metrics()
         inputs = self._standings.inputs(groups)
         health, reasons = service_standing(inputs)
@@ -75,7 +76,7 @@ class Scrape:
 
 
 def _sources(inputs: StatusInputs) -> dict[tuple[str, str], str]:
-    """How what each group reads stands."""
+    """Return the status of each source by group and name."""
     declared = {row.name: row for row in inputs.sources}
     found: dict[tuple[str, str], str] = {}
     for group, figures in inputs.figures.items():

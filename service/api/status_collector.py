@@ -1,9 +1,9 @@
-"""Gathers what `service/api/health.py` decides by, and writes the decisions down for psql.
+"""Collect the input of `service/api/health.py`, and store its decisions for psql.
 
-A thread of the API process looks at the catalog twice a second and keeps its rows, so that
-`GET /health` waits for no database. What it decides goes to tidemark.standings, of which
-tidemark.status, tidemark.source_status and tidemark.health are made: the decision is made here,
-where it can be made while a pipeline is dead. Invariant: only what has changed is written.
+A thread of the API process polls the catalog twice a second and caches its rows, so that
+`GET /health` never waits for a database. Decisions go to tidemark.standings, the base of the psql
+views status, source_status and health. The API process decides because a pipeline may be dead.
+Invariant: only changes are written. If the sink is unreachable, the cached rows stay in use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLL_S = 0.5
 
 
 class Standings:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
     def __init__(self, settings: Settings, factory: ServiceFactory) -> None:
         self._settings = settings
@@ -45,16 +45,16 @@ class Standings:
         self._sinks: list[SinkRow] = []
 
     def begin(self) -> None:
-        """Look and write from now on, until the process ends."""
+        """Start polling and writing, until the process ends."""
         threading.Thread(target=self._run, name="standings", daemon=True).start()
 
     def figures(self) -> dict[str, dict[str, Any] | None]:
-        """The newest figures of each group's pipeline, the default one's first."""
+        """Return the newest figures of each group's pipeline, the default group first."""
         groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
         return {g: read_metrics(self._settings.for_group(g).state) for g in groups}
 
     def inputs(self, figures: Mapping[str, dict[str, Any] | None] | None = None) -> StatusInputs:
-        """What is known now: figures as given, or as they are on disk; rows as last looked at."""
+        """Return the current input. figures: by default those on disk. Rows: as last polled."""
         state, free_bytes = self._settings.state, None
         with suppress(OSError):
             free_bytes = shutil.disk_usage(state).free
@@ -82,7 +82,7 @@ class Standings:
                 reported_statuses.write(self._control, self._decided())
                 last_code = ""
             except TidemarkError as error:
-                # It is told twice a second for as long as the sink is away.
+                # Log once per code: this repeats twice a second while the sink is unreachable.
                 if error.code != last_code:
                     last_code = error.code
                     log.debug("standings.retry", code=last_code)

@@ -162,7 +162,7 @@ class DeadLetter(Record):
 
     source: str
     relation: str
-    at: str
+    place: str
     group: str
     code: str
     reason: str

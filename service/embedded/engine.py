@@ -27,7 +27,7 @@ from dataflow.errors import TidemarkError
 from service.client.calls import Call
 from service.client.clients import Client, View
 from service.client.rows import RowSet
-from service.client.wire import Place
+from service.client.wire import Endpoint
 from service.embedded.answers import row_set
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
@@ -274,10 +274,10 @@ class _EngineClient(Client):
     def close(self) -> None:
         """Close the connections for good."""
         super().close()
-        self._place = _Nowhere(self.url, "", "")
+        self._endpoint = _ClosedEndpoint(self.url, "", "")
 
 
-class _Nowhere(Place):
+class _ClosedEndpoint(Endpoint):
     """Where the service of a closed engine is."""
 
     def request(self, asked: Call[Any]) -> NoReturn:
