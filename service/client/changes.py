@@ -1,6 +1,7 @@
 """A view's changes as an iterator over whole epochs, synchronous and asynchronous.
 
-Invariant: both carry out the steps of one `Course`, and decide nothing themselves.
+Invariant: both execute the steps of one `Course` and make no decisions. A closed iterator can be
+iterated again: it resumes after the last epoch. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ S = TypeVar("S")
 
 
 class _Served(Generic[S]):
-    """What both have. session: httpx's, of either kind."""
+    """The common part. session: httpx's, of either kind."""
 
     def __init__(self, session: S, endpoint: Endpoint, course: Course) -> None:
         self._session = session
@@ -32,15 +33,15 @@ class _Served(Generic[S]):
 
     @property
     def resume(self) -> str:
-        """The token to go on from: behind the last epoch that was given."""
+        """The token to resume after the last returned epoch."""
         return self._course.resume
 
 
 class Changes(_Served[httpx.Client]):
     """The epochs of a view: `for epoch in changes`.
 
-    After a time-out another `for` goes on behind the last epoch. Use it with `with`, or close it,
-    to give back the connection early. resume: the token behind the last epoch that was given.
+    After a timeout, another `for` resumes after the last epoch. Use `with` or `close` to release
+    the connection early. resume: the token to resume after the last returned epoch.
     """
 
     _chunks: Iterator[bytes] = iter(())
@@ -52,7 +53,7 @@ class Changes(_Served[httpx.Client]):
         self.close()
 
     def __del__(self) -> None:
-        # What a `break` leaves behind would take a connection for ever.
+        # After a `break` the stream would occupy a connection forever.
         with contextlib.suppress(*NETWORK_ERRORS, RuntimeError, AttributeError):
             self.close()
 
@@ -66,7 +67,7 @@ class Changes(_Served[httpx.Client]):
         return epoch
 
     def close(self) -> None:
-        """Give back the connection; the next epoch would open another."""
+        """Release the connection; the next epoch would open another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -113,7 +114,7 @@ class Changes(_Served[httpx.Client]):
 
 
 class AsyncChanges(_Served[httpx.AsyncClient]):
-    """The same to be awaited: `async for epoch in changes`, `async with` or `aclose()`."""
+    """The asynchronous form: `async for epoch in changes`, `async with` or `aclose()`."""
 
     _chunks: AsyncIterator[bytes] | None = None
 
@@ -133,7 +134,7 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
         return epoch
 
     async def aclose(self) -> None:
-        """Give back the connection; the next epoch would open another."""
+        """Release the connection; the next epoch would open another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
@@ -180,9 +181,9 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
 
 
 def set_read_timeout(request: httpx.Request, seconds: float) -> None:
-    """How long each read of a stream may take, once its headers are there.
+    """Set the timeout for each read of a stream's body.
 
-    httpx reads the time-outs of a request again when its body begins.
+    This works after the request: httpx reads the request's timeouts again when the body begins.
     """
     timeouts: dict[str, Any] = request.extensions["timeout"]
     timeouts["read"] = seconds

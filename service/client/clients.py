@@ -1,7 +1,7 @@
 """Client and View, AsyncClient and AsyncView: the two senders of the calls.
 
-Invariant: a call either answers what the service said or raises TidemarkError; nothing is tried
-again behind the caller, but for a stream of changes, which goes on from its newest mark.
+Invariant: a call returns the service's response or raises TidemarkError. Calls are not retried;
+only a stream of changes reconnects, and resumes from its newest marker. Client is thread-safe.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ T = TypeVar("T")
 def connect(
     url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
 ) -> Client:
-    """A client of the service at `url`; nothing is sent before its first call.
+    """Return a client of the service at `url`; it connects at its first call.
 
-    token: by default that of the environment, TIDEMARK_TOKEN. ca: a file of certificates to trust,
-    instead of the system's.
+    token: default is the environment's TIDEMARK_TOKEN. ca: a file of trusted certificates, instead
+    of the system's.
     """
     return Client(url, token, ca=ca)
 
@@ -39,7 +39,7 @@ def connect(
 def connect_async(
     url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
 ) -> AsyncClient:
-    """The same for asyncio: each call is to be awaited, this one is not."""
+    """Return a client for asyncio. Await its calls, but not this function."""
     return AsyncClient(url, token, ca=ca)
 
 
@@ -47,8 +47,8 @@ class Client(ServiceCalls, Sends):
     """The calls of the REST API as methods; `with` closes the connections at the end.
 
     Every method raises TidemarkError with the service's code, detail, hint and position in the
-    query; it is a TemporaryError when another try may succeed (`service.unreachable` when nothing
-    answers). Safe for several threads.
+    query. It is a TemporaryError if a retry may succeed (`service.unreachable` without a response).
+    Thread-safe.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Client(ServiceCalls, Sends):
 
 
 class View(ViewReads[Rows, Changes], Sends):
-    """One view: what it is (`state`), its rows, its changes, its life. Client.view makes it."""
+    """One view: its status (`state`), rows, changes and lifecycle. Made by Client.view."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name = name
@@ -92,14 +92,14 @@ class View(ViewReads[Rows, Changes], Sends):
         return f"<View {self.name} of {self._client.url}>"
 
     def snapshot(self) -> Epoch:
-        """All rows as of one epoch, with its number and positions; whole in memory."""
+        """Return all rows as of one epoch, with its number and positions; all in memory."""
         with self.changes() as changes:
             return next(changes)
 
     def follow(self, *, timeout_ms: float | None = None) -> Iterator[Replica]:
-        """The view's rows in memory: the same Replica after each epoch that was taken in.
+        """Yield the view's rows in memory: the same Replica object after each applied epoch.
 
-        Where its changes are not kept any more it begins with the rows again. timeout_ms: as of
+        If changes are no longer retained, it starts again with all rows. timeout_ms: see
         `changes`.
         """
         replica = Replica()
@@ -119,7 +119,7 @@ class View(ViewReads[Rows, Changes], Sends):
 
 
 class AsyncClient(ServiceCalls, SendsLater):
-    """Client for asyncio: the same calls, each to be awaited; `async with`, or `aclose()`."""
+    """Client for asyncio: await each call; use `async with`, or `aclose()`."""
 
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
@@ -162,7 +162,7 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
         return f"<AsyncView {self.name} of {self._client.url}>"
 
     async def snapshot(self) -> Epoch:
-        """All rows as of one epoch, with its number and positions; whole in memory."""
+        """Return all rows as of one epoch, with its number and positions; all in memory."""
         async with self.changes() as changes:
             return await anext(changes)
 

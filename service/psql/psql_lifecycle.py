@@ -1,8 +1,8 @@
-"""Replace, rebuild, pause, resume, rename and move, as psql asks for them.
+"""Replace, rebuild, pause, resume, rename, move and cancel for psql.
 
-Each is the API's own operation (service/api/lifecycle_requests.py), for the view's owner. A
-change that was begun before its API process was killed is found again by its kind, and by having
-been asked for after the request.
+Each is the API's operation (service/api/lifecycle_requests.py), for the view's owner.
+Invariant: a request is executed once. After an API process was killed, the next one finds a change
+that it began by its kind, and by a request time after that of the psql request.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from service.psql.psql_operations import NoOptions, Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.views.lifecycle import DesiredState, ViewState
 
-# Changes of a view that plan a query, whose warnings are told.
+# Changes that plan a query, so their warnings are reported.
 _PLANNING = ("replace", "rebuild")
 
 
 class CascadeOptions(BaseModel):
-    """cascade: the views that read it too."""
+    """cascade: also the views that read it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ class Alone(Subject):
 
 
 class LifeOperations:
-    """The operations by the names of their procedures; usable from several threads."""
+    """The operations by procedure name; thread-safe."""
 
     def __init__(self, control: Control, owned: Owned, life: Life) -> None:
         self._control = control
@@ -146,7 +146,7 @@ class LifeOperations:
         if not is_done:
             by = of_session(request.asker)
             self._life.cancel(path_name(row.schema, row.name), by=by)
-        return lambda _: Outcome(f"view {row.title}: what was under way is given up")
+        return lambda _: Outcome(f"view {row.title}: the change is cancelled")
 
     def _change(
         self,
@@ -167,15 +167,15 @@ class LifeOperations:
         return lambda rows: self._poll(asked, said, rows.get(row.identity))
 
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
-        """Whether the change was asked for by this request already, and maybe made since."""
+        """Return True if this request already began the change, which may be done since."""
         replacing = row.replacing or {}
         if replacing.get("kind") == kind and replacing.get("asked_at", 0) >= request.asked_at:
             return True
-        # One that was made is told no more: the view differs from what it was.
+        # A completed change is no longer in `replacing`: compare the view with its earlier state.
         return row.change is None and [row.version, row.title] != self._noted(request)
 
     def _noted(self, request: Request) -> list[object]:
-        """What the view was when the request was first begun; noted then."""
+        """Return the view's version and title at the first begin; store them then."""
         rows = self._control.rows(
             "UPDATE tidemark.requests AS r SET result = coalesce(result, "
             "(SELECT jsonb_build_object('was', jsonb_build_array(v.version, "
@@ -186,7 +186,7 @@ class LifeOperations:
         return rows[0][0] or []
 
     def _subject(self, request: Request, text: str) -> ViewRow:
-        """The view that is meant, which is the asker's to change."""
+        """Return the view, which the caller must own."""
         row = self._owned.find(request, text)
         if row is None:
             raise TidemarkError("view.not_found", f"view {text} was dropped")
@@ -197,7 +197,7 @@ class LifeOperations:
     def _poll(
         self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
     ) -> Outcome | None:
-        """planned: the view, where its query has been planned anew."""
+        """Return the outcome; None while in progress. planned: the view, if planned again."""
         try:
             if not all(self._life.is_done(a) for a in asked):
                 return None

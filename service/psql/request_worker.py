@@ -1,9 +1,9 @@
-"""The API process's side of psql: takes up what procedures of schema tidemark ask for.
+"""The API process's side of psql: execute the requests of the procedures in schema tidemark.
 
-One thread listens, takes requests and looks how they stand; a few others begin them, since the
-analysis of a query may take seconds. A further one answers the doorbell of `tidemark.wait`.
-Invariant: a request has an outcome in the end, whatever goes wrong here; several API processes do
-none twice (connectors/postgres/catalog/requests.py).
+Threads: one listens, takes requests and polls their outcomes. A pool begins them, because analyzing
+a query may take seconds. One more answers the doorbell of `tidemark.wait`.
+Invariant: every request gets an outcome, even after an internal error. With several API processes,
+each request is executed once (connectors/postgres/catalog/requests.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AT_ONCE = 4
 
 
 class RequestWorker:
-    """Runs from `start` until `close`. nudge: makes the source's position move on."""
+    """Runs from `start` until `close`. nudge: advances the source's position."""
 
     def __init__(
         self, dsn: str, control: Control, operations: Operations, nudge: Callable[[], object]
@@ -54,12 +54,12 @@ class RequestWorker:
         ]
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop; what is in hand is taken up again by the next process."""
+        """Stop; the next process resumes the requests in progress."""
         self._stopping.set()
         self._requests.wake()
         self._bell.ring()
@@ -100,7 +100,7 @@ class RequestWorker:
         self._requests.wait(BEGINNING_POLL_S if self._beginning else POLL_S)
 
     def _begin(self, request: Request) -> Poll:
-        """In a thread of the pool. A temporary error is tried again for a while."""
+        """Begin a request, in a thread of the pool. Retry temporary errors for RETRY_FOR_S."""
         until = time.monotonic() + RETRY_FOR_S
         while True:
             try:
@@ -150,7 +150,7 @@ class RequestWorker:
 
 
 def worker_of(settings: Settings, state: Any) -> RequestWorker:
-    """The desk of an application. state: its catalogs, as create_app keeps them."""
+    """Return the request worker of an application. state: app.state, as create_app fills it."""
     control = ServiceFactory(settings).control()
     owned = Owned(control, state.authorization)
     operations = Operations(owned, control, state.catalog, state.sinks, state.sources)
@@ -162,5 +162,5 @@ def worker_of(settings: Settings, state: Any) -> RequestWorker:
 def _failure(request: Request, error: BaseException) -> Outcome:
     if not isinstance(error, TidemarkError):
         log.error("psql.request_failed", id=request.id, exc_info=error)
-        error = TidemarkError("internal", "an error of the service itself", hint="see its log")
+        error = TidemarkError("internal", "internal error of the service", hint="see its log")
     return failure_of(error, str(request.arguments.get("query") or ""))
