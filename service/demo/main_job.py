@@ -1,8 +1,8 @@
-"""`tidemark demo`: the main job, live, on a private PostgreSQL, verified all the while.
+"""`tidemark demo`: a live demo on a private PostgreSQL with continuous verification.
 
-Verification is honest: between two transactions of the writer a snapshot is opened in which
-source and views stand at one position, and each view is compared with its own query there, both
-ways, as bags. The exit code is 0 only if every comparison was equal and there was at least one.
+Verification: between two transactions of the writer, it opens a snapshot in which source and views
+have the same position. There it compares each view with its query, as multisets, in both
+directions. The exit code is 0 only if there was a comparison and all were equal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUILD_S = 600.0
 
 @dataclass(frozen=True)
 class DemoSize:
-    """Rows to begin with, how long to run (0: until Ctrl-C), which backfill road."""
+    """Initial rows, duration in seconds (0: until Ctrl-C), backfill engine."""
 
     customers: int
     orders: int
@@ -59,14 +59,14 @@ class DemoSize:
 
 @dataclass
 class Verdict:
-    """What comparing one view with its query has shown so far."""
+    """The results of comparing one view with its query."""
 
     equal: int = 0
     wrong: int = 0
     rows: int = 0
 
     def text(self) -> str:
-        """For the screen."""
+        """Return the verdict for the screen."""
         if self.wrong:
             return f"[red]{self.wrong} times different[/]"
         return f"[green]equal, {self.equal} times[/]" if self.equal else "-"
@@ -74,12 +74,12 @@ class Verdict:
 
 @dataclass
 class Rate:
-    """Changes a second between two looks at a counter."""
+    """Changes per second between two readings of a counter."""
 
     last: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def of(self, name: str, count: int) -> float:
-        """The rate since the last call for this name."""
+        """Return the rate since the last call for this name."""
         now = time.monotonic()
         before = self.last.get(name, (now, count))
         self.last[name] = (now, count)
@@ -101,7 +101,7 @@ class Demo:
         self._is_stopping = False
 
     def run(self) -> int:
-        """0 when every comparison was equal."""
+        """Run the demo; return 0 if every comparison was equal."""
         signal.signal(signal.SIGTERM, self._on_signal)
         with (
             contextlib.suppress(KeyboardInterrupt),
@@ -132,7 +132,7 @@ class Demo:
         return self._result()
 
     def _open_clicks(self, stack: contextlib.ExitStack, folder: Path) -> Clicks | None:
-        """A topic and a folder beside the shop, where there is a broker to be had."""
+        """Start a broker and its clicks; return None if there is no broker."""
         reason = missing()
         if reason is not None:
             self._say(f"[yellow]without Kafka: {reason}[/]")

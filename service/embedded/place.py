@@ -1,7 +1,7 @@
-"""Where an engine's database and state lie: a folder that stays, or one that goes away with it.
+"""The location of an engine's database and state: a persistent or a temporary folder.
 
-Invariant: one engine a folder, and one a database; and a temporary folder is gone after kill -9
-of everything, too: a shell that holds the other end of a pipe removes it.
+Invariant: at most one engine per folder, and per database. A temporary folder is removed even after
+kill -9 of all processes: a shell at the other end of a pipe removes it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dataflow.errors import TidemarkError
 from service.embedded.folders import make_shared, usable
 
 STATE, SERVER, LOCK = "state", "postgres", "engine.lock"
-# So long an engine before may take to end.
+# Time for an earlier engine to end.
 LOCK_WAIT_S = 20.0
 _SERVER_SETTINGS: Mapping[str, object] = {"search_path": f'"$user", public, {SCHEMA}'}
-# Nothing of it is to survive the machine.
+# A temporary database need not survive a crash.
 _TEMPORARY = {"fsync": "off", "full_page_writes": "off"}
 _REMOVE = 'read -r _; for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 1; done'
 
 
 class EngineLocation:
-    """`with Place(dsn, folder) as place:`; dsn "": a private PostgreSQL, folder None: a temporary
-    one."""
+    """`with EngineLocation(dsn, folder) as location:`. dsn "": a private PostgreSQL. folder None: a
+    temporary folder."""
 
     def __init__(self, dsn: str, folder: Path | None) -> None:
         self.is_temporary = folder is None
@@ -106,7 +106,7 @@ class EngineLocation:
                 if time.monotonic() > deadline:
                     raise TidemarkError(
                         "engine.in_use",
-                        f'folder "{folder}" is used by another engine',
-                        hint="close that one, or give another state_dir",
+                        f'folder "{folder}" is in use by another engine',
+                        hint="close that engine, or pass another state_dir",
                     ) from None
                 time.sleep(0.1)

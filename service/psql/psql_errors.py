@@ -43,7 +43,7 @@ def failure_of(
 def marked_line(query: str, position: Position) -> str:
     """Return the query line with a caret below the position.
 
-    >>> print(place_of("SELECT id FRM t x", Position(1, 15)))
+    >>> print(marked_line("SELECT id FRM t x", Position(1, 15)))
     LINE 1: SELECT id FRM t x
                           ^
     """
