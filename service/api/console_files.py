@@ -61,7 +61,7 @@ class ConsoleFile:
         """The gzipped content."""
         return gzip.compress(self.plain, 9, mtime=0)
 
-    def answer(self, accepted: str, known: str) -> tuple[int, bytes, dict[str, str]]:
+    def answer(self, accepted: str, if_none_match: str) -> tuple[int, bytes, dict[str, str]]:
         """Return (status, body, headers) for a request's Accept-Encoding and If-None-Match.
 
         >>> page = ConsoleFile(b"x", "abc", "text/html", "no-cache")
@@ -73,7 +73,7 @@ class ConsoleFile:
         is_zipped = _takes_gzip(accepted)
         etag = f'"{self.etag}-gzip"' if is_zipped else f'"{self.etag}"'
         headers = {**_ALWAYS, "Cache-Control": self.cache, "ETag": etag}
-        tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+        tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
         if "*" in tags or etag in tags:
             return 304, b"", headers
         headers["Content-Type"] = self.media_type

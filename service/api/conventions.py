@@ -70,13 +70,13 @@ class Conventions:
                 headers={"Allow": ", ".join(routes.described_methods)},
             )
         asked = "GET" if method == "HEAD" else method
-        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        names = [name for name, _ in given]
+        parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        names = [name for name, _ in parameters]
         if unknown := routes.unknown(asked, names):
             raise _invalid(f'query: "{unknown[0][:80]}" is not a parameter of this call')
         if repeated := routes.repeated(asked, names):
             raise _invalid(f'query: "{repeated[0][:80]}" is given more than once')
-        self._refuse_nul([("path", scope["path"]), *given])
+        self._refuse_nul([("path", scope["path"]), *parameters])
         headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:
             await self._answer_get(scope, receive, send, headers.get("if-none-match", ""))
@@ -84,15 +84,15 @@ class Conventions:
         if "if-match" in headers and method != "GET":
             await self._require_match(scope, receive, headers["if-match"])
         if method == "POST" and routes.path in CREATING and "idempotency-key" in headers:
-            waits = [v for k, v in given if k == "wait_s"]
+            waits = [v for k, v in parameters if k == "wait_s"]
             await self._answer_once(scope, receive, send, headers["idempotency-key"], waits)
             return
         await self._app(scope, receive, send)
 
     @staticmethod
-    def _refuse_nul(given: Iterable[tuple[str, str]]) -> None:
+    def _refuse_nul(parameters: Iterable[tuple[str, str]]) -> None:
         """Refuse NUL in names and values: PostgreSQL's text cannot contain it."""
-        for name, value in given:
+        for name, value in parameters:
             if "\0" in value:
                 why = "the text contains NUL, which PostgreSQL cannot store"
                 raise _invalid(f"{name[:80]}: {why}")
@@ -121,7 +121,7 @@ class Conventions:
         await send({**found.start, "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _require_match(self, scope: Scope, receive: Receive, wanted: str) -> None:
+    async def _require_match(self, scope: Scope, receive: Receive, expected: str) -> None:
         """Refuse with 412 if the resource no longer has the caller's ETag."""
         path = scope["path"]
         routes = self._table.find(path)
@@ -130,10 +130,10 @@ class Conventions:
         raw = path.encode()
         asked = {**scope, "method": "GET", "path": path, "raw_path": raw, "query_string": b""}
         found = await self._asked(asked, _nothing)
-        if found.start["status"] != 200 or wanted.strip() == "*":
+        if found.start["status"] != 200 or expected.strip() == "*":
             return
         lasting = tag_of(found).partition("-")[0]
-        if lasting not in {tag.partition("-")[0] for tag in _TAG.findall(wanted)}:
+        if lasting not in {tag.partition("-")[0] for tag in _TAG.findall(expected)}:
             raise Refused(
                 "request.changed",
                 412,
@@ -210,8 +210,8 @@ class _Answer:
 
     def header(self, name: str) -> str:
         """Return the value of a header, "" if absent."""
-        wanted = name.encode()
-        found = (v for k, v in self.start.get("headers", ()) if k.lower() == wanted)
+        expected = name.encode()
+        found = (v for k, v in self.start.get("headers", ()) if k.lower() == expected)
         return next(found, b"").decode("latin-1")
 
 

@@ -215,7 +215,7 @@ def list_views(url: Url = DEFAULT_URL) -> None:
             f"{view.schema}.{view.name}",
             view.group,
             view.status,
-            view.kind,
+            _kind(view),
             _number(view.rows),
             _number(view.lag_bytes),
             _number(view.errors),
@@ -321,7 +321,7 @@ def _text_of(query: str) -> str:
 
 
 def _print_view(view: tidemark.ViewState) -> None:
-    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {view.kind}")
+    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {_kind(view)}")
     for field in view.fields:
         key_note = "key" if field.name in view.key else ""
         console.print(f"  {field.name:30} {field.type:28} {key_note}", highlight=False)
@@ -337,6 +337,11 @@ def _print_view(view: tidemark.ViewState) -> None:
 def _fail(code: str, what: str, hint: str, detail: str = "") -> NoReturn:
     print_problem(code, what, detail, hint)
     raise typer.Exit(1)
+
+
+def _kind(view: tidemark.ViewState) -> str:
+    # REST still says "bag".
+    return "multiset" if view.kind == "bag" else view.kind
 
 
 def _number(value: int | None) -> str:

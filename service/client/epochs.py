@@ -73,9 +73,9 @@ class Epoch:
         rows: list[Row] = []
         weights: list[int] = []
         for page in self._pages:
-            told = parse_json(page)
-            rows += read_rows(self.fields, told["rows"])
-            weights += told.get("weights") or [1] * len(told["rows"])
+            facts = parse_json(page)
+            rows += read_rows(self.fields, facts["rows"])
+            weights += facts.get("weights") or [1] * len(facts["rows"])
         return rows, weights
 
     @property
@@ -151,9 +151,9 @@ class Gathering:
             name, text = _event(block)
             match name:
                 case "begin":
-                    told = json.loads(text)
-                    fields = tuple(Field.of(f) for f in told["fields"])
-                    self._columns = Columns(fields, tuple(told["key"]))
+                    facts = json.loads(text)
+                    fields = tuple(Field.of(f) for f in facts["fields"])
+                    self._columns = Columns(fields, tuple(facts["key"]))
                 case "snapshot" | "changes":
                     self._pages.append(text)
                     self._is_snapshot = name == "snapshot"
@@ -174,8 +174,8 @@ class Gathering:
         """Whether a part of an epoch has been received."""
         return bool(self._pages or self._rest)
 
-    def _closed(self, told: Mapping[str, Any]) -> Epoch | Marker:
-        marker = Marker(told["epoch"], told["positions"], told["resume"])
+    def _closed(self, facts: Mapping[str, Any]) -> Epoch | Marker:
+        marker = Marker(facts["epoch"], facts["positions"], facts["resume"])
         self.token = marker.resume
         if not self._pages:
             return marker

@@ -95,7 +95,7 @@ class Rows:
         return "\n".join(lines) or "(no rows)"
 
     def pages(self) -> Iterator[Page]:
-        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
         asked = next(calls, None)
         while asked is not None:
@@ -108,23 +108,23 @@ class Rows:
             yield from page
 
     def dicts(self) -> Iterator[dict[str, Any]]:
-        """Each row as a dict by column."""
+        """Yield each row as a dict by column."""
         return (row._asdict() for row in self)
 
     def into(self, make: Callable[..., T]) -> Iterator[T]:
-        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        """Yield make(**row) for each row; make: a dataclass or NamedTuple, for example."""
         return (make(**row) for row in self)
 
     def to_list(self) -> list[Row]:
-        """All of them."""
+        """Return all rows."""
         return list(self)
 
     def first(self) -> Row | None:
-        """The first one, None if there is none."""
+        """Return the first row, None if there is none."""
         return next(iter(self), None)
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole(list(self.pages())).to_arrow(types)
 
 
@@ -139,7 +139,7 @@ class AsyncRows:
         return self._wish.described("AsyncRows")
 
     async def pages(self) -> AsyncIterator[Page]:
-        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
         asked = next(calls, None)
         while asked is not None:
@@ -153,27 +153,27 @@ class AsyncRows:
                 yield row
 
     async def dicts(self) -> AsyncIterator[dict[str, Any]]:
-        """Each row as a dict by column."""
+        """Yield each row as a dict by column."""
         async for row in self:
             yield row._asdict()
 
     async def into(self, make: Callable[..., T]) -> AsyncIterator[T]:
-        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        """Yield make(**row) for each row; make: a dataclass or NamedTuple, for example."""
         async for row in self:
             yield make(**row)
 
     async def to_list(self) -> list[Row]:
-        """All of them."""
+        """Return all rows."""
         return [row async for row in self]
 
     async def first(self) -> Row | None:
-        """The first one, None if there is none."""
+        """Return the first row, None if there is none."""
         async for row in self:
             return row
         return None
 
     async def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole([page async for page in self.pages()]).to_arrow(types)
 
 

@@ -255,7 +255,7 @@ class Demo:
             connection.close()
 
     def _await_clicks(self, cursor, sent: int) -> None:
-        """Until all clicks are counted; where they never are, the comparison tells."""
+        """Wait until all clicks are counted, at most READY_S; then the comparison finds the rest."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
@@ -265,7 +265,7 @@ class Demo:
             time.sleep(0.02)
 
     def _compare_topic(self, cursor, clicks: Clicks) -> None:
-        """The topic's deltas from its beginning against the table as it is."""
+        """Compare the sum of all deltas of the topic with the view's table."""
         added_up = clicks.read_deltas(READY_S)
         cursor.execute(f"SELECT category, region, clicks, value FROM {demo_clicks.VIEW}")
         rows = Counter(cursor.fetchall())

@@ -240,7 +240,7 @@ def _state(settings: Settings) -> str:
         raise TidemarkError(
             "state.not_kept",
             f'state directory "{state}" does not outlive the machine or its container',
-            detail=f"it lies on {kind}",
+            detail=f"it is on {kind}",
             hint="put it on a disk or volume; without it every start rebuilds all views",
         )
     return f"{free >> 30} GiB free on {kind}, version {version}"
