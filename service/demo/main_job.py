@@ -255,7 +255,7 @@ class Demo:
             connection.close()
 
     def _await_clicks(self, cursor, sent: int) -> None:
-        """Wait until all clicks are counted, at most READY_S; then the comparison finds the rest."""
+        """Wait until all clicks are counted, or READY_S; the comparison finds the rest."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
