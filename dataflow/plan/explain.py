@@ -90,9 +90,12 @@ def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
     """
     if isinstance(plan, ViewPlan):
         names = [plan.root.fields[i].name for i in plan.key]
+        why_no_key = why_bag(plan.root)
         return {
             "key": names,
-            "why_bag": why_bag(plan.root),
+            "why_no_key": why_no_key,
+            # The earlier name, for one release.
+            "why_bag": why_no_key,
             "warnings": list(plan.warnings),
             "in_postgres": list(plan.evaluates),
             "plan": explain_tree(plan.root),

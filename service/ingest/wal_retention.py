@@ -80,6 +80,8 @@ class WalBudget:
         retained = self._source.kept_wal_bytes()
         alarm = self._judge(retained)
         figures = {
+            "wal_retained_bytes": retained,
+            # The earlier name, for one release.
             "wal_kept_bytes": retained,
             "wal_budget_bytes": self._budget,
             "wal_alarm": alarm,

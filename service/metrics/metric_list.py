@@ -67,7 +67,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_rows_written_total", "counter", _GROUP, "view changes committed in the sink"),
     Metric("tidemark_sink_waiting_epochs", "gauge", _GROUP, "epochs waiting for the sink"),
     Metric("tidemark_sink_stalled_s", "gauge", _GROUP, "seconds since the sink accepted an epoch"),
-    Metric("tidemark_wal_kept_bytes", "gauge", _GROUP, "WAL that the source retains for the slot"),
+    Metric(
+        "tidemark_wal_retained_bytes", "gauge", _GROUP, "WAL that the source retains for the slot"
+    ),
+    Metric(
+        "tidemark_wal_kept_bytes", "gauge", _GROUP, "deprecated name of tidemark_wal_retained_bytes"
+    ),
     Metric(
         "tidemark_wal_budget_bytes", "gauge", _GROUP, "WAL that the source may retain, 0: unlimited"
     ),

@@ -116,6 +116,7 @@ class Estimator:
                 for k in stored
             ],
             backfill_s=round(min(work.seconds(engine) / speed, _ENDLESS), 2),
+            engine=engine,
             road=engine,
             speed=round(speed, 3),
             amplification={
@@ -312,7 +313,7 @@ def built_before(rows: Iterable[ViewRow], engine: str) -> list[tuple[float, floa
     found = []
     for row in rows:
         facts = (row.plan or {}).get("estimate") or {}
-        if row.live_at and row.created_at and facts.get("road") == engine:
+        if row.live_at and row.created_at and engine in (facts.get("engine"), facts.get("road")):
             took_s = (row.live_at - row.created_at).total_seconds()
             found.append((facts["backfill_s"] * facts["speed"], took_s))
     return found[-_BUILDS:]

@@ -38,7 +38,12 @@ class Estimate(BaseModel):
     largest_rows: int = Field(0, description="rows of the largest part of the plan")
     largest_operator: str = Field("", description="the operator of that part")
     backfill_s: float
-    road: str = Field(description="engine of the backfill: local or spark")
+    engine: str = Field("", description="engine of the backfill: local or spark")
+    road: str = Field(
+        "",
+        description="earlier name of `engine`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     speed: float = Field(1.0, description="of this machine, relative to the calibration machine")
     amplification: dict[str, EffectModel] = Field(description="by base table")
     risks: list[RiskModel]

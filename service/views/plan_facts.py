@@ -32,7 +32,7 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
 
 
 def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
-    """Return what a plan reads of each base relation, in the form of `AskModel`."""
+    """Return what a plan reads of each base relation, in the form of the API's `ReadModel`."""
     return [
         {
             "source": asked.relation.source,
