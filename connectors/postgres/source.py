@@ -167,9 +167,9 @@ class PostgresSource:
         """Return the server's current time, in seconds since 1970."""
         return float(self._session.rows("SELECT extract(epoch FROM clock_timestamp())")[0][0])
 
-    def kept_wal_bytes(self) -> int:
+    def retained_wal_bytes(self) -> int:
         """Return the bytes of WAL that the server retains for our slot; 0 without a slot."""
-        return self._slot.kept_bytes()
+        return self._slot.retained_bytes()
 
     def slot(self) -> SlotState | None:
         """Return the server's record of our slot; None without a slot."""
@@ -236,7 +236,7 @@ class PostgresSource:
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Sequence[Shape]] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> ReplicationStream:
@@ -280,7 +280,7 @@ class PostgresSource:
             self._slot.let_fail_over(state, wal)
             wal.start(self._slot.name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
-            stream = ReplicationStream(wal, decoder, start_position, limits, look)
+            stream = ReplicationStream(wal, decoder, start_position, limits, refresh)
         except BaseException:
             wal.close()
             raise

@@ -180,7 +180,7 @@ class Conventions:
                 kept = StoredAnswer(
                     shape, status, {k: v for k, v in headers.items() if v}, found.body
                 )
-                await run_in_threadpool(idempotency.keep, self._control, claim, kept)
+                await run_in_threadpool(idempotency.store_answer, self._control, claim, kept)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
 

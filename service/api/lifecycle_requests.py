@@ -191,7 +191,7 @@ class Life:
         found = self._tables.dependents(before)
         if found:
             raise has_dependents(row.title, found)
-        lost = self._tables.not_kept(before, table)
+        lost = self._tables.not_carried_over(before, table)
         return [f"not carried over to the new table: {title}" for title in lost]
 
     def _require_readers(

@@ -93,12 +93,12 @@ class Feed:
             takes_over=True,
             limits=self._limits,
             shapes=self._watch.shapes,
-            look=self._look,
+            refresh=self._look,
         )
         self._watched_at = self._host.monotonic()
         try:
             # Not before it is known to be the right server.
-            self._watch.tells = self._stream.tells_truncation
+            self._watch.tells = self._stream.has_truncation
             self._watch.follow(relations)
         except TidemarkError:
             self.close()

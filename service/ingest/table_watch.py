@@ -55,7 +55,7 @@ class TablesChanged(SourceError):
 
 class SourceWatch:
     """Used by the pipeline's thread. readers: all that reads now; position: of the stream; tells:
-    the open stream's answer, see ReplicationStream.tells_truncation."""
+    the open stream's answer, see ReplicationStream.has_truncation."""
 
     def __init__(
         self,

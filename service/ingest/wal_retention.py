@@ -75,7 +75,7 @@ class WalBudget:
             self._stopping.wait(WATCH_S)
 
     def _look(self) -> None:
-        kept = self._source.kept_wal_bytes()
+        kept = self._source.retained_wal_bytes()
         alarm = self._judge(kept)
         figures = {
             "wal_kept_bytes": kept,
@@ -116,7 +116,7 @@ def shown(kept: int, budget: int) -> str:
 
 def check(settings: Settings, source: PostgresSource) -> None:
     """For `doctor`: SourceError source.wal_alarm when too much WAL is kept for our slot."""
-    kept = source.kept_wal_bytes()
+    kept = source.retained_wal_bytes()
     if 0 < alarm_bytes(settings) <= kept:
         raise SourceError(
             "source.wal_alarm",

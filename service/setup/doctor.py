@@ -196,7 +196,7 @@ def _clock(parts: ServiceFactory) -> str:
 
 def _slot(parts: ServiceFactory, settings: Settings) -> str:
     wal_retention.check(settings, parts.source)
-    kept = parts.source.kept_wal_bytes()
+    kept = parts.source.retained_wal_bytes()
     return f"{parts.source.slot_name}: {kept >> 20} MiB of WAL kept"
 
 

@@ -180,7 +180,7 @@ class Verify:
     ) -> str:
         """What PostgreSQL is asked: the promise at the sink's position."""
         if moment is not None:
-            moment.settle(positions[SOURCE])
+            moment.resolve(positions[SOURCE])
         rows, sources = self._control.list_views(), self._control.list_sources()
         errors = sink.errors(promise.maintained())
         out = {}
@@ -260,7 +260,7 @@ class Verify:
     def _report(self, row: ViewRow, facts: dict[str, Any]) -> None:
         facts.setdefault("at", clock.utc().isoformat())
         try:
-            verification_records.tell(self._control, row.identity, facts)
+            verification_records.record(self._control, row.identity, facts)
         except TemporaryError as error:
             log.warning("verify.untold", view=row.title, code=error.code)
 

@@ -64,7 +64,7 @@ class SimSource:
         self._server.confirmed = None
         self._server.published.clear()
 
-    def kept_wal_bytes(self) -> int:
+    def retained_wal_bytes(self) -> int:
         confirmed = self._server.confirmed
         return 0 if confirmed is None else self._server.end - confirmed
 
@@ -100,7 +100,7 @@ class SimSource:
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Any] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> SimStream:

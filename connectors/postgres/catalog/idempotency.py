@@ -82,7 +82,7 @@ def claim(
     return StoredAnswer(first, status, headers or {}, bytes(body or b""))
 
 
-def keep(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
+def store_answer(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
     """Store an answer."""
     control.rows(
         "UPDATE tidemark.idempotency_keys SET status = %s, headers = %s, body = %s, "

@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control
 VIEW, SOURCE, SERVICE = "view", "source", "service"
 
 
-class Told(NamedTuple):
+class ReportedStatus(NamedTuple):
     """One reported status, in the order of its row."""
 
     status: str
@@ -36,13 +36,13 @@ def digest(control: Control) -> tuple[Any, ...]:
     )[0]
 
 
-def write(control: Control, told: Mapping[tuple[str, str], Told]) -> None:
+def write(control: Control, statuses: Mapping[tuple[str, str], ReportedStatus]) -> None:
     """Replace the table's contents with these statuses."""
     found = control.rows(
         "SELECT kind, name, status, of_status, code, error, hint, reasons FROM tidemark.standings"
     )
-    stored = {(row[0], row[1]): Told._make((*row[2:7], tuple(row[7]))) for row in found}
-    for (kind, name), now in told.items():
+    stored = {(row[0], row[1]): ReportedStatus._make((*row[2:7], tuple(row[7]))) for row in found}
+    for (kind, name), now in statuses.items():
         if stored.get((kind, name)) != now:
             control.rows(
                 "INSERT INTO tidemark.standings VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now()) "
@@ -51,6 +51,6 @@ def write(control: Control, told: Mapping[tuple[str, str], Told]) -> None:
                 "hint = excluded.hint, reasons = excluded.reasons, decided_at = now() RETURNING 1",
                 *(kind, name, *now[:-1], list(now.reasons)),
             )
-    for kind, name in stored.keys() - told.keys():
+    for kind, name in stored.keys() - statuses.keys():
         sql = "DELETE FROM tidemark.standings WHERE kind = %s AND name = %s RETURNING 1"
         control.rows(sql, kind, name)

@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control
 _LOCK = 7_954_889_273_471_284
 
 
-def tell(control: Control, identity: str, facts: dict[str, Any]) -> None:
+def record(control: Control, identity: str, facts: dict[str, Any]) -> None:
     """Store a verification's outcome; do nothing when the view is gone."""
     sql = "UPDATE tidemark.views SET verification = %s WHERE identity = %s RETURNING 1"
     control.rows(sql, Json(facts), identity)
@@ -27,6 +27,6 @@ def newest(control: Control) -> dict[str, dict[str, Any]]:
     return dict(control.rows(sql))
 
 
-def take_turn(control: Control) -> bool:
+def try_lock(control: Control) -> bool:
     """Try to become the one process that verifies on an interval, for this session's lifetime."""
     return bool(control.rows("SELECT pg_try_advisory_lock(%s)", _LOCK)[0][0])

@@ -51,7 +51,7 @@ def with_parameters(dsn: str, query: str, parameters: Sequence[Any] | Mapping[st
         return cursor.mogrify(query, parameters).decode()
 
 
-def look_at(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
+def inspect(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
     """(schema, name) of the tables that a query reads, also through ordinary views, and how many
     columns it has. SqlError."""
     text = one_query(query)

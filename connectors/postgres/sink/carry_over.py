@@ -160,7 +160,7 @@ def indexes_of(cursor: Any, oid: int) -> list[Index]:
     ]
 
 
-def not_kept(cursor: Any, before: SinkTable, table: SinkTable) -> list[str]:
+def not_carried_over(cursor: Any, before: SinkTable, table: SinkTable) -> list[str]:
     """What would not go over to a table of these columns, as far as it can be told beforehand."""
     kept = find(cursor, before)
     if kept is None:

@@ -46,10 +46,10 @@ class ViewTables:
             sink_tables.require_no_event_trigger(cursor)
             return carry_over.dependents(cursor, table)
 
-    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
+    def not_carried_over(self, before: SinkTable, table: SinkTable) -> list[str]:
         """What of the user's at the view's table would not go over to one of other columns."""
         with self._cursor(table) as cursor:
-            return carry_over.not_kept(cursor, before, table)
+            return carry_over.not_carried_over(cursor, before, table)
 
     def holds(self, table: SinkTable) -> bool:
         """Whether the view's table is there, with all of its columns."""

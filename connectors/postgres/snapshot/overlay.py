@@ -76,7 +76,7 @@ class Overlay:
             else:
                 self._put(row)
 
-    def settle(self, fetch: Callable[[Relation, Delta], Iterable[Delta]]) -> None:
+    def resolve(self, fetch: Callable[[Relation, Delta], Iterable[Delta]]) -> None:
         """Look up the values that were not sent. fetch: the snapshot's rows under some keys."""
         wanted = {
             cell.key: None

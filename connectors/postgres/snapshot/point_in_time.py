@@ -26,7 +26,7 @@ _POLL_ROWS = 5_000
 
 
 class PointInTimeRead:
-    """Relations from `start` on; `settle` fixes the moment. Close it in any case."""
+    """Relations from `start` on; `resolve` fixes the moment. Close it in any case."""
 
     def __init__(self, dsn: str, relations: Sequence[Relation], publication: str) -> None:
         self._relations = list(relations)
@@ -35,7 +35,7 @@ class PointInTimeRead:
         self.start = self._snapshot.position
         self.overlays: dict[RelationName, Overlay] = {}
 
-    def settle(self, position: int) -> None:
+    def resolve(self, position: int) -> None:
         """Find out what is different at `position`, at or after `start`, in `overlays`.
 
         TemporaryError verify.too_much when more has happened than a query may hold.
@@ -44,7 +44,7 @@ class PointInTimeRead:
         if position > self.start:
             self._read(position)
         for overlay in self.overlays.values():
-            overlay.settle(self._fetch)
+            overlay.resolve(self._fetch)
 
     @property
     def snapshot_id(self) -> str:
