@@ -50,7 +50,7 @@ def test_a_half_open_session_is_noticed(
     cursor.execute("CREATE TABLE held (id int)")
     proxy.begin(Fault(HALF_OPEN, directions))
     threading.Timer(1.0, proxy.heal).start()
-    with pytest.raises(psycopg2.OperationalError, match=r"waits for us|no sign of life"):
+    with pytest.raises(psycopg2.OperationalError, match=r"wait for each other|no sign of life"):
         cursor.execute("SELECT 1")
     assert session.closed
     wait_until(lambda: _left(database) == 0)
