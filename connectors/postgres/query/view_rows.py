@@ -201,10 +201,7 @@ def _parts(request: PageRequest) -> list[_Part]:
     rest = [f for f in keys if f.name not in named]
     return [
         *parts,
-        *(
-            _Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users)
-            for f in tie_breakers
-        ),
+        *(_Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users) for f in rest),
     ]
 
 

@@ -155,7 +155,7 @@ class Claim:
             "sink.in_use",
             f'another service writes to the sink under "{self._key}"',
             detail=f"{place}, since {since}; its session in the sink has pid {pid}",
-            hint="stop it, or give this one another prefix; if its machine is gone, end its "
+            hint="stop it, or choose another --prefix; if its machine is gone, end its "
             "session: SELECT pg_terminate_backend(pid)",
         )
 
@@ -171,5 +171,5 @@ def fenced(owner: str) -> SinkError:
         "sink.fenced",
         "another service has taken over the sink",
         detail=owner,
-        hint="another service writes under the same key: stop it, or give it another one",
+        hint="another service writes under the same key: stop it, or choose another --prefix",
     )
