@@ -132,7 +132,7 @@ class SourceWatch:
                 continue
             if known.facts == facts:
                 continue
-            position = position or self._catalog.mark()
+            position = position or self._catalog.write_marker()
             shapes = tuple(dict.fromkeys((shape, *known.shapes)))
             if len(shapes) > _MOST_SHAPES:
                 # No row is older than the oldest, by which those in between can be read too.
@@ -171,7 +171,7 @@ class SourceWatch:
         return lost
 
     def _is_reported(self, xid: int, oid: int) -> bool:
-        return self.tells is not None and self.tells(xid, oid, self._catalog.mark())
+        return self.tells is not None and self.tells(xid, oid, self._catalog.write_marker())
 
     def _renamed(self) -> dict[str, tuple[str, ...]]:
         found = {}

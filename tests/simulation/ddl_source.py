@@ -116,7 +116,7 @@ class DdlCatalog:
         self._ask("tables.read")
         return self._sum(oids), {oid: facts for oid in oids if (facts := self._facts(oid))}
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         self._ask("tables.mark")
         return self._server.advance()
 

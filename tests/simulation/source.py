@@ -140,7 +140,7 @@ class SimCatalog:
         found = {r.oid: _facts(r) for r in TABLES.values() if r.oid in oids}
         return self.digest(found), found
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         return self._server.end
 
     def close(self) -> None:

@@ -179,13 +179,13 @@ class PostgresAnalyzer:
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """Return a relation of the canonical text; see `Analyzer`."""
-        known = self._views.get((schema, name))
-        if known is not None:
+        maintained = self._views.get((schema, name))
+        if maintained is not None:
             self._require_made(schema, name)
-        known = known or self._stubs.find(schema, name)
-        if known is not None:
-            columns = tuple((f.name, i) for i, f in enumerate(known.fields))
-            return Table(known, columns, has_row_type=False)
+        maintained = maintained or self._stubs.find(schema, name)
+        if maintained is not None:
+            columns = tuple((f.name, i) for i, f in enumerate(maintained.fields))
+            return Table(maintained, columns, has_row_type=False)
         with self._step(f'relation "{schema}.{name}" cannot be looked up'):
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = pg_temp")

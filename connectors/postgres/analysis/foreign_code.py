@@ -100,7 +100,8 @@ FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_roles r ON r.oid = t.typown
 WHERE (t.typtype IN ('c', 'r', 'm') OR t.typtype = 'd' AND used.is_inside)
     AND NOT r.rolsuper AND r.rolname <> session_user LIMIT 1
 """
-# The exceptions to harmless: built-in functions that do not depend on the caller's rights.
+# Calls and domains that may depend on the caller's rights, or have side effects. Only built-in
+# functions, without these exceptions, are harmless.
 _HARMFUL = """
 SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.oid = ANY (%s) AND (
     p.oid >= 16384 OR p.provolatile = 'v'
@@ -143,7 +144,7 @@ _REFUSED_EXTENSIONS = (
 )
 
 
-def tells(routine: Routine) -> bool:
+def depends_on_session(routine: Routine) -> bool:
     """Return whether a built-in stable function depends on more than its arguments.
 
     Examples: settings, rights, sessions or tables.
@@ -163,7 +164,7 @@ def check_routines(text: str, routines: Sequence[Routine]) -> None:
     settings = [name.lower() for name in _SETTING.findall(text)]
     is_pinned = len(settings) == text.count("current_setting(") and _PUBLIC.issuperset(settings)
     for routine in routines:
-        if tells(routine) and not (is_pinned and routine.name == "current_setting"):
+        if depends_on_session(routine) and not (is_pinned and routine.name == "current_setting"):
             raise SqlError(
                 "sql.session_function",
                 f"function {routine.name}() depends on the server or the session",

@@ -70,7 +70,7 @@ class PlannerStatistics:
             self._sandbox = sandbox.enter(self._session.cursor(), dsn, role)
         except psycopg2.Error as error:
             self._session.close()
-            raise to_error(error, "source", "the planner cannot be asked") from error
+            raise to_error(error, "source", "the planner does not answer") from error
         except TidemarkError:
             self._session.close()
             raise
@@ -83,7 +83,7 @@ class PlannerStatistics:
 
     def guess(self, query: str) -> Guess | None:
         """Return the planner's estimate for a query, which need not be runnable."""
-        found = self._asked(lambda cursor: self._explained(cursor, query))
+        found = self._run_question(lambda cursor: self._explained(cursor, query))
         if not found:
             return None
         plan = found[0]["Plan"]
@@ -92,7 +92,7 @@ class PlannerStatistics:
     def tables(self, relations: Iterable[Relation]) -> dict[RelationName, TableFacts]:
         """Return the facts of the database's own relations."""
         by_oid = {r.oid: r.name for r in relations if r.oid}
-        found = self._asked(lambda cursor: _rows(cursor, _FACTS, (list(by_oid),))) or []
+        found = self._run_question(lambda cursor: _rows(cursor, _FACTS, (list(by_oid),))) or []
         return {by_oid[oid]: TableFacts(*facts) for oid, *facts in found if oid in by_oid}
 
     def sampled_rows(self, relation: Relation, facts: TableFacts) -> float | None:
@@ -100,12 +100,12 @@ class PlannerStatistics:
         percent = facts.sample_percent
         name = f'"{_doubled(relation.name.schema)}"."{_doubled(relation.name.name)}"'
         sample = f"SELECT count(*) FROM {name} TABLESAMPLE SYSTEM ({percent:g})"
-        found = self._asked(lambda cursor: self._answered(cursor, sample))
+        found = self._run_question(lambda cursor: self._answered(cursor, sample))
         return found[0][0] * 100.0 / percent if found else None
 
     def counts(self, query: str) -> tuple[int, int] | None:
         """Return the two counts of a query's single row."""
-        found = self._asked(lambda cursor: self._answered(cursor, query))
+        found = self._run_question(lambda cursor: self._answered(cursor, query))
         return (found[0][0], found[0][1]) if found else None
 
     def _explained(self, cursor: Any, query: str) -> list[Any]:
@@ -120,7 +120,7 @@ class PlannerStatistics:
         cursor.execute("SET LOCAL transaction_read_only = on")
         return _rows(cursor, f"SELECT * FROM {confined}")
 
-    def _asked(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
+    def _run_question(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
         """Run a question and undo its effects; None when it fails."""
         try:
             with self._session.cursor() as cursor:
@@ -135,7 +135,7 @@ class PlannerStatistics:
                     if not self._session.closed:
                         cursor.execute("ROLLBACK TO SAVEPOINT question")
         except psycopg2.Error as error:
-            raise to_error(error, "source", "the planner cannot be asked") from error
+            raise to_error(error, "source", "the planner does not answer") from error
 
 
 def _rows(cursor: Any, sql: str, parameters: Any = None) -> list[Any]:

@@ -238,10 +238,10 @@ def check_tables(session: Session, role: str, tables: Sequence[str] | None = Non
             checks.append(
                 Check(f"source: table {relation}", problem=error, is_optional=is_optional)
             )
-    known = {f"{schema}.{name}" for schema, name, *_ in found}
-    if tables is not None and len(known) < len(set(tables)):
-        what = f"{len(set(tables)) - len(known)} of the named tables do not exist"
-        problem = SourceError("source.table_missing", what, detail=f"found: {sorted(known)}")
+    existing = {f"{schema}.{name}" for schema, name, *_ in found}
+    if tables is not None and len(existing) < len(set(tables)):
+        what = f"{len(set(tables)) - len(existing)} of the named tables do not exist"
+        problem = SourceError("source.table_missing", what, detail=f"found: {sorted(existing)}")
         checks.append(Check("source: tables", problem=problem))
     return [Check("source: tables", f"{well} of {len(found)} can be published"), *checks]
 

@@ -91,11 +91,11 @@ def check_rights(cursor: Any, view: int, role: str) -> None:
             hint=f"at the source: CREATE ROLE {quote_name(role)}; and GRANT SELECT on the tables"
             " that the query reads",
         )
-    _check_query(cursor, view, role, is_top=True, seen=set())
+    _check_query(cursor, view, role, is_top=True, visited=set())
 
 
 def _check_query(
-    cursor: Any, view: int, role: str, *, is_top: bool, seen: set[tuple[int, str]]
+    cursor: Any, view: int, role: str, *, is_top: bool, visited: set[tuple[int, str]]
 ) -> None:
     cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (view,))
     (tree,) = cursor.fetchone() or ("",)
@@ -116,10 +116,10 @@ def _check_query(
             if is_top:
                 _check_schema(relation, role)
             _check_relation(cursor, oid, relation, columns, role)
-        if relation.kind == "v" and (oid, role) not in seen:
-            seen.add((oid, role))
+        if relation.kind == "v" and (oid, role) not in visited:
+            visited.add((oid, role))
             inner = role if relation.is_invokers else relation.owner
-            _check_query(cursor, oid, inner, is_top=False, seen=seen)
+            _check_query(cursor, oid, inner, is_top=False, visited=visited)
 
 
 def _read(cursor: Any, tree: str) -> list[tuple[int, list[int]]]:

@@ -144,7 +144,7 @@ class Requests:
 
     def _rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         session = self._opened()
-        with translated("sink", "cannot use the requests"), session.cursor() as cursor:
+        with translated("sink", "cannot read requests from psql"), session.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []
 
@@ -173,7 +173,7 @@ class Doorbell:
             self._session.autocommit = True
         try:
             with (
-                translated("sink", "cannot wait at the doorbell"),
+                translated("sink", "cannot wait for a wake-up"),
                 self._session.cursor() as cursor,
             ):
                 cursor.execute("SELECT tidemark.await_ring(%s)", (timeout_s,))

@@ -1,7 +1,7 @@
 """Answer one query of an engine's user once.
 
 Function tables read for this query alone are replaced by temporary tables. Then PostgreSQL's own
-text of the query runs with those in their place, and ordinary views that read them are expanded.
+text of the query runs with those in their position, and ordinary views that read them are expanded.
 Invariant: nothing is stored. The transaction is READ ONLY except for the temporary tables, and is
 rolled back.
 """
@@ -77,7 +77,7 @@ def answer(
 ) -> Answer:
     """Answer a query. SqlError.
 
-    flatten: required with stand_ins; writes queries in place of relations
+    flatten: required with stand_ins; writes queries in position of relations
     (`dataflow.sql.parse.flatten`).
     """
     text = one_query(query)
@@ -190,11 +190,11 @@ def _refusal(error: psycopg2.Error, text: str, before: int) -> TidemarkError:
         return to_error(error, "source", "the query cannot be answered")
     name = errorcodes.lookup(state).lower() if state in errorcodes.__dict__.values() else "failed"
     at = diagnostics.statement_position
-    place = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
+    position = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
     return SqlError(
         f"sql.{name}",
         diagnostics.message_primary or "the query fails",
         detail=diagnostics.message_detail or "",
         hint=diagnostics.message_hint or "",
-        position=place,
+        position=position,
     )

@@ -81,25 +81,25 @@ def _row(alias: str, names: Sequence[str]) -> Composable:
 
 _KEYED = """
 CREATE TEMP TABLE {difference} AS
-SELECT o.ctid AS old_place, n.ctid AS new_place FROM {old} AS o FULL JOIN {new} AS n ON {match}
+SELECT o.ctid AS old_ctid, n.ctid AS new_ctid FROM {old} AS o FULL JOIN {new} AS n ON {match}
 WHERE o.ctid IS NULL OR n.ctid IS NULL
     OR {old_row}::record OPERATOR(pg_catalog.*<>) {new_row}::record
 """
 _COUNTS = """
-SELECT count(*) FILTER (WHERE old_place IS NULL), count(*) FILTER (WHERE new_place IS NULL),
+SELECT count(*) FILTER (WHERE old_ctid IS NULL), count(*) FILTER (WHERE new_ctid IS NULL),
     (SELECT count(*) FROM {old}) FROM {difference}
 """
 _DELETE = """
 DELETE FROM {old} WHERE ctid = ANY (ARRAY(
-    SELECT old_place FROM {difference} WHERE new_place IS NULL))
+    SELECT old_ctid FROM {difference} WHERE new_ctid IS NULL))
 """
 _UPDATE = """
 UPDATE {old} AS o SET ({names}) = ROW({values}) FROM {difference} AS d, {new} AS n
-WHERE o.ctid = d.old_place AND n.ctid = d.new_place
+WHERE o.ctid = d.old_ctid AND n.ctid = d.new_ctid
 """
 _INSERT = """
 INSERT INTO {old} ({names}) SELECT {values} FROM {difference} AS d, {new} AS n
-WHERE d.old_place IS NULL AND n.ctid = d.new_place
+WHERE d.old_ctid IS NULL AND n.ctid = d.new_ctid
 """
 
 
@@ -145,9 +145,9 @@ def _require_keys(cursor: Any, new: Composable, key: Sequence[str]) -> None:
     keys = SQL(", ").join(map(Identifier, key))
     lacks = SQL(" OR ").join(SQL("{} IS NULL").format(Identifier(k)) for k in key)
     cursor.execute(SQL("SELECT min(ctid) FROM {} WHERE {}").format(new, lacks))
-    (place,) = cursor.fetchone()
-    if place is not None:
-        raise BadKeys(True, f"row {_number(cursor, new, place)}", f"key: {', '.join(key)}")
+    (row_ctid,) = cursor.fetchone()
+    if row_ctid is not None:
+        raise BadKeys(True, f"row {_number(cursor, new, row_ctid)}", f"key: {', '.join(key)}")
     cursor.execute(
         SQL(
             "SELECT (array_agg(ctid ORDER BY ctid))[2], min(ROW({keys})::text) FROM {new} "
@@ -156,13 +156,13 @@ def _require_keys(cursor: Any, new: Composable, key: Sequence[str]) -> None:
     )
     found = cursor.fetchone()
     if found is not None:
-        place, shown = found
-        raise BadKeys(False, f"row {_number(cursor, new, place)}", f"key: {shown}")
+        row_ctid, shown = found
+        raise BadKeys(False, f"row {_number(cursor, new, row_ctid)}", f"key: {shown}")
 
 
-def _number(cursor: Any, new: Composable, place: str) -> int:
+def _number(cursor: Any, new: Composable, row_ctid: str) -> int:
     """Return the number of a reading's row from its ctid: rows are stored in order of arrival."""
-    cursor.execute(SQL("SELECT count(*) FROM {} WHERE ctid <= %s::tid").format(new), (place,))
+    cursor.execute(SQL("SELECT count(*) FROM {} WHERE ctid <= %s::tid").format(new), (row_ctid,))
     return cursor.fetchone()[0]
 
 
@@ -176,16 +176,16 @@ SELECT line, sum(count)::bigint AS count FROM (
 # Of equal rows, delete any, but only so many.
 _FEWER = """
 DELETE FROM {old} WHERE ctid = ANY (ARRAY(
-    SELECT place FROM (
-        SELECT o.ctid AS place, row_number() OVER (PARTITION BY d.line) AS turn, -d.count AS most
+    SELECT row_ctid FROM (
+        SELECT o.ctid AS row_ctid, row_number() OVER (PARTITION BY d.line) AS turn, -d.count AS most
         FROM {old} AS o JOIN {difference} AS d ON {old_row}::text COLLATE "C" = d.line
         WHERE d.count < 0
     ) AS r WHERE turn <= most))
 """
 _MORE = """
 INSERT INTO {old} ({names}) SELECT {names} FROM {new} WHERE ctid = ANY (ARRAY(
-    SELECT place FROM (
-        SELECT n.ctid AS place, row_number() OVER (PARTITION BY d.line) AS turn, d.count AS most
+    SELECT row_ctid FROM (
+        SELECT n.ctid AS row_ctid, row_number() OVER (PARTITION BY d.line) AS turn, d.count AS most
         FROM {new} AS n JOIN {difference} AS d ON {new_row}::text COLLATE "C" = d.line
         WHERE d.count > 0
     ) AS r WHERE turn <= most))

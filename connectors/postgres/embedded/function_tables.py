@@ -104,14 +104,14 @@ class FunctionTables:
                 detail=f"key: {', '.join(key)}; columns: {', '.join(n for n, _ in columns)}",
                 hint="list columns of the function, each once",
             )
-        with self._transaction(f'the table of function "{name}" cannot be made') as cursor:
+        with self._transaction(f'table of function "{name}" cannot be created') as cursor:
             self._require_free(cursor, name)
             return FunctionTable(name, _normal(cursor, columns), tuple(key))
 
     def declare(self, table: FunctionTable) -> None:
         """Create a table, or give an existing one these columns and this key, without a new
         reading."""
-        with self._transaction(f'the table of function "{table.name}" cannot be made') as cursor:
+        with self._transaction(f'table of function "{table.name}" cannot be created') as cursor:
             cursor.execute("SET LOCAL tidemark.filling = 'on'")
             _ensure(cursor, table)
 
@@ -156,7 +156,7 @@ class FunctionTables:
 
     def drop(self, name: str) -> None:
         """Drop a function's table. SourceError function.in_use."""
-        with self._transaction(f'the table of function "{name}" cannot be dropped') as cursor:
+        with self._transaction(f'table of function "{name}" cannot be dropped') as cursor:
             cursor.execute(SQL("DROP TABLE IF EXISTS {}").format(_title(name)))
 
     def _require_free(self, cursor: Any, name: str) -> None:

@@ -334,9 +334,17 @@ class PersistentPostgres(EmbeddedPostgres):
             making.rename(cluster)
 
     def _require_reachable(self) -> None:
-        look = ["/usr/bin/env", "test", "-w", str(self._folder), "-a", "-x", str(self._folder)]
+        command = [
+            "/usr/bin/env",
+            "test",
+            "-w",
+            str(self._folder),
+            "-a",
+            "-x",
+            str(self._folder),
+        ]
         surroundings = {**self._surroundings(self._folder), "cwd": "/"}
-        answer = subprocess.run(look, capture_output=True, check=False, **surroundings)
+        answer = subprocess.run(command, capture_output=True, check=False, **surroundings)
         if answer.returncode:
             user = _unprivileged_user()
             raise SourceError(

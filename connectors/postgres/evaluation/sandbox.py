@@ -159,8 +159,8 @@ def as_login(cursor: Any, text: str, role: str, path: str) -> str:
 
     They answer for the login or the creator, not for the frame. path: the frame's search_path.
     """
-    is_asked = "current_schema" in text.lower()
-    schemas = schemas_of(cursor, role, path) if is_asked else ()
+    names_schema = "current_schema" in text.lower()
+    schemas = schemas_of(cursor, role, path) if names_schema else ()
     return with_session(text, schemas, is_login=role == QUERY_ROLE)
 
 

@@ -18,7 +18,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
-from connectors.postgres.analysis.foreign_code import tells
+from connectors.postgres.analysis.foreign_code import depends_on_session
 from connectors.postgres.evaluation import sandbox
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.sink import Progress
@@ -224,7 +224,7 @@ def _progress(cursor: Any) -> dict[str, Progress]:
 def _require_harmless(analysis: Analysis) -> None:
     for routine in analysis.routines:
         is_volatile = routine.volatility == "v" and routine.name not in _HARMLESS
-        if is_volatile or tells(routine):
+        if is_volatile or depends_on_session(routine):
             raise _not_allowed(f"it calls {routine.name}()")
 
 

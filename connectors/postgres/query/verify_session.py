@@ -133,9 +133,9 @@ def open_sandboxed(
             box.make_view(cursor, _VIEW, query)
             if not owner:
                 box.lend_tables(cursor, _VIEW)
-            asked = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
+            selected = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
             plan = box.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
-        return session, asked, float(plan[0]["Plan"]["Total Cost"])
+        return session, selected, float(plan[0]["Plan"]["Total Cost"])
     except BaseException:
         session.close()
         raise

@@ -27,7 +27,7 @@ PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
-LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
+MIN_WAIT_S, MAX_WAIT_S = 5, 60
 
 # Codes that no retry cures: the changes since a position are gone on their own server.
 LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
@@ -74,7 +74,7 @@ def slot_name(session: Session, prefix: str, name: str) -> str:
         "SELECT current_database()::text, EXISTS (SELECT FROM pg_replication_slots"
         " WHERE slot_name = %s AND database = current_database() AND plugin = %s)",
         (earlier, PLUGIN),
-        doing="cannot look at replication slots",
+        doing="cannot read the replication slots",
     )[0]
     return earlier if is_there else database_name(prefix, database, name)
 
@@ -104,7 +104,7 @@ class Slot:
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._session = session
-        self._timeout_s = LEAST_PATIENCE_S
+        self._timeout_s = MIN_WAIT_S
 
     def state(self) -> SlotState | None:
         """Return the server's record of the slot; None when there is none of this name."""
@@ -115,7 +115,7 @@ class Slot:
             " FROM pg_replication_slots AS s"
             " LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid WHERE s.slot_name = %s",
             (self.name,),
-            doing="cannot look at replication slots",
+            doing="cannot read the replication slots",
         )
         if not found:
             return None
@@ -140,7 +140,7 @@ class Slot:
         """
         more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
         # Wait briefly at first: the caller is notified, and tries again.
-        limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MOST_PATIENCE_S)
+        limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MAX_WAIT_S)
         try:
             found = self._session.rows(
                 f"SET lock_timeout TO '{limit_s}s';"
@@ -155,7 +155,7 @@ class Slot:
         finally:
             # The next statement gets a session with the usual limit.
             self._session.close()
-        self._timeout_s = LEAST_PATIENCE_S
+        self._timeout_s = MIN_WAIT_S
         return parse_lsn(found[0][0])
 
     def require(self, position: int | None = None) -> SlotState:
@@ -198,7 +198,7 @@ class Slot:
             "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
             " FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL",
             (self.name,),
-            doing="cannot look at replication slots",
+            doing="cannot read the replication slots",
         )
         return max(0, found[0][0]) if found else 0
 
@@ -345,7 +345,7 @@ def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | No
 
     It has the pid or gid, age and user of each. Errors as of `Session.rows`.
     """
-    found = session.rows(_OPEN, (least_s,), doing="cannot look at open transactions")
+    found = session.rows(_OPEN, (least_s,), doing="cannot list open transactions")
     if not found:
         return None
     described = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]

@@ -112,7 +112,7 @@ SELECT t.oid::bigint, t.parent::bigint, t.link::text, t.at::text, n.nspname, c.r
 FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_type y ON y.oid = c.reltype
 """
-_NOT_SEEN = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
+_UNREADABLE = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
 # Rows from before a table became a partition lie at its beginning, where there was space.
 _FIRST_PAGES = "{at} < '(1000,0)'::tid"
 _XID_MASK = (1 << 32) - 1
@@ -201,17 +201,17 @@ class TableCatalog:
         self._publication = publication
         self._connection: Any = None
 
-    def digest(self, known: Mapping[int, TableFacts]) -> int:
+    def digest(self, previous: Mapping[int, TableFacts]) -> int:
         """Return a number that differs when any fact of these tables may differ.
 
         Waits briefly for sessions that are changing one of them: they may be committing.
         """
-        tables = [*known, *(part for facts in known.values() for part in facts.parts)]
-        above = [oid for oid, facts in known.items() if facts.kind == "p"]
+        tables = [*previous, *(part for facts in previous.values() for part in facts.parts)]
+        above = [oid for oid, facts in previous.items() if facts.kind == "p"]
         try:
             cursor = self._cursor()
             self._await_commits(cursor, _array(tables), _array(above))
-            return self._digest(cursor, list(known))
+            return self._digest(cursor, list(previous))
         except psycopg2.Error as error:
             raise self._failure(error) from error
 
@@ -237,7 +237,7 @@ class TableCatalog:
             raise self._failure(error) from error
         return digest, {oid: facts for oid, facts in found.items() if facts is not None}
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         """Write a marker to the WAL; return its position. Everything read so far lies before it."""
         try:
             cursor = self._cursor()
@@ -255,8 +255,8 @@ class TableCatalog:
     def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
         started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
-            asked = (tables, above, self._publication)
-            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
+            arguments = (tables, above, self._publication)
+            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", arguments)
             (holders,) = cursor.fetchone() or ([],)
             waited = time.monotonic() - started
             if not holders or waited > _SYNCHRONOUS_S:
@@ -347,7 +347,7 @@ class _Rows:
             (found,) = self.cursor.fetchone() or (unknown,)
             self.cursor.execute("RELEASE SAVEPOINT look")
             return bool(found)
-        except _NOT_SEEN:
+        except _UNREADABLE:
             self.cursor.execute("ROLLBACK TO SAVEPOINT look")
             return unknown
 
@@ -373,7 +373,7 @@ def _exist_restricted(
             cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}())").format(function))
             (found,) = cursor.fetchone() or (unknown,)
             return bool(found)
-    except _NOT_SEEN:
+    except _UNREADABLE:
         return unknown
     finally:
         session.close()
@@ -384,18 +384,18 @@ def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFa
     parts = {}
     for row in rows.cursor.fetchall():
         part, parent, link, at, schema, name, kind, identity, file, wrote, made = row
-        known = None if before is None else before.parts.get(part)
+        previous = None if before is None else before.parts.get(part)
         table = (part, sql.Identifier(schema, name))
         has_unreported, emptied_by = False, 0
         if before is not None and kind != "p":
-            if known is None:
+            if previous is None:
                 is_old_parent = parent == oid or parent in before.parts
                 is_made_inside = is_old_parent and link == made
                 has_unreported = _came_with_rows(rows, table, link, at if is_made_inside else "")
-            elif known.link != link:
+            elif previous.link != link:
                 has_unreported = True
-            elif known.file != file:
-                has_unreported = not _kept_rows(rows, table, before.seen)
+            elif previous.file != file:
+                has_unreported = not _preserved_rows(rows, table, before.seen)
                 emptied_by = wrote if has_unreported else 0
         parts[part] = PartFacts(
             f"{schema}.{name}", kind, identity, file, link, has_unreported, emptied_by
@@ -416,7 +416,7 @@ def _came_with_rows(rows: _Rows, table: _Named, link: str, at: str) -> bool:
     return rows.exist(table, where, unknown=True)
 
 
-def _kept_rows(rows: _Rows, table: _Named, seen: int) -> bool:
+def _preserved_rows(rows: _Rows, table: _Named, seen: int) -> bool:
     """Return whether a partition in a new file has a row from before the rewrite.
 
     TRUNCATE leaves none, VACUUM FULL and CLUSTER preserve rows with their transactions.

@@ -23,7 +23,7 @@ import psycopg2.errors
 from psycopg2 import _psycopg, extras
 
 from connectors.postgres.replication import slot_errors
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.postgres.session.session import APPLICATION_NAME, connect, to_error, translated
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -143,8 +143,8 @@ class WalConnection:
             "publication_names": ",".join(f'"{name}"' for name in publications),
             "messages": "true",
         }
-        # The stream may pause as long as a sink does: from now on wal_sender_timeout tells the
-        # server that we are gone.
+        # The stream may pause as long as a sink does: from now on the server detects our loss by
+        # wal_sender_timeout.
         self.command("SELECT set_config('tcp_user_timeout', '0', false)")
         deadline = time.monotonic() + _START_WAIT_S
         while True:
@@ -195,7 +195,7 @@ class WalConnection:
         status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, wants_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
-        deadline = time.monotonic() + PATIENCE.silence_s
+        deadline = time.monotonic() + TIME_LIMITS.silence_s
         while (left := _pq.PQflush(self._pointer)) != 0:
             if left < 0:
                 raise self._lost()

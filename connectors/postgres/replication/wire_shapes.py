@@ -78,10 +78,10 @@ def positions_of(
     answers = set()
     for shape in shapes:
         if sent == [(c.name, c.oid, c.typmod) for c in shape]:
-            known = [c.number for c in shape]
-            if not set(numbers) <= set(known):
+            candidate = [c.number for c in shape]
+            if not set(numbers) <= set(candidate):
                 return None
-            answers.add(tuple(known.index(n) for n in numbers))
+            answers.add(tuple(candidate.index(n) for n in numbers))
     if answers:
         return answers.pop() if len(answers) == 1 else None
     by_name = _positions_by_name(numbers, [c.name for c in wire], shapes)
@@ -92,14 +92,14 @@ def _positions_by_name(
     numbers: Sequence[int], sent: Sequence[str], shapes: Sequence[Shape]
 ) -> tuple[int, ...] | None:
     """Map by name: columns are in the order of their numbers, whatever was added or dropped."""
-    known: Mapping[int, set[tuple[str, int]]] = {n: set() for n in numbers}
+    candidate: Mapping[int, set[tuple[str, int]]] = {n: set() for n in numbers}
     for shape in shapes:
         for column in shape:
-            if column.number in known:
-                known[column.number].add((column.name, column.version))
-    if any(len(found) != 1 for found in known.values()):
+            if column.number in candidate:
+                candidate[column.number].add((column.name, column.version))
+    if any(len(found) != 1 for found in candidate.values()):
         return None
-    names = {number: next(iter(found))[0] for number, found in known.items()}
+    names = {number: next(iter(found))[0] for number, found in candidate.items()}
     if not set(names.values()) <= set(sent):
         return None
     positions = {number: sent.index(name) for number, name in names.items()}
@@ -122,12 +122,12 @@ def _positions_by_order(
     if any(number < max(oldest) for number in newest.keys() - oldest.keys()):
         return None  # It was not sent before, and since when is unknown.
     answers = set()
-    for known in _sequences(sorted(oldest), newest):
-        if len(known) <= len(wire) and all(
+    for candidate in _sequences(sorted(oldest), newest):
+        if len(candidate) <= len(wire) and all(
             _may_be(oldest[number], newest.get(number), column)
-            for number, column in zip(known, wire, strict=False)
+            for number, column in zip(candidate, wire, strict=False)
         ):
-            answers.add(tuple(known.index(n) for n in numbers))
+            answers.add(tuple(candidate.index(n) for n in numbers))
     return answers.pop() if len(answers) == 1 else None
 
 

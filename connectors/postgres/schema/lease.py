@@ -83,7 +83,7 @@ class Claim:
             found = cursor.fetchone()
             if self._is_taken:
                 if found is None or found[0] != self._token:
-                    raise fenced(found[1] if found else "its record is gone")
+                    raise fenced(found[1] if found else "its record was deleted")
                 # The promoted server may lack view changes that users or we made since the newest
                 # epoch.
                 if has_changed(self._timeline, cursor):

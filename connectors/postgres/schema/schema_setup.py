@@ -116,9 +116,9 @@ def ensure(connection: Connection) -> None:
         if found > VERSION:
             raise SinkError(
                 "sink.version",
-                'schema "tidemark" was made by another version',
+                'schema "tidemark" was created by another version',
                 detail=f"found version {found}, supported up to {VERSION}",
-                hint="use the version of Tidemark that made it, or a newer one",
+                hint="use the version of Tidemark that created it, or a newer one",
             )
         for number, step in enumerate(STEPS[found:], found + 1):
             cursor.execute(step)

@@ -26,7 +26,7 @@ _IS_ORPHAN = """
 a.pid = %(pid)s AND a.application_name = %(name)s AND abs(
     extract(epoch FROM clock_timestamp() - a.backend_start) - %(age_s)s) < 30
 """
-_ASKED = f"""
+_PROBE = f"""
 SELECT pg_backend_pid(), a.state, a.wait_event
 FROM (SELECT) one LEFT JOIN pg_stat_activity a ON {_IS_ORPHAN}
 """
@@ -45,12 +45,12 @@ class TimeLimits:
     silence_s: float = 60.0
 
     @property
-    def first_look_s(self) -> float:
+    def first_probe_s(self) -> float:
         """Return how long a call may take before the server is probed, in seconds."""
         return self.silence_s / 3
 
     @property
-    def next_look_s(self) -> float:
+    def next_probe_s(self) -> float:
         """Return the seconds until the next probe after a bad answer."""
         return self.silence_s / 9
 
@@ -75,7 +75,7 @@ class TimeLimits:
         }
 
 
-PATIENCE = TimeLimits()
+TIME_LIMITS = TimeLimits()
 
 
 class Verdict(Enum):
@@ -100,7 +100,7 @@ class ProbedSession(Protocol):
     opened_at: float
 
     @property
-    def beside(self) -> type[Any]:
+    def probe_class(self) -> type[Any]:
         """Return the class of the probing session."""
         ...
 
@@ -118,13 +118,13 @@ class ProbedSession(Protocol):
 def ask(lost: ProbedSession) -> Verdict:
     """Return what the server is doing for one of our sessions."""
     try:
-        session = _open_beside(lost)
+        session = _open_probe(lost)
     except psycopg2.Error as error:
         # A server that refuses is alive.
         return Verdict.UNKNOWN if "FATAL" in str(error) else Verdict.UNREACHABLE
     try:
         with session.cursor() as cursor:
-            cursor.execute(_ASKED, _facts(lost))
+            cursor.execute(_PROBE, _facts(lost))
             own_pid, state, waits_for = cursor.fetchone() or (0, None, None)
         if own_pid != session.pid:
             # A pooler in between assigns its own pids.
@@ -145,7 +145,7 @@ def end_left(lost: ProbedSession | None) -> None:
     """
     if lost is None or lost.keywords is None:
         return
-    session = _open_beside(lost)
+    session = _open_probe(lost)
     try:
         deadline = time.monotonic() + _END_S
         with session.cursor() as cursor:
@@ -167,7 +167,7 @@ def terminate_orphan(lost: ProbedSession) -> None:
             end_left(lost)
             return
         except psycopg2.Error:
-            time.sleep(PATIENCE.next_look_s)
+            time.sleep(TIME_LIMITS.next_probe_s)
 
 
 def _facts(lost: ProbedSession) -> dict[str, Any]:
@@ -176,17 +176,17 @@ def _facts(lost: ProbedSession) -> dict[str, Any]:
     return {"pid": lost.pid, "name": lost.keywords["application_name"], "age_s": age_s}
 
 
-def _open_beside(lost: ProbedSession) -> Any:
+def _open_probe(lost: ProbedSession) -> Any:
     """Open a probing session with the same server, which never waits for long."""
     assert lost.keywords is not None
     keywords = {
         **lost.keywords,
-        "connect_timeout": str(PATIENCE.connect_s),
+        "connect_timeout": str(TIME_LIMITS.connect_s),
         "options": "-c statement_timeout=5s",
-        "application_name": "tidemark asks",
+        "application_name": "tidemark probe",
     }
-    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.beside)
-    session.watch(keywords, max_s=max(1.0, PATIENCE.next_look_s))
+    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.probe_class)
+    session.watch(keywords, max_s=max(1.0, TIME_LIMITS.next_probe_s))
     session.autocommit = True
     return session
 
@@ -212,8 +212,8 @@ def cancel(session: ProbedSession) -> None:
     with session.lock:
         if session.closed:
             return
-        asked = _pq.PQgetCancel(session.pgconn_ptr)
-    if asked:
+        cancellation = _pq.PQgetCancel(session.pgconn_ptr)
+    if cancellation:
         reply = ctypes.create_string_buffer(256)
-        _pq.PQcancel(asked, reply, len(reply))
-        _pq.PQfreeCancel(asked)
+        _pq.PQcancel(cancellation, reply, len(reply))
+        _pq.PQfreeCancel(cancellation)

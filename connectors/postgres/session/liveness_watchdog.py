@@ -4,7 +4,7 @@ TCP keepalives detect a dead host. They do not detect a proxy, balancer or poole
 of the connection and lost the other one. A statement timeout does not help either, since the server
 enforces it. So a watchdog thread checks long calls: it asks the server, in a session of its own,
 whether it still works for us. Invariant: a call is ended only when the server itself waits for us,
-or could not be asked for `PATIENCE.silence_s`. Then it fails like a lost connection, with an
+or could not be asked for `TIME_LIMITS.silence_s`. Then it fails like a lost connection, with an
 equally unknown outcome.
 """
 
@@ -24,7 +24,7 @@ from psycopg2 import extensions as ext
 from psycopg2 import extras
 
 from connectors.postgres.session import backend_probe
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 
 # tcpi_last_data_recv, in milliseconds (linux/tcp.h).
 _LAST_RECEIVED = 52
@@ -68,7 +68,7 @@ class Watched(ext.connection):
     _cursors: type[ext.cursor]
 
     @property
-    def beside(self) -> type[WatchedSession]:
+    def probe_class(self) -> type[WatchedSession]:
         """Return the class of sessions that probe this one."""
         return WatchedSession
 
@@ -98,8 +98,8 @@ class Watched(ext.connection):
         if self.info.host.startswith("/"):
             return
         # If the DSN names several hosts, probe the one of this session.
-        place = {"host": self.info.host, "port": str(self.info.port)}
-        self.keywords, self.pid = {**keywords, **place}, self.info.backend_pid
+        address = {"host": self.info.host, "port": str(self.info.port)}
+        self.keywords, self.pid = {**keywords, **address}, self.info.backend_pid
         for name in ("replication", "hostaddr", "target_session_attrs", "load_balance_hosts"):
             self.keywords.pop(name, None)
         self.max_s = max_s
@@ -149,10 +149,10 @@ class Watched(ext.connection):
             return
         if number != self._probed_number:
             self._probed_number, self._strikes = number, 0
-            self._sign_at, self._probe_at = since, since + PATIENCE.first_look_s
+            self._sign_at, self._probe_at = since, since + TIME_LIMITS.first_probe_s
         if now < self._probe_at or self._is_probing or self.max_s:
             return
-        if now - self._sign_at > PATIENCE.first_look_s and self._has_received():
+        if now - self._sign_at > TIME_LIMITS.first_probe_s and self._has_received():
             self._sign(now)
             return
         self._is_probing = True
@@ -160,7 +160,7 @@ class Watched(ext.connection):
         thread.start()
 
     def _sign(self, now: float) -> None:
-        self._strikes, self._sign_at, self._probe_at = 0, now, now + PATIENCE.first_look_s
+        self._strikes, self._sign_at, self._probe_at = 0, now, now + TIME_LIMITS.first_probe_s
 
     def _has_received(self) -> bool:
         """Return whether bytes arrived lately, as in a long answer."""
@@ -170,7 +170,7 @@ class Watched(ext.connection):
             with socket.socket(fileno=os.dup(self.fileno())) as ours:
                 facts = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         (received_ms,) = struct.unpack_from("=I", facts, _LAST_RECEIVED)
-        return received_ms < 1000 * PATIENCE.next_look_s
+        return received_ms < 1000 * TIME_LIMITS.next_probe_s
 
     def _run_probe(self, number: int) -> None:
         try:
@@ -179,17 +179,17 @@ class Watched(ext.connection):
             if verdict in (backend_probe.Verdict.WORKING, backend_probe.Verdict.UNKNOWN):
                 self._sign(now)
                 return
-            self._probe_at = now + PATIENCE.next_look_s
+            self._probe_at = now + TIME_LIMITS.next_probe_s
             self._strikes += verdict is backend_probe.Verdict.WAITING
             if self._strikes >= _STRIKES:
                 self.cut("the connection is lost: both ends wait for each other", number)
-            elif now - self._sign_at > PATIENCE.silence_s:
+            elif now - self._sign_at > TIME_LIMITS.silence_s:
                 self.cut(f"no sign of life for {now - self._sign_at:.0f} s", number)
             if self.why_cut:
                 backend_probe.terminate_orphan(self)
         except (psycopg2.Error, OSError):
             # The call ended meanwhile.
-            self._probe_at = time.monotonic() + PATIENCE.next_look_s
+            self._probe_at = time.monotonic() + TIME_LIMITS.next_probe_s
         finally:
             self._is_probing = False
 
@@ -281,7 +281,7 @@ class _Watcher:
 
     def _run(self) -> None:
         while True:
-            time.sleep(min(1.0, PATIENCE.silence_s / 20))
+            time.sleep(min(1.0, TIME_LIMITS.silence_s / 20))
             with self._lock:
                 sessions = list(self._sessions)
             for session in sessions:

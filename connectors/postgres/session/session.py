@@ -19,7 +19,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.liveness_watchdog import (
     Watched,
     WatchedReplication,
@@ -100,8 +100,8 @@ def connect(
     keywords = _keywords(dsn, side)
     supplied = f"{keywords['options']} " if keywords.get("options") else ""
     arguments: dict[str, Any] = {
-        **PATIENCE.transport(),
-        "connect_timeout": str(PATIENCE.connect_s),
+        **TIME_LIMITS.transport(),
+        "connect_timeout": str(TIME_LIMITS.connect_s),
         **keywords,
         "application_name": application_name,
         "client_encoding": "UTF8",
@@ -136,7 +136,7 @@ def _own_settings(*, is_long: bool) -> dict[str, str]:
         "idle_in_transaction_session_timeout": "0",
         "idle_session_timeout": "0",
         # The server notices that we are gone, and releases our locks.
-        **PATIENCE.server_settings(),
+        **TIME_LIMITS.server_settings(),
     }
 
 

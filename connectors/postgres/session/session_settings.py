@@ -52,7 +52,7 @@ NOT_PINNED = {
         *("force_parallel_mode", "debug_parallel_query", "max_stack_depth", "temp_file_limit"),
         *("backend_flush_after", "io_", "vacuum_", "gin_pending_list_limit", "file_copy_method"),
     ),
-    "where new tables and files lie, and how they are kept": (
+    "where new tables and files are, and how they are stored": (
         *("default_tablespace", "temp_tablespaces", "default_table_access_method"),
         *("default_toast_compression", "wal_", "commit_", "synchronous_commit"),
     ),
@@ -61,7 +61,7 @@ NOT_PINNED = {
         *("compute_query_id", "update_process_title", "escape_string_warning", "exit_on_error"),
         *("icu_validation_level", "backtrace_functions", "jit_dump", "md5_password_warnings"),
     ),
-    "what the operator refuses on purpose: it is told by name": (
+    "what the operator refuses on purpose: the error names it": (
         *("default_transaction_read_only", "lo_compat_privileges", "check_function_bodies"),
         *("createrole_self_grant", "password_encryption", "scram_iterations"),
     ),

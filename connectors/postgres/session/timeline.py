@@ -32,6 +32,6 @@ def timeline_of(cursor: Any) -> str | None:
     return cursor.fetchone()[0]
 
 
-def has_changed(known: str | None, cursor: Any) -> bool:
-    """Return whether the server's timeline differs from `known`."""
-    return known is not None and timeline_of(cursor) not in (None, known)
+def has_changed(previous: str | None, cursor: Any) -> bool:
+    """Return whether the server's timeline differs from `previous`."""
+    return previous is not None and timeline_of(cursor) not in (None, previous)

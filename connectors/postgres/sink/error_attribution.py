@@ -85,11 +85,11 @@ def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | No
         found, role, is_ours = cursor.fetchone()
         if is_ours:
             continue
-        what = f'the table of view "{table.title}" '
+        what = f'table of view "{table.title}" '
         code = "sink.privilege" if found else "sink.table_missing"
         return SinkError(
             code,
-            what + (f'may not be written by role "{role}"' if found else "is gone"),
+            what + (f'may not be written by role "{role}"' if found else "does not exist"),
             hint=_REBUILD,
             relation=table.relation,
         )

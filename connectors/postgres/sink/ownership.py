@@ -57,7 +57,7 @@ def give_to_creator(cursor: Any, table: SinkTable, relations: Iterable[tuple[str
     except psycopg2.Error as error:
         raise SinkError(
             "sink.owner",
-            f'view "{table.title}" cannot be given to its creator "{found[0]}"',
+            f'view "{table.title}" cannot be transferred to its creator "{found[0]}"',
             detail=str(error.diag.message_primary or error),
             hint="see the detail; drop the view and create it again",
         ) from None

@@ -138,7 +138,7 @@ class PostgresSnapshot:
 
         The caller closes it.
         """
-        assert self._slot is not None, "the slot was not kept"
+        assert self._slot is not None, "the slot was not retained"
         (wal, name), self._slot = self._slot, None
         try:
             wal.start(name, self.position, [publication])

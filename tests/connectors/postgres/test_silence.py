@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.session import backend_probe
-from connectors.postgres.session.backend_probe import PATIENCE, Verdict
+from connectors.postgres.session.backend_probe import TIME_LIMITS, Verdict
 from connectors.postgres.session.session import Session, connect
 from dataflow.errors import TemporaryError
 from tests.harness.broker import wait_until
@@ -20,9 +20,9 @@ from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, UP, Fault, Proxy
 
 @pytest.fixture(autouse=True)
 def _impatient() -> Iterator[None]:
-    before, PATIENCE.silence_s = PATIENCE.silence_s, 1.5
+    before, TIME_LIMITS.silence_s = TIME_LIMITS.silence_s, 1.5
     yield
-    PATIENCE.silence_s = before
+    TIME_LIMITS.silence_s = before
 
 
 @pytest.fixture
