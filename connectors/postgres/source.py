@@ -245,10 +245,8 @@ class PostgresSource:
         columns: field positions in use; others arrive as NULLs. takes_over: terminate another
         backend of ours that still reads the slot. shapes: see Decoder. refresh: called before each
         batch is decoded. on_promoted: called when the server is a promoted standby of `identity`
-        that has everything up to start_position and `shown`.
-
-        Refuses a slot that lacks changes since start_position, and a server whose WAL ends before
-        it (restored from a backup).
+        that has everything up to start_position and `shown`. Refuses a slot that lacks changes
+        since start_position, and a server whose WAL ends before it (restored from a backup).
         """
         try:
             state = self._slot.require(start_position)
