@@ -78,10 +78,10 @@ def positions_of(
     answers = set()
     for shape in shapes:
         if sent == [(c.name, c.oid, c.typmod) for c in shape]:
-            candidate = [c.number for c in shape]
-            if not set(numbers) <= set(candidate):
+            shape_numbers = [c.number for c in shape]
+            if not set(numbers) <= set(shape_numbers):
                 return None
-            answers.add(tuple(candidate.index(n) for n in numbers))
+            answers.add(tuple(shape_numbers.index(n) for n in numbers))
     if answers:
         return answers.pop() if len(answers) == 1 else None
     by_name = _positions_by_name(numbers, [c.name for c in wire], shapes)
@@ -92,14 +92,14 @@ def _positions_by_name(
     numbers: Sequence[int], sent: Sequence[str], shapes: Sequence[Shape]
 ) -> tuple[int, ...] | None:
     """Map by name: columns are in the order of their numbers, whatever was added or dropped."""
-    candidate: Mapping[int, set[tuple[str, int]]] = {n: set() for n in numbers}
+    versions: Mapping[int, set[tuple[str, int]]] = {n: set() for n in numbers}
     for shape in shapes:
         for column in shape:
-            if column.number in candidate:
-                candidate[column.number].add((column.name, column.version))
-    if any(len(found) != 1 for found in candidate.values()):
+            if column.number in versions:
+                versions[column.number].add((column.name, column.version))
+    if any(len(found) != 1 for found in versions.values()):
         return None
-    names = {number: next(iter(found))[0] for number, found in candidate.items()}
+    names = {number: next(iter(found))[0] for number, found in versions.items()}
     if not set(names.values()) <= set(sent):
         return None
     positions = {number: sent.index(name) for number, name in names.items()}
