@@ -45,8 +45,7 @@ _EVICT_WAIT_S = 5.0
 
 
 class PostgresSource:
-    """One source database. `prefix`, `name` and the optional `suffix` form the slot's and
-    publication's name.
+    """One source database. `prefix`, `name` and `suffix` form the name of slot and publication.
 
     claim: of the sink. It distinguishes our own earlier slot reader from another service. Opens
     nothing before the first use. Usable from several threads.
@@ -107,10 +106,10 @@ class PostgresSource:
             wal.close()
 
     def ensure_slot(self) -> int:
-        """Create slot and publication if missing; return the position from which the slot has
-        changes.
+        """Create slot and publication if missing; return the slot's confirmed position.
 
-        Only for a source without state. Where state exists, use require_slot.
+        The slot has all changes after it. Only for a source without state. Where state exists, use
+        require_slot.
         """
         if self._slot.state() is not None:
             confirmed = self._slot.require().confirmed
@@ -134,7 +133,7 @@ class PostgresSource:
             self._slot.drop()
 
     def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
-        """Require a usable slot, on the server of `identity` or one that was promoted after
+        """Require a usable slot on the server of `identity`, or on its standby promoted after
         `position`.
 
         SourceError otherwise.
@@ -152,8 +151,7 @@ class PostgresSource:
             wal.close()
 
     def drop_slot(self) -> None:
-        """Drop slot and publication. Leave a slot of this name that belongs to another database or
-        plugin.
+        """Drop slot and publication, except a slot of another database or plugin.
 
         SourceError source.slot_in_use when another reader uses it. Then the publication stays too,
         since that reader may depend on it.

@@ -177,8 +177,7 @@ class Control:
     def change_view(
         self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
     ) -> bool:
-        """Apply events to a view's status and set other columns; return False when the view is
-        gone.
+        """Apply events to a view's status and set columns; return False when it is gone.
 
         InvariantError view.illegal_transition. SinkPromoted when a standby that took over just now
         has an earlier state of the view.

@@ -34,8 +34,7 @@ def fill(
     *,
     number: int,
 ) -> tuple[int, int, int, int]:
-    """Return (rows, inserted, updated, deleted). number: distinguishes the readings of a
-    transaction.
+    """Return (rows, inserted, updated, deleted). number: of the reading in its transaction.
 
     BadKeys.
     """

@@ -440,11 +440,10 @@ class Statement:
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
     def as_function(self, name: str, body: str) -> str:
-        """Return the statement that creates the function, to be given to a role; SET ROLE fails in
-        it.
+        """Return the statement that creates the function, before it is given to a role.
 
-        body: its own, as the login's session would have it. Its plan is cached for the session. It
-        parses its body under the current search_path.
+        SET ROLE fails inside it. body: its own, as the login's session would have it. Its plan is
+        cached for the session. It parses its body under the current search_path.
         """
         columns = [f"v{i} {type or 'text'}" for i, type in enumerate(self.results)]
         body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {body}; END"

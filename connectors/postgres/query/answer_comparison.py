@@ -55,7 +55,7 @@ class Comparison:
 
 
 def parse_line(line: str) -> Row:
-    """The cells of a line of COPY's text format.
+    """Return the cells of a line of COPY's text format.
 
     >>> parse_line("a\\\\tb\\t\\\\N\\t")
     ('a\\tb', None, '')

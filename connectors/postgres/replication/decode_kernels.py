@@ -196,8 +196,7 @@ def read_bools(data, starts, lengths):
 
 @njit(nogil=True, cache=True)
 def read_numerics(data, starts, lengths, scale, not_a_number):
-    """Read numerics of at most 18 digits as int64 value * 10^scale: (int64[n], valid bool[n],
-    nulls).
+    """Read numerics of up to 18 digits as value * 10^scale: (int64[n], valid bool[n], nulls).
 
     Layout: numeric_send in PostgreSQL's numeric.c (digits of base 10,000, weight of the first).
     """

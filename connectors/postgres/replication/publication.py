@@ -223,10 +223,10 @@ class Publication:
                 published.discard((name.schema, name.name))
 
     def require(self, relations: Sequence[Relation]) -> None:
-        """Require that every relation exists under its oid and is published, so no change is
-        missed.
+        """Require that every relation exists under its oid and is published.
 
-        SourceError source.publication_missing, source.table_missing, source.not_published.
+        Otherwise changes would be missed. SourceError source.publication_missing,
+        source.table_missing, source.not_published.
         """
         if relations and not self.exists():
             raise SourceError(

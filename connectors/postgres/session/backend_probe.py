@@ -138,10 +138,9 @@ def ask(lost: ProbedSession) -> Verdict:
 
 
 def end_left(lost: ProbedSession | None) -> None:
-    """Terminate the backend of a lost session: its locks, and a transaction that might still
-    commit.
+    """Terminate the backend of a lost session, with its locks and open transaction.
 
-    psycopg2.Error while that is impossible.
+    That transaction might otherwise still commit. psycopg2.Error while termination is impossible.
     """
     if lost is None or lost.keywords is None:
         return

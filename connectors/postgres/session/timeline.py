@@ -17,8 +17,7 @@ _TIMELINE = (
 
 
 def timeline_of(cursor: Any) -> str | None:
-    """Return the server's timeline; None on a standby, or if the server does not allow the
-    question.
+    """Return the server's timeline; None on a standby or without the privilege.
 
     After an error, roll back the open transaction, if any.
     """

@@ -214,8 +214,7 @@ class PostgresKeysPart:
             connection.close()
 
     def _types(self, connection: Connection) -> tuple[bool, list[str]]:
-        """Return whether the table is the root of partitions, and the key's types as SQL names
-        them.
+        """Return whether the table is the root of partitions, and the SQL names of the key's types.
 
         "" stands for a user-defined type: our session neither casts to it nor checks a domain.
         """
