@@ -81,6 +81,7 @@ class PostgresSource:
 
     @property
     def publication_name(self) -> str:
+        """Return the publication's name; unlike the slot's, it needs no question to the server."""
         return self._name
 
     def check(self) -> None:

@@ -50,6 +50,7 @@ class Listener:
             return False
 
     def close(self) -> None:
+        """End the session; the next `wait` opens a new one."""
         if self._session is not None:
             self._session.close()
             self._session = None

@@ -192,6 +192,7 @@ class Doorbell:
             session.cancel()
 
     def close(self) -> None:
+        """End the session; the next `wait` opens a new one."""
         if self._session is not None:
             self._session.close()
             self._session = None

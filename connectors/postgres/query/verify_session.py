@@ -65,6 +65,7 @@ class VerifySession:
             return reading(cursor, self._dsn, table, partial(selected, table), len(table.fields))
 
     def close(self) -> None:
+        """End the session and its snapshot."""
         self.connection.close()
 
     def _rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -106,6 +107,7 @@ class Reader:
             self._connection.cancel()
 
     def close(self) -> None:
+        """End the session that the reader was given."""
         self._connection.close()
 
 
