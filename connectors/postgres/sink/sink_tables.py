@@ -237,8 +237,8 @@ def is_there(cursor: Any, table: SinkTable) -> bool:
     return {c.name for c in target_of(table).columns} <= set(cursor.fetchone()[0] or ())
 
 
-def _warn(cursor: Any, table: SinkTable, told: Sequence[str]) -> None:
-    for text in told:
+def _warn(cursor: Any, table: SinkTable, reported: Sequence[str]) -> None:
+    for text in reported:
         cursor.execute(
             "UPDATE tidemark.views SET warnings = warnings || to_jsonb(%s::text) "
             "WHERE schema = %s AND name = %s",
@@ -367,8 +367,8 @@ def report_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
     """Record in the catalog that this view failed, or is rebuilt, and why."""
     event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
     where = "(schema, name) = (%s, %s)", [table.schema, table.name]
-    told = {"code": error.code, "detail": error.described, "hint": error.hint}
-    columns = [("progress", None), *told.items()]
+    reported = {"code": error.code, "detail": error.described, "hint": error.hint}
+    columns = [("progress", None), *reported.items()]
     view_status.change(view_status.run_in(cursor), where, [event], error.code, columns)
 
 
