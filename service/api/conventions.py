@@ -182,7 +182,7 @@ class Conventions:
                 stored = StoredAnswer(
                     shape, status, {k: v for k, v in headers.items() if v}, found.body
                 )
-                await run_in_threadpool(idempotency.keep, self._control, claim, stored)
+                await run_in_threadpool(idempotency.store_answer, self._control, claim, stored)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
 

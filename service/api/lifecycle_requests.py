@@ -204,7 +204,7 @@ class Life:
         found = self._tables.dependents(before)
         if found:
             raise has_dependents(row.title, found)
-        not_carried = self._tables.not_kept(before, table)
+        not_carried = self._tables.not_carried_over(before, table)
         return [f"not carried over to the new table: {title}" for title in not_carried]
 
     def _require_readers(

@@ -17,7 +17,7 @@ from typing import Any
 
 from connectors.postgres.catalog import reported_statuses, sink_records
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
-from connectors.postgres.catalog.reported_statuses import SERVICE, SOURCE, VIEW, Told
+from connectors.postgres.catalog.reported_statuses import SERVICE, SOURCE, VIEW, ReportedStatus
 from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import TidemarkError
 from service.api import health
@@ -99,7 +99,7 @@ class Standings:
         sinks = sink_records.list_sinks(self._control)
         self._views, self._sources, self._sinks, self._digest = views, sources, sinks, digest
 
-    def _decided(self) -> dict[tuple[str, str], Told]:
+    def _decided(self) -> dict[tuple[str, str], ReportedStatus]:
         inputs = self.inputs()
         found = {
             (VIEW, row.identity): _reported(health.view_standing(inputs, row), row.status)
@@ -108,13 +108,13 @@ class Standings:
         for row in inputs.sources:
             found[SOURCE, row.name] = _reported(health.source_standing(inputs, row))
         status, reasons = health.service_standing(inputs)
-        found[SERVICE, ""] = Told(status, reasons=tuple(reasons))
+        found[SERVICE, ""] = ReportedStatus(status, reasons=tuple(reasons))
         return found
 
 
-def _reported(standing: Standing, raw: str = "") -> Told:
+def _reported(standing: Standing, raw: str = "") -> ReportedStatus:
     error = standing.error
     if error is None:
-        return Told(standing.status, raw)
+        return ReportedStatus(standing.status, raw)
     words = f"{error.title}. {error.detail}" if error.detail else error.title
-    return Told(standing.status, raw, error.code, words, error.hint)
+    return ReportedStatus(standing.status, raw, error.code, words, error.hint)

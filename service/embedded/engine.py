@@ -153,7 +153,7 @@ class Engine:
         self._require_open()
         if parameters is not None:
             sql = engine_query.with_parameters(self.dsn, sql, parameters)
-        tables, width = engine_query.look_at(self.dsn, sql)
+        tables, width = engine_query.inspect(self.dsn, sql)
         registered = {one.function.name: one for one in self._functions.all()}
         direct = {name for schema, name in tables if schema == SCHEMA and name in registered}
         views = self._functions.views()

@@ -99,12 +99,12 @@ class Feed:
             takes_over=True,
             limits=self._limits,
             shapes=self._watch.shapes,
-            look=self._refresh,
+            refresh=self._refresh,
         )
         self._watched_at = self._runtime.monotonic()
         try:
             # Only once the server is known to be the right one.
-            self._watch.reports_truncation = self._stream.tells_truncation
+            self._watch.reports_truncation = self._stream.has_truncation
             self._watch.follow(relations)
         except TidemarkError:
             self.close()

@@ -59,7 +59,7 @@ class SourceWatch:
     """Used by the pipeline's thread.
 
     readers: returns all current readers. position: returns the stream's position.
-    reports_truncation: of the open stream, see ReplicationStream.tells_truncation.
+    reports_truncation: of the open stream, see ReplicationStream.has_truncation.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SourceWatch:
                 continue
             if table.facts == facts:
                 continue
-            position = position or self._catalog.mark()
+            position = position or self._catalog.write_marker()
             shapes = tuple(dict.fromkeys((shape, *table.shapes)))
             if len(shapes) > _MAX_SHAPES:
                 # No row is older than the oldest shape, which can also read those in between.
@@ -179,7 +179,7 @@ class SourceWatch:
 
     def _is_reported(self, xid: int, oid: int) -> bool:
         return self.reports_truncation is not None and self.reports_truncation(
-            xid, oid, self._catalog.mark()
+            xid, oid, self._catalog.write_marker()
         )
 
     def _renamed(self) -> dict[str, tuple[str, ...]]:

@@ -77,7 +77,7 @@ class WalBudget:
             self._stopping.wait(WATCH_S)
 
     def _check(self) -> None:
-        retained = self._source.kept_wal_bytes()
+        retained = self._source.retained_wal_bytes()
         alarm = self._judge(retained)
         figures = {
             "wal_retained_bytes": retained,
@@ -124,7 +124,7 @@ def shown(retained: int, budget: int) -> str:
 
 def check(settings: Settings, source: PostgresSource) -> None:
     """Fail with SourceError source.wal_alarm if our slot retains too much WAL; for `doctor`."""
-    retained = source.kept_wal_bytes()
+    retained = source.retained_wal_bytes()
     if 0 < alarm_bytes(settings) <= retained:
         raise SourceError(
             "source.wal_alarm",

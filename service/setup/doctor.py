@@ -196,7 +196,7 @@ def _clock(factory: ServiceFactory) -> str:
 
 def _slot(factory: ServiceFactory, settings: Settings) -> str:
     wal_retention.check(settings, factory.source)
-    retained = factory.source.kept_wal_bytes()
+    retained = factory.source.retained_wal_bytes()
     return f"{factory.source.slot_name}: {retained >> 20} MiB of WAL retained"
 
 

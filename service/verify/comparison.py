@@ -184,7 +184,7 @@ class Verify:
     ) -> str:
         """Return the query for PostgreSQL: the promise at the sink's position."""
         if snapshot is not None:
-            snapshot.settle(positions[SOURCE])
+            snapshot.resolve(positions[SOURCE])
         rows, sources = self._control.list_views(), self._control.list_sources()
         errors = sink.errors(promise.maintained())
         out = {}
@@ -272,7 +272,7 @@ class Verify:
     def _report(self, row: ViewRow, facts: dict[str, Any]) -> None:
         facts.setdefault("at", clock.utc().isoformat())
         try:
-            verification_records.tell(self._control, row.identity, facts)
+            verification_records.record(self._control, row.identity, facts)
         except TemporaryError as error:
             log.warning("verify.untold", view=row.title, code=error.code)
 

@@ -65,7 +65,7 @@ class VerifyRounds:
 
     def _due(self) -> ViewRow | None:
         """Return the live view with the oldest verification, if that is old enough."""
-        if not verification_records.take_turn(self._control):
+        if not verification_records.try_lock(self._control):
             return None
         newest = verification_records.newest(self._control)
         now = clock.utc()

@@ -75,7 +75,7 @@ class DdlSource(SimSource):
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Any] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> SimStream:
@@ -88,11 +88,11 @@ class DdlSource(SimSource):
                 raise SourceError("source.table_missing", what, relation=relation.name)
             if label not in self._tables.memberships:
                 raise SourceError("source.not_published", str(relation), relation=relation.name)
-        assert shapes is not None and look is not None
+        assert shapes is not None and refresh is not None
         return DdlStream(
             *(self._tables, self._faults, start_position, relations),
             shapes=shapes,
-            look=look,
+            refresh=refresh,
             random=self._random,
         )
 
@@ -116,7 +116,7 @@ class DdlCatalog:
         self._ask("tables.read")
         return self._sum(oids), {oid: facts for oid in oids if (facts := self._facts(oid))}
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         self._ask("tables.mark")
         return self._server.advance()
 

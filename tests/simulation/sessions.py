@@ -218,8 +218,8 @@ class SimTables(Session):
     def dependents(self, table: SinkTable) -> list[str]:
         return self.call("tables.dependents", list)
 
-    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
-        return self.call("tables.not_kept", list)
+    def not_carried_over(self, before: SinkTable, table: SinkTable) -> list[str]:
+        return self.call("tables.not_carried_over", list)
 
     def read_errors(self, table: SinkTable) -> Delta:
         return self.call(

@@ -77,7 +77,7 @@ class SimStream:
     def wake(self) -> None:
         self._is_woken = True
 
-    def tells_truncation(self, xid: int, oid: int, position: int) -> bool:
+    def has_truncation(self, xid: int, oid: int, position: int) -> bool:
         return False
 
     def close(self) -> None:
