@@ -1,7 +1,8 @@
-"""Changes of topics after their places: a thread reads ahead, the poller decodes by columns.
+"""Changes of topics after their offsets: one thread reads ahead, the poller decodes by columns.
 
-Invariant: a batch's places lie exactly after its records, by partition; what was read ahead and
-not handed out is read again by the next feed. Memory is bounded by the bytes read ahead.
+Invariant: a batch's offsets are exactly those after its records, by partition. Records that were
+read ahead but not handed out are read again by the next feed. buffer_bytes bounds the memory.
+Threads: `poll` and `close` belong to the pipeline's thread, `_Ahead` owns the consumer.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from dataflow.changes import Changes
 from dataflow.errors import SourceError, TidemarkError
 
 POLL_S = 0.05
-# Unknown ends of logs are asked for so often.
+# How often to ask for the ends of logs while they are unknown.
 LAG_EVERY = 20
 
 
 @dataclass
 class _Served:
-    """A relation that is read. place: {"topic": id, "next": offset by partition}. starts: where
-    its snapshot began; seen: of envelopes, None until it is known; known: of the logs."""
+    """A relation that is read.
+
+    place: {"topic": id, "next": offset by partition}. starts: where its snapshot started. seen:
+    dedup state of envelopes, None until it is read. known: leader epochs of the logs.
+    """
 
     rows: RowReader
     topic_id: str
@@ -70,7 +74,7 @@ class _Served:
 
 @dataclass(frozen=True)
 class FeedState:
-    """Where a feed begins, as an earlier batch or the pins have left it."""
+    """Where a feed starts, from an earlier batch or the pins."""
 
     places: Places
     notes: Mapping[str, bytes]
@@ -78,8 +82,10 @@ class FeedState:
 
 @dataclass(frozen=True)
 class FeedEvents:
-    """Who is told, by the feed's thread: on_ready as SourceFeed says; on_open each time that the
-    cluster was reached."""
+    """Callbacks of the feed's thread.
+
+    on_ready: see SourceFeed. on_open: called each time that the cluster was reached.
+    """
 
     on_ready: Callable[[], None]
     on_open: Callable[[Topics], None]
@@ -111,17 +117,17 @@ class KafkaFeed:
 
     @property
     def lag(self) -> int:
-        """Offsets that no batch has held yet, marks of transactions among them."""
+        """Offsets that no batch has held yet, including transaction markers."""
         held = 0 if self._held is None else self._held.waiting
         return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting + held
 
     @property
     def skipped(self) -> int:
-        """As SourceFeed says."""
+        """See SourceFeed."""
         return self._skipped
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
-        """As SourceFeed says."""
+        """See SourceFeed."""
         if self._failure is not None:
             raise self._failure
         if self._ahead is None or until != self._until:
@@ -134,21 +140,21 @@ class KafkaFeed:
         return self._batch(chunks) if chunks else None
 
     def close(self) -> None:
-        """End the threads; what was read ahead or held back is dropped."""
+        """End the threads; records that were read ahead or buffered are dropped."""
         for ahead in (self._ahead, self._markers):
             if ahead is not None:
                 ahead.close()
         self._ahead = self._markers = None
 
     def _take_whole(self, held: TransactionBuffer, max_rows: int) -> list[Chunk]:
-        """What was read and may be told: transactions of which all is there."""
+        """Return the records that may be emitted: those of complete transactions."""
         assert self._ahead is not None and self._markers is not None
         most_bytes = self._options.transaction_buffer_bytes
         while True:
             is_full = held.is_full(most_bytes)
             markers = self._markers.take(max_rows) if is_full or held.is_wanting else []
             held.add_markers(markers)
-            # What lies before `until` was told before, so all of it may be told.
+            # Records before `until` were emitted before, so all of them may be emitted.
             is_last = self._until is not None and self._ahead.is_finished
             chunks = [] if is_full else self._ahead.take(max_rows)
             for chunk in chunks:
@@ -166,7 +172,7 @@ class KafkaFeed:
         return told
 
     def _bad_at(self, name: str, records: Records) -> int | None:
-        """Where the source is to stop: from the next poll on it does."""
+        """Return the first record that stops the source; it stops at the next poll."""
         rows = next(one.rows for one in self._followed.values() if one.name == name)
         bad = bad_of(rows, records)
         if bad is not None:
@@ -175,14 +181,14 @@ class KafkaFeed:
         return None
 
     def _read_from_here(self, until: Places | None) -> None:
-        """A new reader from the places of the last batch; it never passes `until`."""
+        """Return a reader from the offsets of the last batch; it never passes `until`."""
         self.close()
         self._until = until
         spans = []
         for name, one in self._followed.items():
             ends = None
             if until is not None:
-                # A relation that `until` does not know has nothing before it.
+                # A relation that `until` lacks has no records before it.
                 end = until.get(name.name)
                 topic_id, ends = (one.topic_id, {}) if end is None else place_of(end)
                 if topic_id != one.topic_id:
@@ -200,7 +206,7 @@ class KafkaFeed:
             self._markers = _Ahead(self._client, self._options, spans, events, lambda _: None)
 
     def _learn_seen(self, is_desired: Callable[[], bool]) -> None:
-        """By the feed's thread, before anything is read ahead: what the snapshots have seen."""
+        """Read the dedup state of the snapshots; called by the feed's thread before it reads ahead."""
         for one in self._followed.values():
             if one.topic.is_debezium and one.seen is None:
                 span = one.span(one.starts, dict(one.nexts))
@@ -253,8 +259,11 @@ class KafkaFeed:
         changes: list[Changes],
         rejected: list[tuple[Any, ...]],
     ) -> Records:
-        """Add what the records say; those that were passed, all but from a bad one on that is to
-        stop the source: the next poll raises."""
+        """Append the changes and rejected rows of the records; return the records that were passed.
+
+        These are all of them, or those before a bad record that stops the source; then the next
+        poll raises.
+        """
         rows = one.rows.read(records)
         policy = one.rows.options.on_error
         if rows.bad and policy == FAIL:
@@ -287,9 +296,11 @@ def _followed(rows: RowReader, state: FeedState) -> _Served:
 
 
 class _Ahead:
-    """The thread that reads ahead, and what it has read. unread: offsets that it has not seen;
-    waiting: records that it has; is_finished: all ends were reached. before: what the thread does
-    first, as long as it is wanted."""
+    """The thread that reads ahead, and its buffer.
+
+    unread: offsets that it has not read. waiting: records in the buffer. is_finished: all ends were
+    reached. before: runs first on the thread, while it is still needed.
+    """
 
     def __init__(
         self,
@@ -316,7 +327,7 @@ class _Ahead:
         self._thread.start()
 
     def take(self, max_rows: int) -> list[Chunk]:
-        """What has been read, about max_rows records of it; the thread's error after the last."""
+        """Return about max_rows buffered records; raise the thread's error after the last one."""
         with self._changed:
             found: list[Chunk] = []
             rows = 0
@@ -332,7 +343,7 @@ class _Ahead:
         return found
 
     def close(self) -> None:
-        """Tell the thread to end, and wait for it."""
+        """Stop the thread and wait for it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -366,7 +377,7 @@ class _Ahead:
         self._events.on_ready()
 
     def _put(self, chunks: Sequence[Chunk]) -> None:
-        """Hand on what was read, once there is room for it."""
+        """Put chunks into the buffer once it has space."""
         sized = [(chunk, chunk.records.nbytes()) for chunk in chunks]
         with self._changed:
             while self._bytes >= self._options.buffer_bytes and not self._is_closed:

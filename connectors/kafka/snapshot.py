@@ -1,9 +1,9 @@
-"""Rows of topics as of a place: shares of partitions, each readable by itself and again.
+"""Rows of topics up to a position, in parts of partitions; each can be read alone and again.
 
-Invariant: the shares of a place are disjoint and hold every record from the start up to it. Of an
-upsert topic a share is a whole partition, of which the last row of each key is told; a key must
-therefore live in one partition, as it does wherever records are spread by their keys. Of events
-that may be delivered again (Debezium's) it is whole too, since a copy may lie far behind.
+Invariant: the parts of a position are disjoint and hold every record from the start up to it. For
+an upsert topic a part is a whole partition, from which only the last row of each key is emitted. A
+key must therefore stay in one partition, as Kafka's partitioning by key ensures. For events that
+may be delivered again (Debezium's) it is also whole, since a copy may be far from the original.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ TAKE_S = 1.0
 
 @dataclass
 class KafkaPart:
-    """Offsets [begin, end) of one partition. columns: which of the relation's are asked for.
-    is_whole: the topic has no other partition."""
+    """Offsets [begin, end) of one partition.
+
+    columns: the requested columns of the relation. is_whole: the topic has no other partition.
+    """
 
     name: str
     source: str
@@ -50,7 +52,7 @@ class KafkaPart:
     _rejected: list[tuple] = field(default_factory=list, repr=False)
 
     def read(self) -> Iterator[Delta]:
-        """As FeedPart says; records that retention took meanwhile are not among them."""
+        """See FeedPart; records that retention removed meanwhile are missing."""
         self._rejected = []
         topic = self.options.topic_of(self.relation.name.name)
         rows = RowReader(self.relation, topic, self.opened)
@@ -64,7 +66,7 @@ class KafkaPart:
         DeadTopic(client).write(topic, self._rejected)
 
     def rejected(self) -> Delta:
-        """As FeedPart says."""
+        """See FeedPart."""
         return rejected_delta(self._rejected) or Delta.empty(REJECTED_KINDS)
 
     def _last_rows(self, rows: RowReader) -> Iterator[Delta]:
@@ -75,7 +77,7 @@ class KafkaPart:
             last.add(found, np.array(records.offsets, np.int64)[found.records])
             self._reject(rows, records, found)
         kept = last.offsets()
-        # Only what is told is decoded the second time.
+        # Only the emitted rows are decoded in the second pass.
         for records in self._records(rows):
             mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
             if mask.any():
@@ -123,9 +125,9 @@ class KafkaPart:
                 raise
             raise TemporaryError(
                 "source.snapshot_gone",
-                f'records of topic "{topic}" went away while they were read',
+                f'records of topic "{topic}" were deleted while they were read',
                 detail=error.detail,
-                hint="nothing: the backfill starts again with those that are kept",
+                hint="no action needed: the backfill starts again with the retained records",
             ) from None
         finally:
             reader.close()
@@ -140,7 +142,7 @@ class KafkaPart:
 
 
 class KafkaSnapshot:
-    """A FeedSnapshot: plans shares, holds nothing at the cluster."""
+    """A FeedSnapshot: plans parts, holds nothing at the cluster."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class KafkaSnapshot:
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[FeedPart]:
-        """As FeedSnapshot says; an append topic is cut at round offsets."""
+        """See FeedSnapshot; an append topic is cut at round offsets."""
         name = relation.name.name
         topic = self._options.topic_of(name)
         topic_id, ends = place_of(self._places[name])
@@ -199,28 +201,28 @@ class KafkaSnapshot:
         ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the snapshot holds nothing."""
 
 
 def _unavailable(rows: RowReader) -> SourceError:
     return SourceError(
         "source.unavailable",
-        f'topic "{rows.options.topic}" does not hold every value of its last rows',
-        detail="an event leaves out a large value that it does not change",
+        f'topic "{rows.options.topic}" lacks values of its last rows',
+        detail="an event omits a large value that it does not change",
         hint="ALTER TABLE ... REPLICA IDENTITY FULL at its source, or do not declare that column",
         relation=rows.relation.name,
     )
 
 
 def _share(name: str) -> tuple[int, int, int]:
-    """Partition, begin and stop of the part of this name."""
+    """Return partition, begin and stop of the part of this name."""
     _, partition, offsets = name.rsplit(":", 2)
     begin, stop = offsets.split("-")
     return int(partition), int(begin), int(stop)
 
 
 def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:
-    """[begin, end) cut at multiples of step; True: whole, from offset 0."""
+    """Return [begin, end) cut at multiples of step; True: whole, from offset 0."""
     if begin >= end:
         return []
     if step is True:

@@ -1,7 +1,7 @@
-"""Options of a sink in Kafka, as users give them.
+"""Options of a sink in Kafka.
 
-Invariant: what is unknown, missing or contradicts itself is refused before anything is reached,
-and the topic's own settings follow from the options alone.
+Invariant: unknown, missing or contradictory options are refused before anything is reached. The
+settings of the topics follow from the options alone.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _NOT_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True)
 class TopicOptions:
-    """One topic that a view goes to.
+    """Options of one topic that a view is written to.
 
-    topic: its rows; marks: BEGIN and END of epochs, and our progress. partitions: 0 takes those
-    that an existing topic has, or one. replication: of topics that we make, -1 for the broker's
-    default. retention_ms: how long changes are kept, -1 for ever. registry: URL, for Avro.
+    topic: the topic of its rows. marks: the topic of epoch markers and our progress. partitions: 0
+    uses those of an existing topic, or one. replication: of topics that we create, -1 for the
+    broker's default. retention_ms: how long changes are retained, -1 forever. registry: URL, for
+    Avro.
     """
 
     connection: Connection
@@ -46,7 +47,7 @@ class TopicOptions:
 
     @staticmethod
     def of(options: Mapping[str, Any], table: SinkTable) -> TopicOptions:
-        """SinkError sink.bad_option, secret.plain."""
+        """Read the options. SinkError sink.bad_option, secret.plain."""
         given = OptionReader(options, "sink")
         connection = Connection.of(given)
         title = f"{table.schema}.{table.name}" if table.schema != "public" else table.name
@@ -54,21 +55,21 @@ class TopicOptions:
         marks = given.take("marks", str, f"{topic}.marks")
         for name, value in (("topic", topic), ("marks", marks)):
             if not _TOPIC.fullmatch(value) or value in (".", ".."):
-                hint = "letters, digits, dots, dashes and underscores, 240 at most"
-                raise given.refused(name, "is no name of a topic", detail=value, hint=hint)
+                hint = "use at most 240 letters, digits, dots, dashes and underscores"
+                raise given.refused(name, "is not a valid topic name", detail=value, hint=hint)
         if marks == topic:
-            raise given.refused("marks", "must be another topic than the rows'")
+            raise given.refused("marks", "must differ from the topic of the rows")
         mode = given.choice("mode", ("changes", "upsert"), "changes")
         values = given.choice("values", ("after", "before_after"), "after")
         if mode == "upsert" and not table.key:
             hint = 'choose mode "changes": the view has no primary key'
             raise given.refused("mode", "cannot be upsert for this view", hint=hint)
         if mode == "changes" and values != "after":
-            raise given.refused("values", "belongs to mode upsert")
+            raise given.refused("values", "requires mode upsert")
         chosen = given.choice("format", ("json", "avro"), "json")
         registry = given.raw("registry")
         if (registry is None) == (chosen == "avro"):
-            why = "is missing, Avro needs one" if chosen == "avro" else "belongs to format avro"
+            why = "is missing; Avro requires it" if chosen == "avro" else "requires format avro"
             raise given.refused("registry", why)
         initial = given.choice("initial", ("rows", "changes"), "rows")
         made = TopicOptions(
@@ -89,14 +90,16 @@ class TopicOptions:
         return made
 
     def settings(self) -> dict[str, str]:
-        """The settings of the topic with the rows."""
+        """Return the settings of the topic with the rows."""
         if self.mode == "upsert":
             return {"cleanup.policy": "compact"}
         return {"cleanup.policy": "delete", "retention.ms": str(self.retention_ms)}
 
     def marks_settings(self) -> dict[str, str]:
-        """The settings of the topic with the marks: what it says of compacted rows is not needed
-        for long."""
+        """Return the settings of the topic with the markers.
+
+        Markers of compacted rows are not needed for long.
+        """
         kept_ms = WEEK_MS if self.mode == "upsert" else self.retention_ms
         return {"cleanup.policy": "delete", "retention.ms": str(kept_ms)}
 
