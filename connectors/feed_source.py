@@ -82,7 +82,9 @@ class FeedPart(Protocol):
         ...
 
     def rejected(self) -> Delta:
-        """Return the records that `read` rejected, after it is exhausted: rows of REJECTED_KINDS."""
+        """Return the records that `read` rejected, after it is exhausted: rows of
+        REJECTED_KINDS.
+        """
         ...
 
 
@@ -132,7 +134,9 @@ class SourceFeed(Protocol):
 
     @property
     def skipped(self) -> int:
-        """How many malformed records this feed dropped without reporting them (`on_error: skip`)."""
+        """How many malformed records this feed dropped without reporting them
+        (`on_error: skip`).
+        """
         ...
 
     def close(self) -> None:

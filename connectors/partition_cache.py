@@ -113,7 +113,9 @@ class CachedPartition:
                 yield rows
 
     def rejected(self) -> Delta:
-        """Return the records that `read` rejected, after it is exhausted: rows of REJECTED_KINDS."""
+        """Return the records that `read` rejected, after it is exhausted: rows of
+        REJECTED_KINDS.
+        """
         return Delta.empty(REJECTED_KINDS) if self._rejected is None else self._rejected
 
     def __repr__(self) -> str:

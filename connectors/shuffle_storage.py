@@ -29,7 +29,9 @@ class Exchange(Protocol):
     """Storage of files by relative names with slashes; picklable, used from many machines."""
 
     def draft(self, name: str) -> AbstractContextManager[Path]:
-        """Yield a path to write to; after the block it is moved to `name`, unless the block raised."""
+        """Yield a path to write to; after the block it is moved to `name`, unless the
+        block raised.
+        """
         ...
 
     def put(self, name: str, content: bytes) -> None:
@@ -45,7 +47,9 @@ class Exchange(Protocol):
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return {file: bytes} of the files directly in a folder; empty if there is no such folder."""
+        """Return {file: bytes} of the files directly in a folder; empty if there is no
+        such folder.
+        """
         ...
 
     def folders(self) -> list[str]:

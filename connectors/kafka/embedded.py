@@ -66,7 +66,9 @@ rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 
 
 def jars_directory() -> Path:
-    """Return the directory of the jars: TIDEMARK_KAFKA_JARS, or `kafka` in the Python environment."""
+    """Return the directory of the jars: TIDEMARK_KAFKA_JARS, or `kafka` in the Python
+    environment.
+    """
     named = os.environ.get(JARS_VARIABLE)
     return Path(named) if named else Path(sys.prefix) / "kafka"
 

@@ -206,7 +206,9 @@ class KafkaFeed:
             self._markers = _Ahead(self._client, self._options, spans, events, lambda _: None)
 
     def _learn_seen(self, is_desired: Callable[[], bool]) -> None:
-        """Read the dedup state of the snapshots; called by the feed's thread before it reads ahead."""
+        """Read the dedup state of the snapshots; called by the feed's thread before it
+        reads ahead.
+        """
         for one in self._followed.values():
             if one.topic.is_debezium and one.seen is None:
                 span = one.span(one.starts, dict(one.nexts))

@@ -124,7 +124,9 @@ class Reader:
         return chunks
 
     def unread(self) -> int:
-        """Return about how many offsets lie between the records returned and the ends of the logs."""
+        """Return about how many offsets lie between the records returned and the ends
+        of the logs.
+        """
         total = 0
         for topic, number in self._open:
             partition = Partition(topic, number)

@@ -39,7 +39,9 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 
 def _avro_form(options: TopicOptions, table: SinkTable) -> AvroForm:
-    """Return Avro with its schemas registered under the topic's name. SourceError registry.refused."""
+    """Return Avro with its schemas registered under the topic's name. SourceError
+    registry.refused.
+    """
     registry = SchemaRegistry(options.registry)
     try:
         key, value = key_schema(table), value_schema(table, options.mode, options.values)

@@ -39,7 +39,9 @@ _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZAT
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the cluster describes it. id: base64, new for each creation. partitions: how many."""
+    """A topic as the cluster describes it. id: base64, new for each creation.
+    partitions: how many.
+    """
 
     name: str
     id: str

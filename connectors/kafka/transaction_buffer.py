@@ -66,7 +66,9 @@ def newest_transactions(
     begins: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> list[str]:
-    """Return the transaction ids of the newest records before `ends`: their BEGIN may come later."""
+    """Return the transaction ids of the newest records before `ends`: their BEGIN may
+    come later.
+    """
     kept = {p: end for p, end in ends.items() if begins[p] < end}
     first = {p: max(begins[p], end - SLACK) for p, end in kept.items()}
     if not kept:
@@ -171,7 +173,9 @@ class TransactionBuffer:
             self._is_moved = True
 
     def add_events(self, chunk: Chunk, seen: LastSeen | None) -> None:
-        """Add records of a relation. seen: the dedup state of emitted records; it is not changed."""
+        """Add records of a relation. seen: the dedup state of emitted records; it is
+        not changed.
+        """
         name = chunk.relation.name if chunk.relation is not None else ""
         self._relations[name] = chunk.relation
         numbers = chunk.records.numbers
