@@ -1,7 +1,7 @@
-"""Rejected rows tried again: read anew from the same version of their file.
+"""Retry of rejected rows: read them again from the same version of their file.
 
-Invariant: a row of a version that has since been replaced or removed never comes back; the feed
-has told what is there instead, so such a rejected row is only dropped.
+Invariant: a row of a version that was replaced or removed never comes back. The feed has emitted
+the newer content, so such a rejected row is only dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Letter:
 
 
 def try_again(shape: Shape, relation: Relation, source: str, rows: Delta) -> SourceBatch:
-    """The changes of those that are rows now, and all that are settled at weight -1."""
+    """Return the changes of rows that are valid now, and all resolved rows at weight -1."""
     folder = shape.options.folder()
     there = {stat.path: stat for stat in folder.look()}
     reader = FileReader(shape, folder)
@@ -97,6 +97,6 @@ def _read_again(
             changes.append(Changes(relation, np.full(len(keep), kind, np.uint8), columns))
             settled += [by_number[n] for n in rows.numbers[keep].tolist()]
     except UnreadableFile:
-        # It broke off behind the rows that could be read; the others stay rejected.
+        # The file is broken after the rows that could be read; the others stay rejected.
         return settled, changes
     return settled, changes

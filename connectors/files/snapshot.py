@@ -1,8 +1,8 @@
-"""The rows of all files that a relation's place speaks of, in parts for any number of readers.
+"""The rows of all files of a relation's position, in parts for any number of readers.
 
-Invariant: a part reads just the versions that the journal names, or ends with
-`source.file_changed`: then the feed has to catch up first. A file that was removed under
-`on_removed: keep`, or from a relation that is only added to, has no rows any more.
+Invariant: a part reads exactly the versions in the journal, or ends with `source.file_changed`:
+then the feed has to catch up first. A file that was removed under `on_removed: keep`, or from an
+append-only relation, has no rows any more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_PART_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FileChunk:
-    """A stretch of one file, in the version that its note names."""
+    """A stretch of one file, in the version of its note."""
 
     path: str
     note: FileNote
@@ -49,7 +49,7 @@ class FilesPart:
     _bad: list[RejectedRow] = field(default_factory=list)
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns."""
+        """Yield rows of weight 1 with the requested columns."""
         self._bad = []
         folder = self.shape.options.folder()
         reader = FileReader(self.shape, folder)
@@ -58,7 +58,7 @@ class FilesPart:
                 yield from self._read_share(reader, share)
 
     def rejected(self) -> Delta:
-        """What `read` left out."""
+        """Return the records that `read` rejected."""
         return rejected_delta(self._bad)
 
     def _read_share(self, reader: FileReader, share: FileChunk) -> Iterator[Delta]:
@@ -74,7 +74,7 @@ class FilesPart:
 
 
 class FilesSnapshot:
-    """Relations as of the places in the notes."""
+    """Relations at the positions in the notes."""
 
     def __init__(
         self, shapes: Mapping[str, Shape], places: Places, notes: Mapping[str, bytes]
@@ -89,8 +89,11 @@ class FilesSnapshot:
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[FilesPart]:
-        """About `count` parts of equal size. Of one place and count they are always the same: the
-        journal alone says what is in them."""
+        """Return about `count` parts of equal size.
+
+        They are always the same for one position and count: the journal alone determines their
+        content.
+        """
         name = relation.name.name
         shape = self._shapes[name]
         wanted = [shape.field_index(relation.fields[i].name) for i in columns]
@@ -102,7 +105,7 @@ class FilesSnapshot:
         return parts
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the snapshot holds nothing."""
 
 
 def _cut(journal: Journal, count: int) -> Iterator[list[FileChunk]]:
@@ -121,7 +124,7 @@ def _cut(journal: Journal, count: int) -> Iterator[list[FileChunk]]:
 
 
 def _shares(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
-    """Stretches of a file with their size in bytes; nothing of a file without rows."""
+    """Yield stretches of a file with their size in bytes; none for a file without rows."""
     starts = [(0, 0), *note.splits]
     ends: list[tuple[int | None, int]] = [*note.splits, (None, note.reach)]
     for (offset, after), (stop, last) in zip(starts, ends, strict=True):
@@ -131,7 +134,7 @@ def _shares(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
 
 
 def _is_there(folder: Folder, share: FileChunk) -> bool:
-    """Whether a file that may be gone can still be read."""
+    """Return True if a file that may be gone can still be read."""
     try:
         folder.open(share.note.stat(share.path)).close()
     except TemporaryError as error:

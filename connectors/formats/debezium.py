@@ -1,8 +1,8 @@
 """Debezium's envelopes of PostgreSQL and MySQL, in JSON or Avro, to rows and removals.
 
-c, r and u are the row after, d removes the row before, t removes all; tombstones, messages and
-heartbeats say nothing. A value that the database did not send again (unchanged, large) is told as
-unchanged, never taken for a text.
+c, r and u hold the row after, d removes the row before, t removes all rows. Tombstones, messages
+and heartbeats are ignored. A value that the database did not send again (unchanged, large) is
+marked as unchanged, never taken for a text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", ""
 
 @dataclass
 class DebeziumDecoded(Decoded):
-    """With what a source needs to drop repeated events and to keep transactions whole.
+    """Decoded records with the facts to drop repeated events and keep transactions whole.
 
     orders: int64[rows, 4], as debezium_order.LastSeen takes them; truncated: those of the
-    truncations. transactions: the id of each row's transaction and its place in it, None where
-    the connector adds no metadata.
+    truncations. transactions: the id of each row's transaction and its number in it, None if the
+    connector adds no metadata.
     """
 
     orders: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
@@ -40,7 +40,7 @@ class DebeziumDecoded(Decoded):
 
 @dataclass
 class Envelopes:
-    """Of n records: op ("" says nothing), order, transaction, and the bad ones among them."""
+    """Headers of n records: op ("" is ignored), order, transaction, and the bad ones among them."""
 
     ops: list[str]
     orders: np.ndarray
@@ -49,35 +49,37 @@ class Envelopes:
 
 
 class EnvelopeReader(Protocol):
-    """Takes the envelopes of one encoding apart."""
+    """Parses the envelopes of one encoding."""
 
     def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
-        """What the records are; their rows are kept for read_rows."""
+        """Return what the records are; their rows are buffered for read_rows."""
         ...
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
-        """The row after, or before where it is removed, of the records with these numbers;
-        faults go to `fields` by the record's number."""
+        """Return the row after, or the row before if removed, of the records with these numbers.
+
+        Faults go to `fields` by the record's number.
+        """
         ...
 
 
 @dataclass
 class Rows:
-    """columns, one row each; unchanged: column -> bool[rows]."""
+    """Rows of envelopes. columns: one value a row; unchanged: column -> bool[rows]."""
 
     columns: list[Column]
     unchanged: dict[int, np.ndarray]
 
 
 class DebeziumFormat:
-    """A RecordFormat over the envelopes that a reader takes apart."""
+    """A RecordFormat over the envelopes that a reader parses."""
 
     def __init__(self, columns: Sequence[DeclaredColumn], reader: EnvelopeReader) -> None:
         for column in columns:
             if column.origin == KEY:
                 raise SourceError(
                     "format.column",
-                    f'column "{column.field.name}" stands in the key of an envelope',
+                    f'column "{column.field.name}" is declared in the key of an envelope',
                     hint="declare it in the value: envelopes hold the whole row, keys included",
                 )
         self._columns = columns
@@ -86,7 +88,7 @@ class DebeziumFormat:
     def decode(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> DebeziumDecoded:
-        """As RecordFormat says; keys are not needed."""
+        """See RecordFormat; keys are not needed."""
         return decode_apart(self._decode, values, None)
 
     def _decode(self, values: Raws, _: Raws | None) -> DebeziumDecoded:
@@ -126,7 +128,7 @@ class DebeziumFormat:
         )
 
     def envelopes(self, values: Sequence[bytes | None]) -> Envelopes:
-        """What each record is, its row unread; one without a value says nothing."""
+        """Return what each record is, without decoding its row; one without a value is ignored."""
         try:
             return self._envelopes(values)
         except (TidemarkError, MemoryError):
@@ -135,7 +137,7 @@ class DebeziumFormat:
             odd = [number for number, one in enumerate(values) if not self._is_readable(one)]
             found = self._envelopes([None if n in odd else one for n, one in enumerate(values)])
             for number in odd:
-                found.fields.refuse(number, malformed("an envelope that cannot be taken apart"))
+                found.fields.refuse(number, malformed("an envelope that cannot be parsed"))
             return found
 
     def _is_readable(self, value: bytes | None) -> bool:
@@ -176,9 +178,10 @@ def _told(number: int, fault: Fault) -> BadRecord:
 
 
 def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]:
-    """The order of an event by its `source` block; UNKNOWN in front where it has none.
+    """Return the order of an event from its `source` block; it starts with UNKNOWN if there is
+    none.
 
-    place: its place in its transaction, -1 where that is not told.
+    place: its number in its transaction, -1 if unknown.
 
     >>> order_of({"sequence": '["100","120"]', "lsn": 120}, 2)
     (100, 120, 2, 0)
@@ -201,7 +204,7 @@ def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]
 
 
 def transaction_of(told: Any) -> tuple[str, int] | None:
-    """(id, place) of an envelope's `transaction` block; None where there is none.
+    """Return (id, number) of an envelope's `transaction` block; None if there is none.
 
     >>> transaction_of({"id": "571:53195832", "total_order": 1, "data_collection_order": 1})
     ('571:53195832', 1)

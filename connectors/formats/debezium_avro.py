@@ -1,7 +1,7 @@
 """Debezium's envelopes in Avro, as Confluent's converter writes them.
 
-What numbers and bytes mean stands in the schemas (logical types and connect.name), so that no
-units are declared.
+The schemas say what numbers and bytes mean (logical types and connect.name), so units need not be
+declared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DebeziumAvro:
         self._parts: list[_Part] = []
 
     def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
-        """As EnvelopeReader says."""
+        """See EnvelopeReader."""
         fields = Fields([])
         self._parts = self._decoder.decode(records, fields)
         n = len(records)
@@ -53,7 +53,7 @@ class DebeziumAvro:
         return found
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
-        """As EnvelopeReader says."""
+        """See EnvelopeReader."""
         side_of = {n: "before" if r else "after" for n, r in zip(numbers, removes, strict=True)}
         place_of = {number: at for at, number in enumerate(numbers)}
         pieces: list[list[Column]] = [[] for _ in self._columns]
@@ -65,7 +65,7 @@ class DebeziumAvro:
                           if side_of.get(n) == side]  # fmt: skip
                 for number, row in chosen:
                     if row is None:
-                        reason = "an envelope without the row that it is about"
+                        reason = "an envelope without its row"
                         fields.refuse(number, malformed(reason))
                 if not chosen:
                     continue
@@ -91,7 +91,7 @@ class DebeziumAvro:
         where: tuple[list[int], int],
         unchanged: dict[int, np.ndarray],
     ) -> None:
-        """NULL for what the database did not send, which is noted."""
+        """Mark values that the database did not send as unchanged, and set them to NULL."""
         rows, n = where
         for row, value in enumerate(found):
             if value in self._placeholders:
@@ -100,10 +100,10 @@ class DebeziumAvro:
 
 
 def _note(number: int, value: Any, found: Envelopes) -> None:
-    """Op, order and transaction of one envelope."""
+    """Store op, order and transaction of one envelope."""
     if not isinstance(value, dict) or "op" not in value:
         if not (isinstance(value, dict) and set(value) == {"ts_ms"}):
-            found.fields.refuse(number, malformed("not an envelope of Debezium: no op"))
+            found.fields.refuse(number, malformed("not a Debezium envelope: no op"))
         return
     found.ops[number] = str(value["op"])
     told = transaction_of(value.get("transaction"))

@@ -1,8 +1,8 @@
-"""A client of schema registries that speak Confluent's REST interface.
+"""A client of schema registries with Confluent's REST interface.
 
-A schema's id never changes its meaning, so what was found by id is kept for ever. Invariant: a
-registry that is away is a TemporaryError, never a bad record; secrets are given as references
-and stand in no error.
+The meaning of a schema id never changes, so schemas are cached by id forever. Invariant: an
+unreachable registry is a TemporaryError, never a bad record. Options hold references to secrets,
+and no error contains a secret.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _HEADERS = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of the registry. references: name -> text of all that it imports, at any depth,
-    what is imported first first. version: in its subject, 0 where it was found by its id."""
+    """A schema of the registry.
+
+    references: name -> text of all its transitive imports, dependencies first. version: in its
+    subject, 0 if it was found by its id.
+    """
 
     id: int
     type: str
@@ -56,9 +59,9 @@ class SchemaRegistry:
         self._by_id: dict[int, RegisteredSchema] = {}
 
     def by_id(self, id: int) -> RegisteredSchema | None:
-        """The schema of an id, asked for once; None if the registry has none.
+        """Return the schema of an id, requested once; None if the registry has none.
 
-        TemporaryError registry.unreachable, SourceError registry.login, registry.refused.
+        TemporaryError registry.unreachable. SourceError registry.login, registry.refused.
         """
         if id not in self._by_id:
             found = self._ask("GET", f"/schemas/ids/{id}", missing=None)
@@ -68,7 +71,7 @@ class SchemaRegistry:
         return self._by_id[id]
 
     def by_subject(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
-        """A version of a subject. SourceError registry.not_found."""
+        """Return a version of a subject. SourceError registry.not_found."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         found = self._ask("GET", path, missing=None)
         if found is None:
@@ -80,16 +83,16 @@ class SchemaRegistry:
         return self._schema(int(found["id"]), found, int(found["version"]))
 
     def register(self, subject: str, text: str, type: str = AVRO) -> int:
-        """The id of the schema in the subject, where it is made unless it is there.
+        """Register a schema in the subject unless it exists; return its id.
 
-        SourceError registry.refused where it is invalid or not compatible.
+        SourceError registry.refused: it is invalid or incompatible.
         """
         body = {"schema": text} if type == AVRO else {"schema": text, "schemaType": type}
         answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
         return int(answer["id"])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
 
@@ -107,7 +110,7 @@ class SchemaRegistry:
     ) -> Any:
         if self._client is None:
             self._client = self._connect()
-        # With every request: a name may have got another address. Redirects are not followed.
+        # Checked for every request, as a name may have a new address. Redirects are not followed.
         netguard.check_url(self._url)
         try:
             answer = self._client.request(method, self._url + path, json=body)
@@ -119,7 +122,7 @@ class SchemaRegistry:
         if answer.status_code in (401, 403):
             raise SourceError(
                 "registry.login",
-                f"the schema registry {self._url} refuses the login",
+                f"the schema registry {self._url} rejects the login",
                 detail=f"HTTP {answer.status_code}",
                 hint="check user and password, or the token",
             )
@@ -135,7 +138,7 @@ class SchemaRegistry:
                 "registry.refused",
                 f"the schema registry {self._url} refuses {method} {path}",
                 detail=f"HTTP {answer.status_code}: {told}",
-                hint="is the URL that of a schema registry, and the schema compatible?",
+                hint="check that the URL is a schema registry's and that the schema is compatible",
             )
         return found
 
@@ -170,13 +173,13 @@ class SchemaRegistry:
             verify=verify,
             timeout=float(given.get("timeout_s", 10)),
             follow_redirects=False,
-            # A proxy of the environment would resolve names by itself, past our guard.
+            # A proxy from the environment would resolve names itself and bypass our guard.
             trust_env=False,
         )
 
 
 def split_header(record: bytes) -> tuple[int, bytes] | None:
-    """(schema id, what follows) of a record in the registry's wire format, else None.
+    """Return (schema id, the rest) of a record in the registry's wire format, else None.
 
     >>> split_header(bytes([0, 0, 0, 0, 7, 42]))
     (7, b'*')
@@ -187,5 +190,5 @@ def split_header(record: bytes) -> tuple[int, bytes] | None:
 
 
 def wire_header(id: int) -> bytes:
-    """What stands before a record in the registry's wire format."""
+    """Return the header of a record in the registry's wire format."""
     return b"\0" + struct.pack(">I", id)
