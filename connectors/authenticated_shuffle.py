@@ -73,11 +73,11 @@ class AuthenticatedExchange:
 
     def open(self, name: str) -> BinaryIO:
         """See Exchange. Returns a copy, because the whole file is checked first."""
-        with ExitStack() as held:
-            target = held.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
+        with ExitStack() as stack:
+            target = stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
             self._copy(name, cast(BinaryIO, target))
             target.seek(0)
-            held.pop_all()
+            stack.pop_all()
             return cast(BinaryIO, target)
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -123,10 +123,10 @@ class AuthenticatedExchange:
         check, last = self._check_of(name), b""
         with self.exchange.open(name) as source:
             while content := source.read(_READ_BYTES):
-                known = last + content
-                known, last = known[:-_MAC_BYTES], known[-_MAC_BYTES:]
-                check.update(known)
-                target.write(known)
+                checked = last + content
+                checked, last = checked[:-_MAC_BYTES], checked[-_MAC_BYTES:]
+                check.update(checked)
+                target.write(checked)
         if not hmac.compare_digest(check.digest(), last):
             raise TemporaryError(
                 "backfill.unauthentic",

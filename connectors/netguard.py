@@ -150,18 +150,18 @@ def check_url(url: str) -> list[str]:
 
 def check_servers(servers: Iterable[str]) -> list[str]:
     """Return the "host:port" entries that resolve; TemporaryError host.unknown if none does."""
-    known: list[str] = []
+    resolved: list[str] = []
     last: TemporaryError | None = None
     for server in servers:
         host = _PORT.sub("", server)
         try:
             check_host(host, int(server.rpartition(":")[2]))
-            known.append(server)
+            resolved.append(server)
         except TemporaryError as error:
             last = error
-    if not known and last is not None:
+    if not resolved and last is not None:
         raise last
-    return known
+    return resolved
 
 
 def check_path(path: str) -> None:

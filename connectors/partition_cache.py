@@ -53,25 +53,25 @@ OnProgress = Callable[[Progress], None]
 
 
 class KeySet:
-    """Keys of a relation; places: their column numbers in the rows that parts read."""
+    """Keys of a relation; positions: their column numbers in the rows that parts read."""
 
-    def __init__(self, keys: Delta, places: Sequence[int]) -> None:
+    def __init__(self, keys: Delta, positions: Sequence[int]) -> None:
         self.keys = keys
-        self._places = tuple(places)
+        self._positions = tuple(positions)
         first, second = row_hashes(keys.columns, len(keys))
         self._first = np.unique(first)
         self._pairs = set(zip(first.tolist(), second.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[type, tuple]:
         # What follows from the keys is not pickled.
-        return KeySet, (self.keys, self._places)
+        return KeySet, (self.keys, self._positions)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def has(self, rows: Delta) -> np.ndarray:
         """Return bool[n]: True if a row's key is one of these, compared bit for bit."""
-        first, second = row_hashes([rows.columns[i] for i in self._places], len(rows))
+        first, second = row_hashes([rows.columns[i] for i in self._positions], len(rows))
         found = np.isin(first, self._first)
         # Half of the hash nearly always decides, and few rows match: compare those one by one.
         for at in np.flatnonzero(found).tolist():
@@ -82,22 +82,22 @@ class KeySet:
 class CachedPartition:
     """A part whose rows are stored in a file of the exchange after the first read.
 
-    place: the file's name. replaced: keys whose rows another part reads. is_kept: an earlier run
-    has read the part. Picklable.
+    file_name: the file's name. replaced: keys whose rows another part reads. is_cached: an earlier
+    run has read the part. Picklable.
     """
 
     def __init__(
         self,
         part: SnapshotPart,
         exchange: Exchange,
-        place: str,
+        file_name: str,
         *,
         replaced: KeySet | None = None,
-        is_kept: bool = False,
+        is_cached: bool = False,
     ) -> None:
         self.name = part.name
-        self.place = place
-        self.is_kept = is_kept
+        self.file_name = file_name
+        self.is_cached = is_cached
         self._part = part
         self._exchange = exchange
         self._replaced = replaced
@@ -119,11 +119,11 @@ class CachedPartition:
         return Delta.empty(REJECTED_KINDS) if self._rejected is None else self._rejected
 
     def __repr__(self) -> str:
-        return f"KeptPart({self._part!r}, {self.place})"
+        return f"CachedPartition({self._part!r}, {self.file_name})"
 
     def _read_source(self) -> Iterator[Delta]:
         self._rejected = None
-        with self._exchange.draft(self.place) as draft, draft.open("wb") as file:
+        with self._exchange.draft(self.file_name) as draft, draft.open("wb") as file:
             file.write(_MAGIC)
             count = 0
             for rows in self._part.read():
@@ -143,7 +143,7 @@ class CachedPartition:
         it.
         """
         try:
-            file = self._exchange.open(self.place)
+            file = self._exchange.open(self.file_name)
         except FileNotFoundError:
             return None
         except TemporaryError as error:
@@ -190,11 +190,11 @@ class CachedPartition:
 
     def _give_up(self) -> None:
         """Make the next attempt read the part from its source."""
-        self._exchange.put(self.place, b"")
+        self._exchange.put(self.file_name, b"")
 
     def _torn(self, why: str) -> TemporaryError:
         self._give_up()
-        what = f'the stored part "{self.place}" is damaged'
+        what = f'the stored part "{self.file_name}" is damaged'
         return TemporaryError(
             "backfill.torn", what, detail=why, hint="no action needed: it is read again"
         )
@@ -207,12 +207,12 @@ def rejected_of(part: SnapshotPart) -> Delta | None:
     return found if found is not None and len(found) else None
 
 
-def is_kept(part: SnapshotPart) -> bool:
+def is_cached(part: SnapshotPart) -> bool:
     """Return True if an earlier run has already read the part."""
-    return isinstance(part, CachedPartition) and part.is_kept
+    return isinstance(part, CachedPartition) and part.is_cached
 
 
-def place_of(generation: int, relation: str, part: str) -> str:
+def file_name_of(generation: int, relation: str, part: str) -> str:
     """Return the file name of a part, as read in a backfill's n-th snapshot."""
     digest = hashlib.sha256(f"{relation}\n{part}".encode()).hexdigest()
     return f"{FOLDER}/{generation}/{digest[:40]}"

@@ -20,8 +20,8 @@ from dataflow.errors import SourceError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}")
 # Shorter secrets would match in any text, and the gaps would reveal them.
-LEAST_KNOWN = 6
-_BEFORE, _BEHIND = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
+LEAST_CHARACTERS = 6
+_BEFORE, _AFTER = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def refuse_plain(option: str, text: str) -> str:
 
 def remember(secret: str) -> None:
     """Register a secret that this process uses, so that `hide` removes it from any text."""
-    if len(secret) >= LEAST_KNOWN:
+    if len(secret) >= LEAST_CHARACTERS:
         _known.add(secret)
 
 
@@ -115,9 +115,9 @@ def without(text: str, secret: str) -> str:
     >>> without("password=a: a user has failed", "a"), without("xhunter2y", "hunter2")
     ('password=***: a user has failed', 'x***y')
     """
-    if len(secret) >= LEAST_KNOWN:
+    if len(secret) >= LEAST_CHARACTERS:
         return text.replace(secret, "***")
-    return re.sub(_BEFORE + re.escape(secret) + _BEHIND, "***", text) if secret else text
+    return re.sub(_BEFORE + re.escape(secret) + _AFTER, "***", text) if secret else text
 
 
 def hide(text: str) -> str:

@@ -128,8 +128,8 @@ def errors_without(errors: Delta | None, views: Collection[RelationName]) -> Del
     if errors is None or not views:
         return errors
     gone = {f"{view.schema}.{view.name}" for view in views}
-    kept = np.array([title not in gone for title in errors.columns[0].texts()], np.bool_)
-    return errors.filter(kept) if kept.any() else None
+    is_other = np.array([title not in gone for title in errors.columns[0].texts()], np.bool_)
+    return errors.filter(is_other) if is_other.any() else None
 
 
 @dataclass
@@ -161,7 +161,7 @@ class SinkEpoch:
     tokens: Mapping[RelationName, str] = field(default_factory=dict)
 
     @property
-    def is_turn(self) -> bool:
+    def is_non_idempotent(self) -> bool:
         """Return True if the epoch changes more than rows, so that it must not be applied twice."""
         return bool(self.swaps or self.changes or self.refusals) or self.returns is not None
 
@@ -169,8 +169,8 @@ class SinkEpoch:
         """Yield all deltas and error rows, in parts of bounded size."""
         yield SinkPart(self.deltas, self.errors)
         for part in self.later or ():
-            kept = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
-            yield SinkPart(kept, errors_without(part.errors, self.left_out))
+            is_other = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
+            yield SinkPart(is_other, errors_without(part.errors, self.left_out))
 
     def row_counts(self) -> dict[SinkTable, int]:
         """Return how many rows of each view change."""
@@ -182,8 +182,8 @@ class SinkEpoch:
 
     def nbytes(self) -> int:
         """Return about how many bytes the deltas in memory take."""
-        held = sum(delta.nbytes() for _, delta in self.deltas)
-        return held + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
+        total = sum(delta.nbytes() for _, delta in self.deltas)
+        return total + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
 
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
         """Return the same epoch without these views."""
@@ -192,8 +192,8 @@ class SinkEpoch:
         swaps = tuple(t for t in self.swaps if t.relation not in views)
         changes = tuple(c for c in self.changes if c.table.relation not in views)
         left_out = self.left_out.union(views)
-        told = {"swaps": swaps, "changes": changes, "left_out": left_out}
-        return replace(self, deltas=deltas, errors=errors, **told)
+        parts_left = {"swaps": swaps, "changes": changes, "left_out": left_out}
+        return replace(self, deltas=deltas, errors=errors, **parts_left)
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """Return the same epoch without the view that error.relation names, reported as failed."""

@@ -187,10 +187,10 @@ def illegal_transition(
     title: str, state: str, events: Sequence[ViewEvent], reason: str
 ) -> InvariantError:
     """Return the refusal of events for a view in a state."""
-    told = ", ".join(events)
+    listed = ", ".join(events)
     return InvariantError(
         "view.illegal_transition",
-        f'view "{title}" is {state}, where "{told}" is illegal',
+        f'view "{title}" is {state}, where "{listed}" is illegal',
         detail=reason,
         hint="report it; rebuild the view",
     )

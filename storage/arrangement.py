@@ -21,9 +21,9 @@ from storage.store import ArrangementSpec, SumsSpec
 
 # After this many rows in memory, beyond this many bytes, check for space for the results: the rows'
 # own bytes, and a few times as much.
-_LOOK_ROWS = 1 << 17
-_LOOK_BYTES = 16 << 20
-_TIMES_HELD = 3
+_CHECK_ROWS = 1 << 17
+_CHECK_BYTES = 16 << 20
+_COPIES = 3
 
 
 def _find(
@@ -86,16 +86,16 @@ class RocksArrangement:
         self, keys: Sequence[Column], most_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
         """Yield the rows of `lookup`, about most_rows at a time; see the contract."""
-        held_bytes = 0
-        few_rows = min(most_rows, _LOOK_ROWS)
+        buffered_bytes = 0
+        few_rows = min(most_rows, _CHECK_ROWS)
         for index, columns, totals in _find(self.runs, keys, self.spec.key, few_rows):
             rows = Delta(columns, totals[:, 0])
             yield index, rows
-            if most_rows > _LOOK_ROWS:
+            if most_rows > _CHECK_ROWS:
                 # A caller that takes so many rows holds all earlier ones.
-                held_bytes += rows.nbytes()
-                if held_bytes > _LOOK_BYTES:
-                    self._require_space(_TIMES_HELD * held_bytes)
+                buffered_bytes += rows.nbytes()
+                if buffered_bytes > _CHECK_BYTES:
+                    self._require_space(_COPIES * buffered_bytes)
 
     def scan(self) -> Iterator[Delta]:
         """Yield all rows, each once, in chunks of some 30,000; see the contract."""

@@ -61,9 +61,9 @@ class _Part:
             order = np.argsort(hashes)
             self._sorted[key] = order, hashes[order]
         order, hashes = self._sorted[key]
-        wanted = hash_columns(keys, n)
-        start = np.searchsorted(hashes, wanted, "left")
-        count = np.searchsorted(hashes, wanted, "right") - start
+        requested = hash_columns(keys, n)
+        start = np.searchsorted(hashes, requested, "left")
+        count = np.searchsorted(hashes, requested, "right") - start
         index = np.repeat(np.arange(n), count)
         before = np.cumsum(count) - count
         rows = order[np.arange(len(index)) + np.repeat(start - before, count)]
@@ -303,7 +303,7 @@ class MemoryStore:
             else:
                 raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
 
-    def kept(self) -> list[MemoryArrangement | MemorySums]:
+    def contents(self) -> list[MemoryArrangement | MemorySums]:
         """Return all arrangements, then all sums, each in order of creation."""
         return [*self._arrangements.values(), *self._sums.values()]
 
@@ -312,7 +312,7 @@ class MemoryStore:
         from storage.bulk import BulkWriter
 
         files = []
-        for number, kept in enumerate(self.kept()):
+        for number, kept in enumerate(self.contents()):
             writer = BulkWriter(kept.spec, 0, 1, str(folder / f"rows-{number:04d}.sst"))
             if isinstance(kept, MemoryArrangement):
                 for rows in kept.scan():

@@ -74,12 +74,12 @@ class PageCache:
     def take_filters(self, run: Run, groups: Sequence[bytes | None]) -> None:
         """Cache the stored filters of a run if there is space for them."""
         size_bytes = sum(len(group or b"") for group in groups)
-        if self.has_room_for_filters(size_bytes):
+        if self.has_space_for_filters(size_bytes):
             run.take_filters(groups)
             self.filter_bytes += size_bytes
             self.used_bytes += size_bytes
 
-    def has_room_for_filters(self, size_bytes: int) -> bool:
+    def has_space_for_filters(self, size_bytes: int) -> bool:
         """Return True if so many bytes more of filters would be cached."""
         return self.filter_bytes + size_bytes <= FILTER_SHARE * self.budget_bytes
 
@@ -108,8 +108,8 @@ class PageCache:
         before = self.used_bytes
         if excess_bytes > 0:
             least = max(_LEAST_SHARE * self._whole_bytes, self.filter_bytes)
-            wanted = min(self.budget_bytes, before) - excess_bytes
-            self.budget_bytes = min(self.budget_bytes, max(wanted, int(least)))
+            target_bytes = min(self.budget_bytes, before) - excess_bytes
+            self.budget_bytes = min(self.budget_bytes, max(target_bytes, int(least)))
             self.shrink()
         elif self.budget_bytes < self._whole_bytes:
             self.budget_bytes = min(self.budget_bytes - excess_bytes // 8, self._whole_bytes)

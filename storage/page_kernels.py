@@ -85,7 +85,7 @@ def _insertion_sort(order, start, stop, records):
 
 
 @njit(nogil=True, cache=True)
-def settle(order, hashes, records, value_at):
+def resolve_order(order, hashes, records, value_at):
     """Finish an order by key hash: ties by row hashes, equal rows summed, zeros removed.
 
     order: int64[n], sorted by hashes uint64[n], changed in place. records: uint64[n, stride]; the

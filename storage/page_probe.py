@@ -161,12 +161,12 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
     width = totals.shape[1]
     capacity = hits.shape[0]
     block = i
-    known = i
+    searched = i
     while i < hashes.shape[0]:
-        if i == known:
+        if i == searched:
             block = i
-            known = min(i + BLOCK, hashes.shape[0])
-            search_block(hashes[block:known], starts, pages, memory, page_at, row_at)
+            searched = min(i + BLOCK, hashes.shape[0])
+            search_block(hashes[block:searched], starts, pages, memory, page_at, row_at)
         h = hashes[i]
         if i > 0 and h == hashes[i - 1]:
             count = k - before

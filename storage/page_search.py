@@ -23,7 +23,7 @@ _LAST_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _share(part, whole):
+def _ratio(part, whole):
     """Return part / whole as a float; halved first, since signed conversions are the fast ones."""
     return np.float64(np.int64(part >> np.uint64(1))) / (
         np.float64(np.int64(whole >> np.uint64(1))) + 1.0
@@ -70,7 +70,7 @@ def _page_of(first, start, stop, h):
     low = start
     high = stop
     if stop - start > 32:
-        guess = start + np.int64(_share(h, _LAST_HASH) * (stop - start))
+        guess = start + np.int64(_ratio(h, _LAST_HASH) * (stop - start))
         guess = min(guess, stop - 1)
         step = 4
         if first[guess] < h:
@@ -98,7 +98,7 @@ def _page_of(first, start, stop, h):
 def _guess_row(address, h, begin, end):
     """Return where h should be in a page with hashes between begin and end; prefetch it."""
     rows = row_count(address)
-    guess = min(np.int64(_share(h - begin, end - begin) * rows), rows - 1)
+    guess = min(np.int64(_ratio(h - begin, end - begin) * rows), rows - 1)
     fetch_ahead(np.int64(address + 8 * (HEADER + guess)))  # pyright: ignore
     return guess
 

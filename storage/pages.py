@@ -166,7 +166,9 @@ def order_rows(layout: Layout, image: np.ndarray) -> Selection:
     """Return the rows of an unsorted image in order, equal ones summed, zeros removed."""
     hashes = layout.hashes_of(image)
     order = np.argsort(hashes)
-    rows, totals = page_kernels.settle(order, hashes, layout.records_of(image), layout.value_at)
+    rows, totals = page_kernels.resolve_order(
+        order, hashes, layout.records_of(image), layout.value_at
+    )
     return Selection(page_kernels.hits_of(address_of(image), rows), totals)
 
 

@@ -169,7 +169,7 @@ class RocksStore:
 
     def _remove_left_overs(self) -> None:
         """Remove pages whose run was never finished: a merge or a bulk load was interrupted."""
-        known = {identity_of(name) for name in self._specs}
+        identities = {identity_of(name) for name in self._specs}
         runs = set(stored_keys(self._db, RUN, RUN + b"\xff" * 16))
         cursor = self._db.iter()
         cursor.seek(PAGE)
@@ -178,7 +178,7 @@ class RocksStore:
             key = cursor.key()
             identity, run = int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:13], "big")
             start, stop = run_pages(identity, run)
-            if identity not in known or run_key(identity, run) not in runs:
+            if identity not in identities or run_key(identity, run) not in runs:
                 stale.append((start, stop))
             cursor.seek(stop)
         check_cursor(cursor)

@@ -76,8 +76,8 @@ class RunSearch:
             if 0 < done < len(rest) and rest[done] == rest[done - 1]:
                 # All requests for one key get its rows in the same part: old and new of a row.
                 done = int(np.searchsorted(rest, rest[done], "left"))
-                kept = int(np.searchsorted(hits[:, 0], done, "left"))
-                hits, totals = hits[:kept], totals[:kept]
+                complete = int(np.searchsorted(hits[:, 0], done, "left"))
+                hits, totals = hits[:complete], totals[:complete]
             if done:
                 yield at, Selection(hits, totals)
             else:

@@ -76,7 +76,7 @@ class RunSet:
         self._flushing: Generator[int] | None = None
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
-        self._settled: tuple[list[int], int] = [], 0
+        self._last_checked: tuple[list[int], int] = [], 0
         self._negative: NegativeWeightError | None = None
         page_rows = self._tuning.page_rows
         self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
@@ -127,10 +127,10 @@ class RunSet:
         """
         total = self.memory_bytes
         for run in self._table.runs:
-            held = np.flatnonzero(run.addresses)[:_SAMPLED_PAGES].tolist()
-            if held:
-                sample = sum(len(run.buffers[page] or b"") for page in held)
-                total += sample * len(run.numbers) // len(held)
+            pages = np.flatnonzero(run.addresses)[:_SAMPLED_PAGES].tolist()
+            if pages:
+                sample = sum(len(run.buffers[page] or b"") for page in pages)
+                total += sample * len(run.numbers) // len(pages)
             else:
                 total += self.layout.row_bytes * run.rows
         return total
@@ -196,10 +196,10 @@ class RunSet:
     def _flush_with(self, selection: Selection | None) -> None:
         """Write all memory runs and a large selection as one run on disk, and empty the log."""
         self._finish_flush()
-        held = self._memory
-        if selection is None or held:
-            held = held if selection is None else [*held, seal_whole(self.layout, selection)]
-            selection = merged(self.layout, [[page.address] for page in held], EVERYTHING)
+        pages = self._memory
+        if selection is None or pages:
+            pages = pages if selection is None else [*pages, seal_whole(self.layout, selection)]
+            selection = merged(self.layout, [[page.address] for page in pages], EVERYTHING)
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
             self._note(selection)
@@ -261,7 +261,7 @@ class RunSet:
 
     def _read_filters(self, run: Run) -> None:
         """Cache the filters of a stored run, as far as there is space for them."""
-        if self._cache.has_room_for_filters(run.rows // 8):
+        if self._cache.has_space_for_filters(run.rows // 8):
             self._cache.take_filters(run, self._writes.read(run.group_keys(self.identity)))
 
     def ingest(self, run: Run) -> None:
@@ -324,8 +324,8 @@ class RunSet:
     def _next_merge(self) -> Generator[int] | None:
         fan = self._tuning.fan * self._cache.growth(self._tuning.fan_growth)
         standing = [run.rows for run in self._table.runs], fan
-        chosen = None if standing == self._settled else choose_merge(*standing)
-        self._settled = standing
+        chosen = None if standing == self._last_checked else choose_merge(*standing)
+        self._last_checked = standing
         return self._merge_steps(*chosen) if chosen else None
 
     def work_for_reads(self) -> None:

@@ -26,7 +26,7 @@ FILE = "seal"
 _SLOT_BYTES = 512
 _RECORD = struct.Struct("<8sQQQQ")
 _MAGIC = b"tmseal01"
-LOOK_S = 0.5
+OBSERVE_S = 0.5
 
 
 def mark_key(number: int) -> bytes:
@@ -35,7 +35,7 @@ def mark_key(number: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Observation:
     """The folder at one moment: the manifest in use and its size, the write logs.
 
     commits: how many there were.
@@ -51,7 +51,7 @@ class Seal:
     """The seal of the database in `folder`. commits: the number of the newest commit.
 
     Life: `check_files` before the database is opened, `check_commits` after; then `mark` in every
-    commit's batch, and `look` after a synced one.
+    commit's batch, and `observe` after a synced one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,8 +60,8 @@ class Seal:
         self._turn, self._sealed, self._manifest = self._read()
         self.commits = 0
         self._removable = 0
-        self._looked_at = 0.0
-        self._looks: list[_Look] = []
+        self._observed_at = 0.0
+        self._observed: list[_Observation] = []
 
     # --- when a state is opened ------------------------------------------------------------------
 
@@ -113,43 +113,45 @@ class Seal:
         self.commits += 1
         batch.put(mark_key(self.commits), b"")
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Seal what was just synced to disk; call it now and then, as others sync often.
 
         StorageError state.corrupt, state.io, state.disk_full.
         """
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._observed_at < OBSERVE_S:
             return
-        self._looked_at = now
+        self._observed_at = now
         try:
-            self._look()
+            self._observe()
         except OSError as error:
             raise named(error, "cannot seal the state") from error
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         manifest = self._manifest_now()
         if manifest is None:
             raise corrupt(f'"{self._folder}": CURRENT or the manifest that it names is missing')
-        self._looks.append(_Look(*manifest, self._logs(), self.commits))
-        if len(self._looks) < 2:
+        self._observed.append(_Observation(*manifest, self._logs(), self.commits))
+        if len(self._observed) < 2:
             return
         # The manifest at an earlier call: what was added since may not be durable.
-        before = self._looks[-2]
+        before = self._observed[-2]
         self._write(before)
         self._forget(before)
 
-    def _forget(self, sealed: _Look) -> None:
+    def _forget(self, sealed: _Observation) -> None:
         """Remove markers whose commits are in tables that the sealed manifest covers."""
-        in_tables = [k for k in self._looks if k.logs and max(k.logs) < min(sealed.logs, default=0)]
+        in_tables = [
+            k for k in self._observed if k.logs and max(k.logs) < min(sealed.logs, default=0)
+        ]
         if in_tables:
             os.fdatasync(self._file)
             self._removable = in_tables[-1].commits
-            self._looks = self._looks[self._looks.index(in_tables[-1]) + 1 :]
-        elif len(self._looks) > 3:
+            self._observed = self._observed[self._observed.index(in_tables[-1]) + 1 :]
+        elif len(self._observed) > 3:
             # Of observations of the same logs the newest says most; the first two may still be
             # needed.
-            del self._looks[-3]
+            del self._observed[-3]
 
     def close(self) -> None:
         """Stop sealing."""
@@ -170,11 +172,11 @@ class Seal:
         names = (name[:-4] for name in os.listdir(self._folder) if name.endswith(".log"))
         return frozenset(int(name) for name in names if name.isdigit())
 
-    def _write(self, look: _Look) -> None:
+    def _write(self, observe: _Observation) -> None:
         if self._file < 0:
             self._file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o600)
         self._turn += 1
-        facts = (self._turn, self.commits, look.manifest, look.manifest_bytes)
+        facts = (self._turn, self.commits, observe.manifest, observe.manifest_bytes)
         record = _RECORD.pack(_MAGIC, *facts)
         content = record + xxhash.xxh3_64_digest(record)
         os.pwrite(self._file, content, self._turn % 2 * _SLOT_BYTES)

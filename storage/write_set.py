@@ -109,8 +109,8 @@ class WriteSet:
 
     def scan(self, start: bytes, stop: bytes) -> list[bytes]:
         """Return the keys in [start, stop) as the open epoch sees them, in order."""
-        kept = [key for key in stored_keys(self._db, start, stop) if not self.removes(key)]
-        keys = set(kept)
+        stored_now = [key for key in stored_keys(self._db, start, stop) if not self.removes(key)]
+        keys = set(stored_now)
         for key, value in self._puts.items():
             if start <= key < stop:
                 keys.discard(key) if value is None else keys.add(key)
@@ -133,7 +133,7 @@ class WriteSet:
             self._ranges.clear()
             self._ahead, self._waiting_bytes = [], 0
             if sync:
-                self._seal.look()
+                self._seal.observe()
         elif sync:
             self.sync()
 
@@ -143,7 +143,7 @@ class WriteSet:
             self._db.flush_wal(True)
         except Exception as error:
             raise named(error, "cannot sync the state to disk") from error
-        self._seal.look()
+        self._seal.observe()
 
 
 def stored(db: Rdict, key: bytes) -> bytes | None:

@@ -65,9 +65,9 @@ def bytes_column(array: pa.Array) -> Column:
     filled = pc.fill_null(array.cast(pa.large_binary()), b"")
     _, offsets, values = filled.buffers()
     ends = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    held = np.empty(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
+    content = np.empty(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
     first = int(ends[0])
-    return Column(ends - first, valid, held[first : int(ends[-1])])
+    return Column(ends - first, valid, content[first : int(ends[-1])])
 
 
 def _texts(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:

@@ -61,7 +61,7 @@ class BucketFolder:
         self._options = options
         self._store: S3Store | None = None
 
-    def look(self) -> list[FileStat]:
+    def list_files(self) -> list[FileStat]:
         """List all objects of the pattern."""
         root = self.pattern.root
         found = []
@@ -160,16 +160,16 @@ def _open_store(bucket: str, options: BucketOptions) -> S3Store:
     host = options.endpoint or f"https://s3.{options.region}.amazonaws.com"
     netguard.check_url(host.replace("://", f"://{bucket}.") if options.is_virtual_host else host)
     netguard.check_certificate(options.ca_file)
-    known: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
-    if not known:
-        known["skip_signature"] = True
+    settings: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
+    if not settings:
+        settings["skip_signature"] = True
     if options.endpoint:
-        known["endpoint"] = options.endpoint
+        settings["endpoint"] = options.endpoint
     client: dict[str, Any] = {"allow_http": options.endpoint.startswith("http://"), **_TIMEOUTS}
     if options.ca_file:
         client["root_certificate"] = _certificate(options.ca_file)
-    known |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
-    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **known)
+    settings |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
+    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **settings)
 
 
 def _certificate(path: str) -> bytes:

@@ -34,7 +34,7 @@ _Proposal = dict[str, Any]
 def discover_columns(options: FileOptions) -> list[_Proposal]:
     """Return proposed columns for a relation that declares none. SourceError source.bad_sample."""
     folder = options.folder()
-    there = [stat for stat in folder.look() if not stat.fault]
+    there = [stat for stat in folder.list_files() if not stat.fault]
     found = sorted(there, key=lambda stat: (-stat.modified_us, stat.path))[:SAMPLE_FILES]
     columns: dict[str, _Proposal] = {}
     for stat in found:

@@ -27,7 +27,7 @@ class Folder(Protocol):
 
     pattern: Pattern
 
-    def look(self) -> list[FileStat]:
+    def list_files(self) -> list[FileStat]:
         """List all files of the pattern. TemporaryError: the location is unreachable."""
         ...
 
@@ -60,9 +60,9 @@ class LocalFolder:
     def __init__(self, pattern: Pattern, settle_s: float) -> None:
         self.pattern = pattern
         self._settle_s = settle_s
-        self._seen: dict[str, tuple[str, float]] = {}
+        self._last_listed: dict[str, tuple[str, float]] = {}
 
-    def look(self) -> list[FileStat]:
+    def list_files(self) -> list[FileStat]:
         """List all files of the pattern."""
         root = self.pattern.root or "/"
         netguard.check_path(root)
@@ -73,7 +73,9 @@ class LocalFolder:
             hint = "create it, or grant the service read access"
             raise TemporaryError("source.folder", what, detail=str(error), hint=hint) from error
         there = {stat.path for stat in found}
-        self._seen = {path: seen for path, seen in self._seen.items() if path in there}
+        self._last_listed = {
+            path: listed for path, listed in self._last_listed.items() if path in there
+        }
         return found
 
     def open(self, stat: FileStat) -> IO[bytes]:
@@ -136,17 +138,17 @@ class LocalFolder:
         modified_us = found.st_mtime_ns // 1000 - EPOCH_2000_US
         if not is_utf8_name(path):
             path, fault = shown_path(path), "its name is not UTF-8; rename it"
-        settled = self._settled(found, path)
-        return FileStat(path, found.st_size, modified_us, version, settled, fault)
+        is_resolved = self._is_resolved(found, path)
+        return FileStat(path, found.st_size, modified_us, version, is_resolved, fault)
 
-    def _settled(self, found: os.stat_result, path: str) -> bool:
+    def _is_resolved(self, found: os.stat_result, path: str) -> bool:
         version, now = _version(found), time.monotonic()
         # Programs cannot set the change time back, unlike the modification time.
         age_s = clock.age_s(max(found.st_ctime_ns, found.st_mtime_ns) / 1e9)
-        known, since = self._seen.get(path, ("", now))
-        if known != version:
+        last_version, since = self._last_listed.get(path, ("", now))
+        if last_version != version:
             since = now
-            self._seen[path] = (version, now)
+            self._last_listed[path] = (version, now)
         return age_s >= self._settle_s or now - since >= self._settle_s
 
 

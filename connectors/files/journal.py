@@ -24,9 +24,9 @@ class FileStat:
     """One file as a listing shows it.
 
     path: relative to the pattern's root. version: changes with the content (size, time and inode,
-    or an object's tag). modified_us: microseconds since 2000, UTC. is_settled: False while the file
-    may still be written. fault: why the file cannot be opened at all; then the path is only for
-    people.
+    or an object's tag). modified_us: microseconds since 2000, UTC. is_resolved: False while the
+    file may still be written. fault: why the file cannot be opened at all; then the path is only
+    for people.
     """
 
     path: str
@@ -75,8 +75,8 @@ def decode_note(note: bytes) -> FileNote:
     form, *values = orjson.loads(note)
     if form != _FORM:
         raise InvariantError("source.notes", f"a file's note has form {form}")
-    *known, splits, broken = values
-    return FileNote(*known, splits=tuple((at, number) for at, number in splits), broken=broken)
+    *rest, splits, broken = values
+    return FileNote(*rest, splits=tuple((at, number) for at, number in splits), broken=broken)
 
 
 def owner_of(key: str) -> tuple[str, str, str]:
@@ -130,7 +130,7 @@ class Journal:
 
         A file is emitted if it is stable and new, of another version, or incomplete.
         """
-        told, there = [], set()
+        to_emit, there = [], set()
         for stat in listing:
             there.add(stat.path)
             note = self.files.get(stat.path)
@@ -139,9 +139,9 @@ class Journal:
             else:
                 is_reported = stat.is_resolved
             if is_reported:
-                told.append(stat)
-        told.sort(key=lambda stat: (stat.modified_us, stat.path))
-        return told, sorted(self.files.keys() - there)
+                to_emit.append(stat)
+        to_emit.sort(key=lambda stat: (stat.modified_us, stat.path))
+        return to_emit, sorted(self.files.keys() - there)
 
     def _key(self, path: str) -> str:
         return f"{quote(self.relation, safe='')}/{self.pin}/{path}"

@@ -121,9 +121,9 @@ def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
     return found
 
 
-def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
+def _relation(name: str, supplied: Mapping[str, Any]) -> FileOptions:
     values = {known: default for known, (_, _, default) in _KNOWN.items()}
-    for option, value in given.items():
+    for option, value in supplied.items():
         values[option] = _checked(option, value)
     path = values["path"]
     if not path.startswith((_BUCKET, "/")):
@@ -131,9 +131,9 @@ def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
             "path", f'"{path}" is neither absolute nor in a bucket', "/dir/* or s3://b/*"
         )
     format = values["format"] or _format_of(path)
-    _check_together(format, values, given)
+    _check_together(format, values, supplied)
     dialect = {option: values[option] for option in ("quote", "escape", "null")}
-    dialect["delimiter"] = _delimiter(path, given, values)
+    dialect["delimiter"] = _delimiter(path, supplied, values)
     return FileOptions(
         name,
         path,
@@ -171,7 +171,7 @@ def _checked(option: str, value: Any) -> Any:
     return value
 
 
-def _check_together(format: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _check_together(format: str, values: Mapping[str, Any], supplied: Mapping[str, Any]) -> None:
     if format == XML and not values["row_tag"]:
         raise _refusal(
             "row_tag", "XML needs the name of the element that is a row", "row_tag: item"
@@ -184,7 +184,7 @@ def _check_together(format: str, values: Mapping[str, Any], given: Mapping[str, 
         raise _refusal(
             "secret_key", "access_key and secret_key require each other", "give both or none"
         )
-    misplaced = [name for name in _CSV_ONLY if name in given] if format != CSV else []
+    misplaced = [name for name in _CSV_ONLY if name in supplied] if format != CSV else []
     if misplaced:
         raise _refusal(misplaced[0], f"it does not apply to {format}", "remove it")
     if not values["header"] and any("path" in c for c in values["columns"] or ()):
@@ -204,19 +204,19 @@ def _format_of(path: str) -> str:
     return format
 
 
-def _delimiter(path: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    if "delimiter" not in given and ".tsv" in PurePosixPath(path).suffixes:
+def _delimiter(path: str, supplied: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    if "delimiter" not in supplied and ".tsv" in PurePosixPath(path).suffixes:
         return "\t"
     return values["delimiter"]
 
 
-def _encoding(format: str, given: str) -> str:
-    if not given:
+def _encoding(format: str, supplied: str) -> str:
+    if not supplied:
         return "" if format in (XML, PARQUET) else UTF8
-    found = canonical_encoding(given)
+    found = canonical_encoding(supplied)
     if found is None:
         hint = "utf-8, utf-16, latin-1, windows-1252, shift_jis and others, see docs/FILES.md"
-        raise _refusal("encoding", f'"{given}" is not the name of an encoding', hint)
+        raise _refusal("encoding", f'"{supplied}" is not the name of an encoding', hint)
     if format == PARQUET:
         raise _refusal("encoding", "it does not apply to parquet", "remove it")
     return found

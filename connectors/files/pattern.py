@@ -132,20 +132,20 @@ def one_name(glob: str) -> str:
     """Return the regular expression of a glob of one component, without its end."""
     out, at = [], 0
     while at < len(glob):
-        letter = glob[at]
+        character = glob[at]
         at += 1
-        if letter == "*":
+        if character == "*":
             out.append("[^/]*")
-        elif letter == "?":
+        elif character == "?":
             out.append("[^/]")
-        elif letter == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
+        elif character == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
             inside = glob[at:end]
             negated = inside.startswith(("!", "^"))
             body = re.sub(r"([\\\[\]&~|^])", r"\\\1", inside[1:] if negated else inside)
             out.append(f"(?!/)[{'^' if negated else ''}{body}]")
             at = end + 1
         else:
-            out.append(re.escape(letter))
+            out.append(re.escape(character))
     return "".join(out)
 
 

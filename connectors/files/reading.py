@@ -172,8 +172,8 @@ class FileReader:
             try:
                 yield ByteStream(file, options.compression, options.encoding)
             except OF_CONTENT as error:
-                told = f"it cannot be read: {type(error).__name__}: {error}"
-                raise UnreadableFile(told[:200]) from error
+                reason = f"it cannot be read: {type(error).__name__}: {error}"
+                raise UnreadableFile(reason[:200]) from error
 
     def _columns(self, stat: FileStat) -> tuple[list[DeclaredColumn], dict[str, Column]]:
         """Return (columns in the file, columns that its folders name: one value each)."""

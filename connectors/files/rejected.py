@@ -35,8 +35,10 @@ def rejected_rows(shape: Shape, stat: FileStat, bad: Iterable[BadRow]) -> list[R
             raise SourceError(code, what, detail=detail, hint=hint, relation=shape.name)
         version = stat.version.encode()
         if shape.options.on_error != SKIP:
-            told = rejected_row(shape.name, place, row.code, row.reason, key=version, value=row.raw)
-            found.append(told)
+            row_found = rejected_row(
+                shape.name, place, row.code, row.reason, key=version, value=row.raw
+            )
+            found.append(row_found)
     return found
 
 

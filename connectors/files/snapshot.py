@@ -45,7 +45,7 @@ class FilesPart:
     name: str
     shape: Shape
     columns: tuple[int, ...]
-    shares: tuple[FileChunk, ...]
+    chunks: tuple[FileChunk, ...]
     _bad: list[RejectedRow] = field(default_factory=list)
 
     def read(self) -> Iterator[Delta]:
@@ -53,23 +53,23 @@ class FilesPart:
         self._bad = []
         folder = self.shape.options.folder()
         reader = FileReader(self.shape, folder)
-        for share in self.shares:
-            if self.shape.options.on_removed != KEEP or _is_there(folder, share):
-                yield from self._read_share(reader, share)
+        for chunk in self.chunks:
+            if self.shape.options.on_removed != KEEP or _is_there(folder, chunk):
+                yield from self._read_chunk(reader, chunk)
 
     def rejected(self) -> Delta:
         """Return the records that `read` rejected."""
         return rejected_delta(self._bad)
 
-    def _read_share(self, reader: FileReader, share: FileChunk) -> Iterator[Delta]:
-        note, stat = share.note, share.note.stat(share.path)
-        if share.last:
-            for rows in reader.read(stat, share.stretch, share.stretch.after, share.last):
+    def _read_chunk(self, reader: FileReader, chunk: FileChunk) -> Iterator[Delta]:
+        note, stat = chunk.note, chunk.note.stat(chunk.path)
+        if chunk.last:
+            for rows in reader.read(stat, chunk.stretch, chunk.stretch.after, chunk.last):
                 self._bad += rejected_rows(self.shape, stat, rows.bad)
                 if len(rows.numbers):
                     columns = [rows.columns[i] for i in self.columns]
                     yield Delta(columns, np.ones(len(rows.numbers), np.int64))
-        if note.broken and share.last == note.reach:
+        if note.broken and chunk.last == note.reach:
             self._bad += rejected_rows(self.shape, stat, [broken_file(note.broken)])
 
 
@@ -96,12 +96,12 @@ class FilesSnapshot:
         """
         name = relation.name.name
         shape = self._shapes[name]
-        wanted = [shape.field_index(relation.fields[i].name) for i in columns]
+        selected = [shape.field_index(relation.fields[i].name) for i in columns]
         parts = []
-        for shares in _cut(self._journals[name], count):
-            told = repr([(s.path, s.note.version, s.stretch, s.last) for s in shares])
-            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-            parts.append(FilesPart(f"{name}-{digest}", shape, tuple(wanted), tuple(shares)))
+        for chunks in _cut(self._journals[name], count):
+            content = repr([(s.path, s.note.version, s.stretch, s.last) for s in chunks])
+            digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+            parts.append(FilesPart(f"{name}-{digest}", shape, tuple(selected), tuple(chunks)))
         return parts
 
     def close(self) -> None:
@@ -111,32 +111,32 @@ class FilesSnapshot:
 def _cut(journal: Journal, count: int) -> Iterator[list[FileChunk]]:
     files = sorted(journal.files.items())
     size = sum(note.size for _, note in files) // max(count, 1)
-    most, shares, held = max(size, LEAST_PART_BYTES), [], 0
+    most, chunks, size_so_far = max(size, LEAST_PART_BYTES), [], 0
     for path, note in files:
-        for share, share_bytes in _shares(path, note):
-            shares.append(share)
-            held += share_bytes
-            if held >= most:
-                yield shares
-                shares, held = [], 0
-    if shares:
-        yield shares
+        for chunk, chunk_bytes in _chunks(path, note):
+            chunks.append(chunk)
+            size_so_far += chunk_bytes
+            if size_so_far >= most:
+                yield chunks
+                chunks, size_so_far = [], 0
+    if chunks:
+        yield chunks
 
 
-def _shares(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
+def _chunks(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
     """Yield stretches of a file with their size in bytes; none for a file without rows."""
     starts = [(0, 0), *note.splits]
     ends: list[tuple[int | None, int]] = [*note.splits, (None, note.reach)]
     for (offset, after), (stop, last) in zip(starts, ends, strict=True):
         if after < note.reach or (note.broken and not after):
-            share = FileChunk(path, note, Stretch(offset, after, stop), min(last, note.reach))
-            yield share, note.size // len(starts)
+            chunk = FileChunk(path, note, Stretch(offset, after, stop), min(last, note.reach))
+            yield chunk, note.size // len(starts)
 
 
-def _is_there(folder: Folder, share: FileChunk) -> bool:
+def _is_there(folder: Folder, chunk: FileChunk) -> bool:
     """Return True if a file that may be gone can still be read."""
     try:
-        folder.open(share.note.stat(share.path)).close()
+        folder.open(chunk.note.stat(chunk.path)).close()
     except TemporaryError as error:
         if error.code == "source.file_changed":
             return False

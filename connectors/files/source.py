@@ -80,7 +80,7 @@ class FilesSource:
         for shape in self._shapes.values():
             folder = shape.options.folder()
             try:
-                found = folder.look()
+                found = folder.list_files()
                 _check_newest(shape, folder, found)
             except TemporaryError as error:
                 if error.code != "source.folder":
@@ -95,15 +95,15 @@ class FilesSource:
         """Return the position with the existing files, which are read once to number their rows."""
         shape = self._shapes[relation.name.name]
         folder = shape.options.folder()
-        found = folder.look()
+        found = folder.list_files()
         if not all(stat.is_resolved for stat in found):
             time.sleep(shape.options.settle_s)
-            found = folder.look()
+            found = folder.list_files()
         journal = Journal(relation.name.name, uuid.uuid4().hex[:12])
-        settled = [stat for stat in found if stat.is_resolved]
+        stable = [stat for stat in found if stat.is_resolved]
         with ThreadPoolExecutor(_MEASURING) as pool:
-            measures = pool.map(lambda stat: _measured(shape, folder, stat), settled)
-            for stat, measure in zip(settled, measures, strict=True):
+            measures = pool.map(lambda stat: _measured(shape, folder, stat), stable)
+            for stat, measure in zip(stable, measures, strict=True):
                 if measure is not None:
                     journal.files[stat.path] = _first_note(shape, stat, measure)
         return Pin(journal.place, journal.notes())
@@ -141,16 +141,16 @@ class FilesSource:
 
 def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
     """Check that the newest file has the declared columns and its first rows are valid."""
-    settled = [stat for stat in found if stat.is_resolved]
-    unnamed = [stat for stat in settled if stat.fault]
-    settled = [stat for stat in settled if not stat.fault]
+    stable = [stat for stat in found if stat.is_resolved]
+    unnamed = [stat for stat in stable if stat.fault]
+    stable = [stat for stat in stable if not stat.fault]
     if unnamed and shape.options.on_error == FAIL:
         what = f'file "{unnamed[0].path}" cannot be read: {unnamed[0].fault}'
         hint = 'rename it, or set on_error to "skip" or "dead_letter"'
         raise SourceError("source.file_name", what, hint=hint)
-    if not settled:
+    if not stable:
         return
-    newest = max(settled, key=lambda stat: (stat.modified_us, stat.path))
+    newest = max(stable, key=lambda stat: (stat.modified_us, stat.path))
     reader = FileReader(shape, folder)
     try:
         lacking = reader.lacking(newest)

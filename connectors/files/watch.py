@@ -78,20 +78,20 @@ class FolderWatch:
         self._reader = FileReader(shape, folder)
         self._desired = [shape.field_index(f.name) for f in relation.fields]
 
-    def look(self) -> Iterator[Piece]:
+    def poll(self) -> Iterator[Piece]:
         """List the folder and yield what has changed; `waiting` counts the files left.
 
         TemporaryError: the folder is unreachable. SourceError source.file_replaced,
         source.bad_record.
         """
-        told, gone = self._journal.compare(self._folder.look())
+        emitted, gone = self._journal.compare(self._folder.list_files())
         if self._shape.options.on_removed != RETRACT:
             gone = []
-        self.waiting = len(told) + len(gone)
+        self.waiting = len(emitted) + len(gone)
         for path in gone:
-            yield from self._tell_gone(path)
+            yield from self._emit_removed(path)
             self.waiting -= 1
-        for stat in told:
+        for stat in emitted:
             try:
                 yield from self._report(stat)
             except TemporaryError as error:
@@ -100,13 +100,13 @@ class FolderWatch:
                     raise
             self.waiting -= 1
 
-    def _tell_gone(self, path: str) -> Iterator[Piece]:
+    def _emit_removed(self, path: str) -> Iterator[Piece]:
         note = self._journal.files[path]
         # Without a version: any later file of this name counts as another file.
-        yield from self._take_back(path, replace(note, version="", is_done=False), 0)
+        yield from self._retract(path, replace(note, version="", is_done=False), 0)
         yield self._piece(path, None)
 
-    def _take_back(self, path: str, note: FileNote, keep: int) -> Iterator[Piece]:
+    def _retract(self, path: str, note: FileNote, keep: int) -> Iterator[Piece]:
         """Retract the rows after number `keep`, the last ones first."""
         reach = max(note.reach, note.old_reach)
         while reach > keep:
@@ -133,24 +133,24 @@ class FolderWatch:
             note = replace(note, broken=str(error))
             if not self._shape.options.is_append:
                 # An incomplete file has no rows.
-                yield from self._take_back(stat.path, note, 0)
+                yield from self._retract(stat.path, note, 0)
                 note = replace(note, reach=0, splits=())
             yield self._piece(stat.path, _finished(note), None, bad)
             return
-        yield from self._take_back(stat.path, note, note.reach)
+        yield from self._retract(stat.path, note, note.reach)
         yield self._piece(stat.path, _finished(note))
 
     def _rejected(self, stat: FileStat, bad: list[BadRow]) -> list[RejectedRow]:
-        told = rejected_rows(self._shape, stat, bad)
-        self.skipped += len(bad) - len(told)
-        return told
+        emitted = rejected_rows(self._shape, stat, bad)
+        self.skipped += len(bad) - len(emitted)
+        return emitted
 
     def _begun(self, stat: FileStat) -> FileNote:
         """Return the note of a file that starts to be emitted."""
-        known = self._journal.files.get(stat.path)
-        if known is not None and known.version == stat.version:
-            return known
-        if known is not None and self._shape.options.is_append:
+        previous = self._journal.files.get(stat.path)
+        if previous is not None and previous.version == stat.version:
+            return previous
+        if previous is not None and self._shape.options.is_append:
             what = f'file "{stat.path}" of relation "{self._shape.name}" was replaced'
             raise SourceError(
                 "source.file_replaced",
@@ -159,7 +159,7 @@ class FolderWatch:
                 hint="give new files new names, or declare the relation without append_only",
                 relation=self._shape.name,
             )
-        old_reach = 0 if known is None else max(known.reach, known.old_reach)
+        old_reach = 0 if previous is None else max(previous.reach, previous.old_reach)
         event = self._journal.event
         return FileNote(stat.version, stat.size, stat.modified_us, event, old_reach=old_reach)
 
@@ -184,14 +184,14 @@ class FolderWatch:
             kinds = np.full(n, Changes.INSERT, np.uint8)
             return Changes(self._relation, kinds, columns) if n else None
         kinds = np.full(n, Changes.UPSERT, np.uint8)
-        told = Changes(self._relation, kinds, columns) if n else None
+        emitted = Changes(self._relation, kinds, columns) if n else None
         # Numbers that had a row in the version before and have none now.
         last = min(rows.reach, note.old_reach)
         absent = np.setdiff1d(np.arange(note.reach + 1, last + 1), rows.numbers)
         if not len(absent):
-            return told
+            return emitted
         removed = self._removed(path, absent)
-        return removed if told is None else joined([told, removed])
+        return removed if emitted is None else joined([emitted, removed])
 
     def _removed(self, path: str, numbers: np.ndarray) -> Changes:
         n = len(numbers)

@@ -73,13 +73,13 @@ class _Rows:
             self.text_size = 0
             return
         outer = self._open[-1][2]
-        known = outer.get(name)
-        if known is None:
+        earlier = outer.get(name)
+        if earlier is None:
             outer[name] = value
-        elif isinstance(known, list):
-            known.append(value)
+        elif isinstance(earlier, list):
+            earlier.append(value)
         else:
-            outer[name] = [known, value]
+            outer[name] = [earlier, value]
 
     def doctype(self, *_: Any) -> None:
         """A document type definition."""

@@ -102,14 +102,16 @@ class AvroDecoder:
         bodies: Sequence[bytes],
         fields: Fields,
     ) -> tuple[AvroSchema, list[int], list[Any]]:
-        wanted = None if reader is None or reader is writer else reader.decoder
+        target = None if reader is None or reader is writer else reader.decoder
         rows, values = [], []
         for number, body in zip(numbers, bodies, strict=True):
             stream = BytesIO(body)
             try:
-                value = schemaless_reader(stream, writer.decoder, wanted)
+                value = schemaless_reader(stream, writer.decoder, target)
             except _UNREADABLE as error:
-                fields.refuse(number, malformed(f"does not match its Avro schema: {_told(error)}"))
+                fields.refuse(
+                    number, malformed(f"does not match its Avro schema: {_shown_error(error)}")
+                )
                 continue
             if stream.tell() != len(body):
                 fields.refuse(number, malformed("bytes after the Avro record"))
@@ -147,5 +149,5 @@ class AvroReader:
         return fields
 
 
-def _told(error: BaseException) -> str:
+def _shown_error(error: BaseException) -> str:
     return f"{type(error).__name__} {error}".strip()[:120]

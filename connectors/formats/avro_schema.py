@@ -87,9 +87,9 @@ class AvroSchema:
             for one in (references or {}).values():
                 parse_schema(json.loads(one), named_schemas=self._named)
             self.root: Any = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
-            known = {name: _bare(schema) for name, schema in self._named.items()}
+            schemas = {name: _bare(schema) for name, schema in self._named.items()}
             self.decoder: Any = parse_schema(
-                _bare(json.loads(text)), named_schemas=known, _force=True
+                _bare(json.loads(text)), named_schemas=schemas, _force=True
             )
         except _BAD_SCHEMA as error:
             raise SourceError(

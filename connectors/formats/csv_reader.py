@@ -40,9 +40,9 @@ class Dialect:
 
 def read_dialect(options: Mapping[str, Any]) -> Dialect:
     """Read the dialect options. SourceError format.option."""
-    given = {name: options[name] for name in ("delimiter", "quote", "escape", "null")
+    configured = {name: options[name] for name in ("delimiter", "quote", "escape", "null")
              if name in options}  # fmt: skip
-    for name, value in given.items():
+    for name, value in configured.items():
         is_fit = isinstance(value, str) and value not in ("\r", "\n")
         if is_fit and name != "null":
             is_fit = value.isascii() and len(value) == 1
@@ -54,7 +54,7 @@ def read_dialect(options: Mapping[str, Any]) -> Dialect:
                 detail=repr(value),
                 hint='for example "delimiter": ";"; "" turns quotes off',
             )
-    dialect = Dialect(**given)
+    dialect = Dialect(**configured)
     if dialect.delimiter in (dialect.quote, dialect.escape):
         raise SourceError("format.option", "delimiter of csv equals its quote or escape",
                           hint="choose different characters")  # fmt: skip
@@ -77,9 +77,9 @@ class CsvReader:
                     hint="use $.name with a name of the header",
                 )
         if header is None:
-            self._places, self._count = list(range(len(columns))), len(columns)
+            self._cells, self._count = list(range(len(columns))), len(columns)
         else:
-            self._places = [_place(column, header) for column in columns]
+            self._cells = [_index_of(column, header) for column in columns]
             self._count = len(header)
         self._null = np.frombuffer(self._dialect.null.encode(), np.uint8)
 
@@ -97,9 +97,9 @@ class CsvReader:
             fields.refuse(row, malformed(reason if found[row] > 0 else "unclosed quote"))
             kinds[:, row], ends[:, row], starts[:, row] = kernels.ABSENT, 0, 0
         texts = []
-        for place in self._places:
+        for cell in self._cells:
             offsets, raw, valid = kernels.copy_cells(
-                whole.data, starts[place], ends[place], kinds[place], quote, escape, self._null
+                whole.data, starts[cell], ends[cell], kinds[cell], quote, escape, self._null
             )
             texts.append(Column(offsets, None if valid.all() else valid, raw))
         read_columns(self._columns, texts, fields)
@@ -129,7 +129,7 @@ def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
     return [cell or "" for cell in Column(offsets, None, raw).texts()]
 
 
-def _place(column: DeclaredColumn, header: Sequence[str]) -> int:
+def _index_of(column: DeclaredColumn, header: Sequence[str]) -> int:
     name = column.path[0]
     if list(header).count(name) != 1:
         raise SourceError(

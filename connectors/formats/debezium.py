@@ -28,7 +28,7 @@ _ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", ""
 class DebeziumDecoded(Decoded):
     """Decoded records with the facts to drop repeated events and keep transactions whole.
 
-    orders: int64[rows, 4], as debezium_order.LastSeen takes them; truncated: those of the
+    orders: int64[rows, 4], as debezium_order.DedupState takes them; truncated: those of the
     truncations. transactions: the id of each row's transaction and its number in it, None if the
     connector adds no metadata.
     """
@@ -95,26 +95,26 @@ class DebeziumFormat:
         places = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
         fields = found.fields
-        wanted: list[int] = []
+        numbered: list[int] = []
         truncations: list[int] = []
         truncated: list[int] = []
         for number, op in enumerate(found.ops):
             if number in fields.bad or op in _SAYS_NOTHING:
                 continue
             if op in _ROWS or op == _REMOVES:
-                wanted.append(number)
+                numbered.append(number)
             elif op == _TRUNCATES:
                 truncations.append(places[number])
                 truncated.append(number)
             else:
                 fields.refuse(number, malformed(f"an envelope with the unknown op {op!r}"))
-        removes = np.array([found.ops[number] == _REMOVES for number in wanted], np.bool_)
-        rows = self._reader.read_rows(wanted, removes, fields)
-        self._refuse_nulls(rows, wanted, removes, fields)
-        good = [row for row, number in enumerate(wanted) if number not in fields.bad]
+        removes = np.array([found.ops[number] == _REMOVES for number in numbered], np.bool_)
+        rows = self._reader.read_rows(numbered, removes, fields)
+        self._refuse_nulls(rows, numbered, removes, fields)
+        good = [row for row, number in enumerate(numbered) if number not in fields.bad]
         index = np.array(good, np.int64)
-        numbers = [wanted[row] for row in good]
-        bad = [_told(places[number], fields.bad[number]) for number in sorted(fields.bad)]
+        numbers = [numbered[row] for row in good]
+        bad = [_bad_record(places[number], fields.bad[number]) for number in sorted(fields.bad)]
         return DebeziumDecoded(
             [column.take(index) for column in rows.columns],
             np.array([places[number] for number in numbers], np.int64),
@@ -163,17 +163,17 @@ class DebeziumFormat:
         return Envelopes(ops, orders, transactions, Fields([], bad))
 
     def _refuse_nulls(
-        self, rows: Rows, wanted: Sequence[int], removes: np.ndarray, fields: Fields
+        self, rows: Rows, numbered: Sequence[int], removes: np.ndarray, fields: Fields
     ) -> None:
         for at, (declared, column) in enumerate(zip(self._columns, rows.columns, strict=True)):
             if declared.field.is_nullable or column.valid is None:
                 continue
             nulls = ~column.valid & ~removes & ~rows.unchanged.get(at, np.zeros_like(removes))
             for row in np.flatnonzero(nulls).tolist():
-                fields.refuse(wanted[row], null_value(declared))
+                fields.refuse(numbered[row], null_value(declared))
 
 
-def _told(number: int, fault: Fault) -> BadRecord:
+def _bad_record(number: int, fault: Fault) -> BadRecord:
     return BadRecord(number, *fault)
 
 
@@ -203,12 +203,12 @@ def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]
     return -1, 0, 0, 0
 
 
-def transaction_of(told: Any) -> tuple[str, int] | None:
+def transaction_of(block: Any) -> tuple[str, int] | None:
     """Return (id, number) of an envelope's `transaction` block; None if there is none.
 
     >>> transaction_of({"id": "571:53195832", "total_order": 1, "data_collection_order": 1})
     ('571:53195832', 1)
     """
-    if not isinstance(told, dict) or not isinstance(told.get("total_order"), int):
+    if not isinstance(block, dict) or not isinstance(block.get("total_order"), int):
         return None
-    return str(told.get("id")), told["total_order"]
+    return str(block.get("id")), block["total_order"]

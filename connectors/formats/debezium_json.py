@@ -96,9 +96,9 @@ class DebeziumJson:
         ops[number] = op[1:-1].decode() if op.startswith(b'"') else op.decode()
         place = UNKNOWN
         if found["transaction"][number] is not None:
-            told = transaction_of(_small(found["transaction"][number]))
-            transactions[number] = told
-            place = told[1] if told else UNKNOWN
+            transaction = transaction_of(_small(found["transaction"][number]))
+            transactions[number] = transaction
+            place = transaction[1] if transaction else UNKNOWN
         if ops[number] != "r" and found["source"][number] is not None:
             source = _small(found["source"][number])
             if isinstance(source, dict):
@@ -174,8 +174,11 @@ class _RowReader:
         self._hexed: set[int] = set()
         adjusted = []
         for at, column in enumerate(columns):
-            kind, told = column.field.type.kind, known.get(column.path[0] if column.path else "")
-            named = NAMED_LEAVES.get(told.get("name") or "") if told else None
+            kind, declared = (
+                column.field.type.kind,
+                known.get(column.path[0] if column.path else ""),
+            )
+            named = NAMED_LEAVES.get(declared.get("name") or "") if declared else None
             if kind in _TIMES:
                 unit = named.unit if named else column.unit
                 if not unit and kind is TypeKind.DATE:
@@ -185,8 +188,10 @@ class _RowReader:
                 column = replace(column, encoding="hex" if is_hex else "base64")
                 if is_hex:
                     self._hexed.add(at)
-            elif kind in _NUMERICS and (told.get("name") == DECIMAL if told else is_precise):
-                scale = (told or {}).get("parameters", {}).get("scale")
+            elif kind in _NUMERICS and (
+                declared.get("name") == DECIMAL if declared else is_precise
+            ):
+                scale = (declared or {}).get("parameters", {}).get("scale")
                 self._scales[at] = int(scale) if scale is not None else _scale_of(column)
             if kind in (*_JSONS, *_NUMERICS) or at in self._hexed:
                 self._texts.add(at)

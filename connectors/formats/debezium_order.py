@@ -13,7 +13,7 @@ import numpy as np
 UNKNOWN = -1
 
 
-class LastSeen:
+class DedupState:
     """The order of each partition's newest event.
 
     An order is int64[4]: PostgreSQL's (end of the last commit, LSN, number in the transaction, 0),
@@ -31,16 +31,16 @@ class LastSeen:
         one does no harm to rows with a key, losing one would.
         """
         keep = np.ones(len(orders), np.bool_)
-        known = orders[:, 0] != UNKNOWN
-        if not known.any():
+        has_order = orders[:, 0] != UNKNOWN
+        if not has_order.any():
             return keep
         newest = self._newest.get(partition, (UNKNOWN,) * 4)
-        asked = np.concatenate([np.array([newest], np.int64), orders[known]])
-        values, ranks = np.unique(asked, axis=0, return_inverse=True)
+        orders_seen = np.concatenate([np.array([newest], np.int64), orders[has_order]])
+        values, ranks = np.unique(orders_seen, axis=0, return_inverse=True)
         ranks = ranks.ravel()
         before = np.maximum.accumulate(ranks)[:-1]
-        has_no_offset = asked[1:, 2] == UNKNOWN
-        keep[known] = (ranks[1:] > before) | ((ranks[1:] == before) & has_no_offset)
+        has_no_offset = orders_seen[1:, 2] == UNKNOWN
+        keep[has_order] = (ranks[1:] > before) | ((ranks[1:] == before) & has_no_offset)
         self._newest[partition] = tuple(values[-1].tolist())
         return keep
 

@@ -27,10 +27,10 @@ def read_part(
     if leaf is None:
         return Column.nulls(column.field.type.physical, len(found))
     answer, faults = column_of_values(column, leaf, found)
-    told = {
+    reasons = {
         rows[row]: f"{reason}: {shown(str(found[row]).encode())}" for row, reason in faults.items()
     }
-    fields.refuse_values(column.field.name, told)
+    fields.refuse_values(column.field.name, reasons)
     return answer
 
 

@@ -127,7 +127,7 @@ def _leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
 
 def _is_reported(key: str) -> bool:
     """Return True if a key can be declared: it is text that PostgreSQL can hold."""
-    return "\0" not in key and not any("\ud800" <= letter <= "\udfff" for letter in key)
+    return "\0" not in key and not any("\ud800" <= character <= "\udfff" for character in key)
 
 
 def _type_of_values(values: Sequence[Any]) -> str:

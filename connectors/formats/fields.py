@@ -101,13 +101,13 @@ def utf8_records(records: Sequence[bytes], fields: Fields) -> tuple[Sequence[byt
     joined = b"\n".join(records) + b"\n"
     if joined.isascii() or not utf8_fault(joined):
         return records, joined
-    kept = []
+    valid_records = []
     for row, record in enumerate(records):
         fault = utf8_fault(record)
         if fault:
             fields.refuse(row, malformed(fault))
-        kept.append(b"" if fault else record)
-    return kept, b"\n".join(kept) + b"\n"
+        valid_records.append(b"" if fault else record)
+    return valid_records, b"\n".join(valid_records) + b"\n"
 
 
 def utf8_fault(raw: bytes) -> str:

@@ -276,15 +276,15 @@ def _forget(row, node, nodes, kinds):
 
 
 @njit(nogil=True, cache=True)
-def gather(data, starts, ends, kinds, wanted):
+def gather(data, starts, ends, kinds, selected):
     """Return (offsets, bytes) of the values whose kind is wanted (bool[9]); others are empty."""
     n = kinds.shape[0]
     offsets = np.zeros(n + 1, np.int64)
     for i in range(n):
-        offsets[i + 1] = offsets[i] + (ends[i] - starts[i] if wanted[kinds[i]] else 0)
+        offsets[i + 1] = offsets[i] + (ends[i] - starts[i] if selected[kinds[i]] else 0)
     out = np.empty(offsets[n], np.uint8)
     for i in range(n):
-        if wanted[kinds[i]]:
+        if selected[kinds[i]]:
             start, at = starts[i], offsets[i]
             for j in range(offsets[i + 1] - at):
                 out[at + j] = data[start + j]

@@ -64,7 +64,7 @@ class JsonReader:
         self._key_ends = np.zeros(len(keys) + 1, np.int64)
         np.cumsum([len(key) for key in keys], out=self._key_ends[1:])
         self._keys = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
-        self._places = [paths[column.path] for column in columns]
+        self._column_nodes = [paths[column.path] for column in columns]
         self._allowed = [_allowed(column) for column in columns]
         self._needs_object = any(column.path for column in columns)
 
@@ -76,7 +76,9 @@ class JsonReader:
             for row in np.flatnonzero(found.kinds[0] != OBJECT).tolist():
                 kind = _NAMES[found.kinds[0, row]]
                 fields.refuse(row, malformed(f"not a JSON object but {kind}"))
-        for column, node, allowed in zip(self._columns, self._places, self._allowed, strict=True):
+        for column, node, allowed in zip(
+            self._columns, self._column_nodes, self._allowed, strict=True
+        ):
             values, faults = _convert(column, found.at(node), allowed)
             fields.columns.append(values)
             fields.refuse_values(column.field.name, faults)
@@ -138,26 +140,26 @@ class _Values:
     ) -> None:
         self.raw, self.starts, self.ends, self.kinds = raw, starts, ends, kinds
 
-    def texts(self, wanted: np.ndarray) -> tuple[Column, Faults]:
+    def texts(self, selected: np.ndarray) -> tuple[Column, Faults]:
         """Return the texts of values of these kinds, strings without their escapes; others NULL."""
-        offsets, out = kernels.gather(self.raw, self.starts, self.ends, self.kinds, wanted)
+        offsets, out = kernels.gather(self.raw, self.starts, self.ends, self.kinds, selected)
         faults: Faults = {}
-        escaped = (self.kinds == ESCAPED) & wanted[self.kinds]
+        escaped = (self.kinds == ESCAPED) & selected[self.kinds]
         if escaped.any():
             offsets, out, marks = kernels.unescape(offsets, out, escaped)
             faults = dict.fromkeys(np.flatnonzero(marks).tolist(), "half of a surrogate pair")
-        valid = wanted[self.kinds]
+        valid = selected[self.kinds]
         column = Column(offsets, None if valid.all() else valid, out)
         return Column(offsets, without(column.valid, faults, len(self.kinds)), out), faults
 
     def raw_texts(self) -> Column:
         """Return the JSON text of each value, strings with their quotes; null is NULL."""
         quotes = (self.kinds == STRING) | (self.kinds == ESCAPED)
-        wanted = np.arange(9) > NULL
+        selected = np.arange(9) > NULL
         offsets, out = kernels.gather(
-            self.raw, self.starts - quotes, self.ends + quotes, self.kinds, wanted
+            self.raw, self.starts - quotes, self.ends + quotes, self.kinds, selected
         )
-        valid = wanted[self.kinds]
+        valid = selected[self.kinds]
         return Column(offsets, None if valid.all() else valid, out)
 
     def shown(self, row: int) -> str:

@@ -64,8 +64,8 @@ def open_format(
         registry = SchemaRegistry(options["registry"])
     name = str(options.get("format", ""))
     if name in _ENVELOPES:
-        make, known = _ENVELOPES[name]
-        _refuse_unknown(name, options, known | {"registry", "key"})
+        make, allowed = _ENVELOPES[name]
+        _refuse_unknown(name, options, allowed | {"registry", "key"})
         return DebeziumFormat(columns, make(columns, options, registry))
     in_value = [column for column in columns if column.origin == VALUE]
     in_key = [column for column in columns if column.origin == KEY]
@@ -93,16 +93,16 @@ def open_reader(
             f'record format "{name}" does not exist',
             hint=f"one of {', '.join(sorted({**_READERS, **_ENVELOPES}))}",
         )
-    make, known = _READERS[name]
-    _refuse_unknown(name, options, known)
+    make, allowed = _READERS[name]
+    _refuse_unknown(name, options, allowed)
     return make(columns, options, registry)
 
 
-def _refuse_unknown(name: str, options: Options, known: set[str]) -> None:
-    unknown = sorted(set(options) - known - {"format"})
+def _refuse_unknown(name: str, options: Options, allowed: set[str]) -> None:
+    unknown = sorted(set(options) - allowed - {"format"})
     if unknown:
         raise SourceError(
             "format.option",
             f'format "{name}" has no option "{unknown[0]}"',
-            hint=f"known: {', '.join(sorted(known)) or 'none'}",
+            hint=f"known: {', '.join(sorted(allowed)) or 'none'}",
         )

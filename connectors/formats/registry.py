@@ -133,11 +133,11 @@ class SchemaRegistry:
         except ValueError:
             found = None
         if answer.status_code != 200 or not isinstance(found, dict):
-            told = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
+            message = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
             raise SourceError(
                 "registry.refused",
                 f"the schema registry {self._url} refuses {method} {path}",
-                detail=f"HTTP {answer.status_code}: {told}",
+                detail=f"HTTP {answer.status_code}: {message}",
                 hint="check that the URL is a schema registry's and that the schema is compatible",
             )
         return found
@@ -147,19 +147,19 @@ class SchemaRegistry:
         return TemporaryError("registry.unreachable", what, detail=detail)
 
     def _connect(self) -> httpx.Client:
-        given = self._options
+        options = self._options
         headers, auth = dict(_HEADERS), None
-        if "token" in given:
-            headers["Authorization"] = f"Bearer {secrets.resolve(str(given['token']))}"
-        elif "user" in given:
-            password = secrets.resolve(str(given.get("password", "")))
-            auth = httpx.BasicAuth(secrets.resolve(str(given["user"])), password)
+        if "token" in options:
+            headers["Authorization"] = f"Bearer {secrets.resolve(str(options['token']))}"
+        elif "user" in options:
+            password = secrets.resolve(str(options.get("password", "")))
+            auth = httpx.BasicAuth(secrets.resolve(str(options["user"])), password)
         for name in ("ca", "certificate", "key"):
-            netguard.check_certificate(str(given.get(name) or ""))
+            netguard.check_certificate(str(options.get(name) or ""))
         try:
-            verify = ssl.create_default_context(cafile=given.get("ca"))
-            if "certificate" in given:
-                verify.load_cert_chain(given["certificate"], given.get("key"))
+            verify = ssl.create_default_context(cafile=options.get("ca"))
+            if "certificate" in options:
+                verify.load_cert_chain(options["certificate"], options.get("key"))
         except OSError as error:
             raise SourceError(
                 "format.option",
@@ -171,7 +171,7 @@ class SchemaRegistry:
             headers=headers,
             auth=auth,
             verify=verify,
-            timeout=float(given.get("timeout_s", 10)),
+            timeout=float(options.get("timeout_s", 10)),
             follow_redirects=False,
             # A proxy from the environment would resolve names itself and bypass our guard.
             trust_env=False,

@@ -96,5 +96,5 @@ def finish(
     if bad:
         rows = np.delete(rows, sorted(bad))
         columns, removes = [column.take(rows) for column in columns], removes[rows]
-    told = [BadRecord(row, *bad[row]) for row in sorted(bad)]
-    return Decoded(list(columns), rows, told, removes if has_removals else None)
+    bad_records = [BadRecord(row, *bad[row]) for row in sorted(bad)]
+    return Decoded(list(columns), rows, bad_records, removes if has_removals else None)

@@ -112,14 +112,14 @@ def _constrained(type: SqlType, is_negative: bool, whole: str, fraction: str) ->
     scale = (type.typmod - 4) & 0x7FF
     scale = scale - 2048 if scale >= 1024 else scale
     if scale >= 0:
-        kept, rest = whole + fraction[:scale].ljust(scale, "0"), fraction[scale:]
+        digits, rest = whole + fraction[:scale].ljust(scale, "0"), fraction[scale:]
     else:
         padded = whole.rjust(-scale + 1, "0")
-        kept, rest = padded[:scale], padded[scale:] + fraction
-    kept = kept.lstrip("0")
+        digits, rest = padded[:scale], padded[scale:] + fraction
+    digits = digits.lstrip("0")
     scaled = 10**precision
-    if len(kept) <= precision:
-        scaled = int(kept or 0) + (1 if rest[:1] >= "5" else 0)
+    if len(digits) <= precision:
+        scaled = int(digits or 0) + (1 if rest[:1] >= "5" else 0)
     if scaled >= 10**precision:
         raise ValueError(f"out of the range of {type.name}")
     if type.kind is TypeKind.FIXED:

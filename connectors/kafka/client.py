@@ -156,14 +156,14 @@ class Client:
         after this. TemporaryError `<side>.unreachable`; refusals `<side>.login`, `<side>.tls`,
         `<side>.privilege`, `<side>.failed`.
         """
-        told = error_of(error)
-        code = told.code()
+        reported = error_of(error)
+        code = reported.code()
         if code in _AWAY:
             if asked is not None:
                 asked.poll(0)
-            told = self._explained(told)
-            code = told.code()
-        detail = f"{doing}: {told.str()}"
+            reported = self._explained(reported)
+            code = reported.code()
+        detail = f"{doing}: {reported.str()}"
         kind, named = ERRORS[self.side], f'kafka {self.side} "{self.name}"'
         if code in _LOGIN:
             return kind(
@@ -172,7 +172,7 @@ class Client:
                 detail=detail,
                 hint="check sasl: mechanism, username and password",
             )
-        if _is_certificate(told):
+        if _is_certificate(reported):
             return kind(
                 f"{self.side}.tls",
                 f"{named} cannot be reached over TLS",
@@ -189,7 +189,7 @@ class Client:
                 else "grant the user WRITE, CREATE and DESCRIBE on its topics, and its "
                 "transactional ids",
             )
-        if code in _AWAY or code == KafkaError._SSL or told.retriable():
+        if code in _AWAY or code == KafkaError._SSL or reported.retriable():
             return TemporaryError(
                 f"{self.side}.unreachable",
                 f"{named} does not answer",

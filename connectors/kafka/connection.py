@@ -108,12 +108,12 @@ class Connection:
     client: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(given: OptionReader) -> Connection:
+    def of(reader: OptionReader) -> Connection:
         """Take `bootstrap_servers`, `tls`, `sasl` and `client` out of the options.
 
         Errors: `<side>.bad_option`, `secret.plain`.
         """
-        return Connection(_servers(given), _tls(given), _sasl(given), _client(given))
+        return Connection(_servers(reader), _tls(reader), _sasl(reader), _client(reader))
 
     def config(self) -> dict[str, Any]:
         """Return the librdkafka settings with secrets resolved, for a client made now.
@@ -131,24 +131,24 @@ class Connection:
         return config
 
 
-def _servers(given: OptionReader) -> tuple[str, ...]:
+def _servers(reader: OptionReader) -> tuple[str, ...]:
     name = "bootstrap_servers"
-    found = given.raw(name)
+    found = reader.raw(name)
     listed = found.split(",") if isinstance(found, str) else found
     if not isinstance(listed, list) or not listed:
-        raise given.refused(name, "must be a list of servers", hint='"host:port,host:port"')
+        raise reader.refused(name, "must be a list of servers", hint='"host:port,host:port"')
     servers = tuple(one.strip() if isinstance(one, str) else "" for one in listed)
     for one in servers:
         if not _SERVER.fullmatch(one):
-            raise given.refused(name, "has an entry that is not host:port", detail=one)
+            raise reader.refused(name, "has an entry that is not host:port", detail=one)
     return servers
 
 
-def _tls(given: OptionReader) -> Tls | None:
-    found = given.raw("tls")
+def _tls(reader: OptionReader) -> Tls | None:
+    found = reader.raw("tls")
     if found is None or found is False:
         return None
-    inner = OptionReader({} if found is True else found, given.side, "tls")
+    inner = OptionReader({} if found is True else found, reader.side, "tls")
     password = inner.take("key_password", str, "")
     if password:
         refuse_plain("tls.key_password", password)
@@ -158,8 +158,8 @@ def _tls(given: OptionReader) -> Tls | None:
     return Tls(*texts, key_password=password, verifies_host=verifies is not False)
 
 
-def _sasl(given: OptionReader) -> Sasl | None:
-    inner = given.under("sasl")
+def _sasl(reader: OptionReader) -> Sasl | None:
+    inner = reader.under("sasl")
     if inner is None:
         return None
     mechanism = inner.choice("mechanism", MECHANISMS, "SCRAM-SHA-512")
@@ -169,8 +169,8 @@ def _sasl(given: OptionReader) -> Sasl | None:
     return Sasl(mechanism, username, password)
 
 
-def _client(given: OptionReader) -> dict[str, str]:
-    inner = given.under("client")
+def _client(reader: OptionReader) -> dict[str, str]:
+    inner = reader.under("client")
     options = {} if inner is None else inner.rest()
     for name, value in options.items():
         if inner is not None and not name.startswith(ALLOWED):

@@ -19,7 +19,7 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
 # How long a batch waits for the acknowledgement of its dead letters.
 SEND_S = 10.0
-_RELATION, _PLACE, _CODE, _REASON, _KEY, _VALUE = (
+_RELATION, _POSITION, _CODE, _REASON, _KEY, _VALUE = (
     REJECTED_COLUMNS.index(name) for name in ("relation", "place", "code", "reason", "key", "value")
 )
 
@@ -93,7 +93,7 @@ class DeadTopic:
 
 
 def _headers(topic: str, row: tuple[Any, ...]) -> list[tuple[str, bytes]]:
-    number, _, offset = row[_PLACE].partition(":")
+    number, _, offset = row[_POSITION].partition(":")
     told = {
         "tidemark.topic": topic,
         "tidemark.partition": number,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
@@ -22,28 +22,28 @@ DEDUP_NOTE = "seen/"
 UNSEEN = b"null"
 
 
-def seen_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> LastSeen | None:
+def dedup_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> DedupState | None:
     """Return the state from the notes; None if no batch has noted it."""
     noted = json.loads(notes.get(f"{DEDUP_NOTE}{relation}", UNSEEN))
-    return LastSeen(noted["newest"]) if noted and noted["topic"] == topic_id else None
+    return DedupState(noted["newest"]) if noted and noted["topic"] == topic_id else None
 
 
-def dedup_note(seen: LastSeen, relation: str, topic_id: str) -> dict[str, bytes]:
+def dedup_note(state: DedupState, relation: str, topic_id: str) -> dict[str, bytes]:
     """Return the note of a batch."""
-    state = {"topic": topic_id, "newest": seen.state()}
-    return {f"{DEDUP_NOTE}{relation}": json.dumps(state).encode()}
+    facts = {"topic": topic_id, "newest": state.state()}
+    return {f"{DEDUP_NOTE}{relation}": json.dumps(facts).encode()}
 
 
-def read_seen(
+def read_dedup(
     client: Client, rows: RowReader, span: Span, is_desired: Callable[[], bool]
-) -> LastSeen | None:
+) -> DedupState | None:
     """Return the state after a snapshot of this span; None as soon as it is no longer needed."""
-    seen = LastSeen()
+    state = DedupState()
     for records in _records(client, span, is_desired):
         found = rows.read(records)
         if found.orders is not None:
-            found.fresh(records, seen)
-    return seen if is_desired() else None
+            found.fresh(records, state)
+    return state if is_desired() else None
 
 
 def _records(client: Client, span: Span, is_desired: Callable[[], bool]) -> Iterator[Records]:
@@ -54,9 +54,9 @@ def _records(client: Client, span: Span, is_desired: Callable[[], bool]) -> Iter
     begins = {p: begin for p, begin in begins.items() if begin < ends[p]}
     if not begins:
         return
-    wants = (span.wants_times, span.wants_headers)
-    kept = {p: ends[p] for p in begins}
-    part = Span(span.relation, span.topic, span.topic_id, begins, kept, *wants)
+    needs = (span.needs_times, span.needs_headers)
+    after = {p: ends[p] for p in begins}
+    part = Span(span.relation, span.topic, span.topic_id, begins, after, *needs)
     reader = Reader(client, [part], wait_ms=20)
     try:
         while is_desired() and not reader.is_done:

@@ -37,15 +37,15 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def _samples(client: Client, topic: TopicOptions) -> list[bytes]:
     """Return the newest values of each partition."""
     topics, name = Topics(client), topic.topic
-    told = topics.describe([name]).get(name)
-    if told is None:
+    described = topics.describe([name]).get(name)
+    if described is None:
         raise missing(name)
-    ends = topics.ends(name, range(told.partitions))
+    ends = topics.ends(name, range(described.partitions))
     first = topics.begins(name, ends)
-    share = max(1, SAMPLES // max(1, told.partitions))
-    begins = {p: max(first[p], end - share) for p, end in ends.items()}
+    per_partition = max(1, SAMPLES // max(1, described.partitions))
+    begins = {p: max(first[p], end - per_partition) for p, end in ends.items()}
     relation = RelationName("", "", topic.relation)
-    reader = Reader(client, [Span(relation, name, told.id, begins, ends)], wait_ms=20)
+    reader = Reader(client, [Span(relation, name, described.id, begins, ends)], wait_ms=20)
     try:
         values: list[bytes] = []
         while not reader.is_done:

@@ -228,22 +228,22 @@ def make_archive() -> float:
 
     Nothing is written if an archive exists.
     """
-    kept = jars_directory() / ARCHIVE
-    if not kept.exists() and missing() is None:
+    archive = jars_directory() / ARCHIVE
+    if not archive.exists() and missing() is None:
         # Write to a temporary name first: a broker that starts now sees the whole archive or none.
-        new = kept.with_suffix(".new")
+        new = archive.with_suffix(".new")
         with EmbeddedKafka(jvm=[f"-XX:ArchiveClassesAtExit={new}"]) as broker:
             broker.stop()
         if new.exists():
-            new.replace(kept)
+            new.replace(archive)
     begin = time.monotonic()
     with EmbeddedKafka():
         return time.monotonic() - begin
 
 
 def _java(program: str) -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(program, path=f"{home}/bin") if home else shutil.which(program)
+    java_home = os.environ.get("JAVA_HOME")
+    return shutil.which(program, path=f"{java_home}/bin") if java_home else shutil.which(program)
 
 
 def _failed(what: str, output: str) -> SourceError:

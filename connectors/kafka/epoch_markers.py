@@ -46,17 +46,17 @@ class Standing:
     topic: str = ""
 
 
-def open_mark(standing: Standing) -> bytes:
+def open_marker(standing: Standing) -> bytes:
     """Return the marker of a writer that starts at this epoch."""
     return _text("OPEN", epoch=standing.epoch, **_owner(standing))
 
 
-def begin_mark(epoch: int, *, is_initial: bool) -> bytes:
+def begin_marker(epoch: int, *, is_initial: bool) -> bytes:
     """Return the marker that starts an epoch; an initial one holds all rows of the view."""
     return _text("BEGIN", epoch=epoch, initial=is_initial)
 
 
-def end_mark(
+def end_marker(
     standing: Standing,
     positions: Mapping[str, Any],
     counts: Mapping[int, int],

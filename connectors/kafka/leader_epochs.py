@@ -18,36 +18,40 @@ from connectors.kafka.records import Records
 EPOCHS_NOTE = "known/"
 # By partition: an offset, at the position or before it with no record between, and the term (or a
 # later one) in which the record before it was written.
-Known = dict[int, tuple[int, int]]
+LeaderEpochs = dict[int, tuple[int, int]]
 
 
-def learn(known: Known, records: Records) -> None:
+def learn(epochs: LeaderEpochs, records: Records) -> None:
     """Record the last emitted record of each partition."""
     last = dict(zip(records.numbers, zip(records.offsets, records.terms, strict=True), strict=True))
-    known.update((p, (offset + 1, term)) for p, (offset, term) in last.items() if term >= 0)
+    epochs.update((p, (offset + 1, term)) for p, (offset, term) in last.items() if term >= 0)
 
 
-def known_as_json(known: Known) -> dict[str, list[int]]:
+def epochs_to_json(epochs: LeaderEpochs) -> dict[str, list[int]]:
     """Return the JSON form that notes hold."""
-    return {str(p): [offset, term] for p, (offset, term) in sorted(known.items())}
+    return {str(p): [offset, term] for p, (offset, term) in sorted(epochs.items())}
 
 
-def known_from_json(found: Mapping[str, list[int]]) -> Known:
-    """Return the inverse of `known_as_json`."""
+def epochs_from_json(found: Mapping[str, list[int]]) -> LeaderEpochs:
+    """Return the inverse of `epochs_to_json`."""
     return {int(p): (offset, term) for p, (offset, term) in found.items()}
 
 
-def epochs_note(known: Known, relation: str, place: Mapping[str, Any]) -> dict[str, bytes]:
+def epochs_note(
+    epochs: LeaderEpochs, relation: str, position: Mapping[str, Any]
+) -> dict[str, bytes]:
     """Return the note of a pin or batch that moves to a position."""
-    facts = {**place, "known": known_as_json(known)}
+    facts = {**position, "known": epochs_to_json(epochs)}
     return {f"{EPOCHS_NOTE}{relation}": json.dumps(facts).encode()}
 
 
-def known_of(notes: Mapping[str, bytes], relation: str, place: Mapping[str, Any]) -> Known:
+def leader_epochs_of(
+    notes: Mapping[str, bytes], relation: str, position: Mapping[str, Any]
+) -> LeaderEpochs:
     """Return what was noted for exactly this position; nothing for another one."""
     noted = notes.get(f"{EPOCHS_NOTE}{relation}")
     facts = {} if noted is None else json.loads(noted)
-    if facts.get("topic") != place["topic"]:
+    if facts.get("topic") != position["topic"]:
         return {}
-    nexts = {int(p) for p, offset in place["next"].items() if facts["next"].get(p) == offset}
-    return {p: one for p, one in known_from_json(facts["known"]).items() if p in nexts}
+    nexts = {int(p) for p, offset in position["next"].items() if facts["next"].get(p) == offset}
+    return {p: one for p, one in epochs_from_json(facts["known"]).items() if p in nexts}

@@ -30,7 +30,7 @@ class OptionReader:
         if not isinstance(options, Mapping):
             raise self.refused("", "must be an object")
         self._left = dict(options)
-        self._known: list[str] = []
+        self._allowed: list[str] = []
 
     def take(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return the option's value or the default; without a default the option is required."""
@@ -51,7 +51,7 @@ class OptionReader:
 
     def raw(self, name: str) -> Any:
         """Return the option's value of any type; None if it is missing."""
-        self._known.append(name)
+        self._allowed.append(name)
         return self._left.pop(name, None)
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
@@ -74,7 +74,7 @@ class OptionReader:
     def end(self) -> None:
         """Refuse options that nothing reads."""
         for name in self._left:
-            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._known)}")
+            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._allowed)}")
 
     def refused(self, name: str, why: str, *, detail: str = "", hint: str = "") -> TidemarkError:
         """Return the error for one option."""

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from connectors.kafka.client import Client
-from connectors.kafka.leader_epochs import Known
+from connectors.kafka.leader_epochs import LeaderEpochs
 from connectors.kafka.records import Records
 from connectors.kafka.topics import Topics, check_same, offsets_gone
 from dataflow.errors import TemporaryError, TidemarkError
@@ -40,7 +40,7 @@ class Span:
 
     ends: None to continue forever, with new partitions from their beginning; else the offsets after
     the last record, and only these partitions. relation: None if all relations of the source need
-    the topic. known: leader epochs of the log up to `begins`.
+    the topic. leader_epochs: leader epochs of the log up to `begins`.
     """
 
     relation: RelationName | None
@@ -48,9 +48,9 @@ class Span:
     topic_id: str
     begins: dict[int, int]
     ends: dict[int, int] | None = None
-    wants_times: bool = False
-    wants_headers: bool = False
-    known: Known = field(default_factory=dict)
+    needs_times: bool = False
+    needs_headers: bool = False
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Reader:
         elif now - self._checked > self._check_s:
             self._check()
             if self._open and now - self._moved > STALLED_S:
-                self._look_for_ends()
+                self._check_ends()
         if self._down:
             raise self._client.refused(self._down[-1], "reading")
         return chunks
@@ -161,14 +161,14 @@ class Reader:
 
         This is after the last record before the position, if the broker still retains it.
         """
-        place = span.begins[number]
-        offset, term = span.known.get(number, (place, -1))
-        if offset < place and self._topics.begins(span.topic, [number])[number] > offset:
+        start = span.begins[number]
+        offset, term = span.leader_epochs.get(number, (start, -1))
+        if offset < start and self._topics.begins(span.topic, [number])[number] > offset:
             term = -1
-        if term < 0 or offset > place:
-            return Partition(span.topic, number, place)
-        if offset < place:
-            self._early[span.topic, number] = place
+        if term < 0 or offset > start:
+            return Partition(span.topic, number, start)
+        if offset < start:
+            self._early[span.topic, number] = start
         return Partition(span.topic, number, offset, leader_epoch=term)
 
     def _is_desired(self, span: Span, number: int) -> bool:
@@ -198,10 +198,10 @@ class Reader:
                 continue
             if error.code() != KafkaError._PARTITION_EOF:
                 raise self._refused(error, record)
-            place = self._early.pop((record.topic(), record.partition()), 0)
-            if record.offset() < place:
+            start = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < start:
                 # It is our log, but it may end before our position.
-                self._consumer.seek(Partition(record.topic(), record.partition(), place))
+                self._consumer.seek(Partition(record.topic(), record.partition(), start))
                 continue
             nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
         chunks = []
@@ -236,29 +236,31 @@ class Reader:
     def _refuse_earlier(self, good: Sequence[Any]) -> None:
         """Refuse records between the stored leader epoch and the position: there were none."""
         for record in good:
-            place = self._early.pop((record.topic(), record.partition()), 0)
-            if record.offset() < place:
+            start = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < start:
                 span = self._spans[record.topic()]
-                told = f"a record is at {record.offset()}, where none was"
-                raise offsets_gone(span.topic, f"{record.partition()}:{place}", told, span.relation)
+                found_at = f"a record is at {record.offset()}, where none was"
+                raise offsets_gone(
+                    span.topic, f"{record.partition()}:{start}", found_at, span.relation
+                )
 
     def _refused(self, error: KafkaError, record: Any) -> TidemarkError:
         """Return the error for an error that arrived in place of a record."""
         self._check()
         span, number = self._spans[record.topic()], record.partition()
         if error.code() in _OUT_OF_RANGE:
-            place = f"{number}:{span.begins[number]}"
-            return offsets_gone(span.topic, place, error.str(), span.relation)
+            start = f"{number}:{span.begins[number]}"
+            return offsets_gone(span.topic, start, error.str(), span.relation)
         return self._client.refused(error, f'reading topic "{span.topic}"')
 
-    def _look_for_ends(self) -> None:
+    def _check_ends(self) -> None:
         """Nothing arrived for long: fail if the requested end lies after the log's own end."""
         for topic, number in sorted(self._open):
             span = self._spans[topic]
             last = self._topics.ends(topic, [number])[number]
             if span.ends is not None and last < span.ends[number]:
-                place = f"{number}:{span.begins[number]}"
-                raise offsets_gone(topic, place, f"the log ends at {last}", span.relation)
+                start = f"{number}:{span.begins[number]}"
+                raise offsets_gone(topic, start, f"the log ends at {last}", span.relation)
         if any(span.ends is not None for span in self._spans.values()):
             raise TemporaryError(
                 "source.unreachable",
@@ -274,8 +276,8 @@ def _records(taken: Sequence[Any], span: Span) -> Records:
         [one.key() for one in taken],
         [one.value() for one in taken],
         [one.timestamp()[1] if one.timestamp()[0] else -1 for one in taken]
-        if span.wants_times
+        if span.needs_times
         else [],
-        [one.headers() for one in taken] if span.wants_headers else [],
+        [one.headers() for one in taken] if span.needs_headers else [],
         [-1 if (term := one.leader_epoch()) is None else term for one in taken],
     )

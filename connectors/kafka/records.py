@@ -70,7 +70,7 @@ class Records:
         last = dict(zip(self.numbers, self.offsets, strict=True))
         return {number: offset + 1 for number, offset in last.items()}
 
-    def place(self, row: int) -> str:
+    def position(self, row: int) -> str:
         """Return the readable position of a record."""
         return f"{self.numbers[row]}:{self.offsets[row]}"
 
@@ -90,8 +90,8 @@ class Records:
         return Column.of(KIND_BYTES, [_headers(self.headers[row]) for row in rows.tolist()])
 
     def _parts(self) -> tuple[list[Any], ...]:
-        known = self.numbers, self.offsets, self.keys, self.values
-        return *known, self.times, self.headers, self.terms
+        parts = self.numbers, self.offsets, self.keys, self.values
+        return *parts, self.times, self.headers, self.terms
 
 
 def _bytea(values: Sequence[bytes | None]) -> Column:

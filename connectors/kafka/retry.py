@@ -34,10 +34,10 @@ def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatc
     SourceError source.retry_too_far: too many records would have to be searched for later ones of a
     key.
     """
-    given = [row for row, _ in rejected.rows()]
-    records = _records(given)
+    stored_rows = [row for row, _ in rejected.rows()]
+    records = _records(stored_rows)
     keep = np.ones(len(records), np.bool_)
-    if rows.wants_times or rows.wants_headers:
+    if rows.needs_times or rows.needs_headers:
         records, keep = _read_again(client, rows, records)
     found = rows.read(records)
     is_row = keep.copy()
@@ -47,23 +47,23 @@ def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatc
         changed = changed[~_is_replaced(client, rows, records, found, changed)]
     columns = [column.take(changed) for column in found.columns]
     unchanged = {c: mask[changed] for c, mask in found.unchanged.items()}
-    told = Rows(columns, found.kinds[changed], found.records[changed], [], unchanged)
-    settled = [given[number] for number in np.flatnonzero(is_row).tolist()]
+    now_valid = Rows(columns, found.kinds[changed], found.records[changed], [], unchanged)
+    resolved = [stored_rows[number] for number in np.flatnonzero(is_row).tolist()]
     return SourceBatch(
         0,
-        [rows.changes(records, told)] if len(changed) else [],
+        [rows.changes(records, now_valid)] if len(changed) else [],
         1 if len(changed) else 0,
-        len(settled),
+        len(resolved),
         source=client.name,
-        rejected=rejected_delta(settled, -1),
+        rejected=rejected_delta(resolved, -1),
     )
 
 
-def _records(given: list[tuple[Any, ...]]) -> Records:
+def _records(stored_rows: list[tuple[Any, ...]]) -> Records:
     """Return the records as they were stored, in the order of their offsets."""
-    given.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
+    stored_rows.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
     records = Records()
-    for row in given:
+    for row in stored_rows:
         number, _, offset = row[_PLACE].partition(b":")
         records.numbers.append(int(number))
         records.offsets.append(int(offset))
@@ -133,13 +133,13 @@ def _hashes(rows: RowReader, found: Rows) -> np.ndarray:
 def _span(client: Client, rows: RowReader, number: int, begin: int, end: int) -> list[Records]:
     """Return the records at [begin, end) of a partition."""
     topic = rows.options.topic
-    told = Topics(client).describe([topic]).get(topic)
-    if told is None:
+    described = Topics(client).describe([topic]).get(topic)
+    if described is None:
         raise missing(topic, rows.relation.name)
     if begin >= end:
         return []
-    wants = (rows.wants_times, rows.wants_headers)
-    span = Span(rows.relation.name, topic, told.id, {number: begin}, {number: end}, *wants)
+    needs = (rows.needs_times, rows.needs_headers)
+    span = Span(rows.relation.name, topic, described.id, {number: begin}, {number: end}, *needs)
     reader = Reader(client, [span], wait_ms=20)
     try:
         found = []

@@ -15,7 +15,7 @@ import numpy as np
 from connectors.feed_source import REJECTED_KINDS, rejected_row
 from connectors.formats import open_format as formats
 from connectors.formats.debezium import DebeziumDecoded, DebeziumFormat, Envelopes
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.formats.declared import declare_columns
 from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
 from connectors.kafka.options import APPEND, FAIL, HEADERS, KEY, METADATA, SKIP, TIME, TopicOptions
@@ -42,7 +42,7 @@ class Rows:
 
     columns: of the relation's fields; kinds and unchanged as in Changes. records: int64, the record
     number of each row. bad: in the order of their records. orders: int64[rows, 4] of Debezium's
-    events, as LastSeen takes them, else None.
+    events, as DedupState takes them, else None.
     """
 
     columns: list[Column]
@@ -64,7 +64,7 @@ class Rows:
             found |= mask
         return found & (self.kinds == Changes.UPSERT)
 
-    def fresh(self, records: Records, seen: LastSeen) -> Rows:
+    def fresh(self, records: Records, state: DedupState) -> Rows:
         """Return the rows that were not seen before, and remember them; they were read from
         `records`.
         """
@@ -73,7 +73,7 @@ class Rows:
         keep = np.ones(len(numbers), np.bool_)
         for number in np.unique(numbers).tolist():
             mine = numbers == number
-            keep[mine] = seen.fresh(number, self.orders[mine])
+            keep[mine] = state.fresh(number, self.orders[mine])
         if keep.all():
             return self
         index = np.flatnonzero(keep)
@@ -103,12 +103,12 @@ class RowReader:
         self._format = opened(options.format, options.value_columns(names))
 
     @property
-    def wants_times(self) -> bool:
+    def needs_times(self) -> bool:
         """Return True if record times are needed."""
         return TIME in self._metadata
 
     @property
-    def wants_headers(self) -> bool:
+    def needs_headers(self) -> bool:
         """Return True if record headers are needed."""
         return HEADERS in self._metadata
 
@@ -197,7 +197,7 @@ class RowReader:
         return [
             rejected_row(
                 name,
-                records.place(b.number),
+                records.position(b.number),
                 b.code,
                 b.reason,
                 key=records.keys[b.number],
@@ -211,12 +211,12 @@ class RowReader:
         unsent, policy = rows.unsent(), self.options.on_error
         letters = None
         if policy != FAIL and unsent.any():
-            told: list[Any] = [None] * len(unsent)
+            details: list[Any] = [None] * len(unsent)
             if policy != SKIP:
                 for row in np.flatnonzero(unsent).tolist():
                     bad = _unavailable(int(rows.records[row]))
-                    (told[row],) = self.rejected(records, [bad])
-            letters = tuple(told)
+                    (details[row],) = self.rejected(records, [bad])
+            letters = tuple(details)
         columns = tuple(rows.columns)
         return Changes(self.relation, rows.kinds, columns, rows.unchanged, letters)
 
@@ -236,7 +236,8 @@ class RowReader:
             "source.bad_record",
             f'topic "{self.options.topic}" has a record that is not a row of '
             f'"{self.relation.name}"',
-            detail=f"at {records.place(bad.number)} (partition:offset): {bad.reason} [{bad.code}]",
+            detail=f"at {records.position(bad.number)} (partition:offset): "
+            f"{bad.reason} [{bad.code}]",
             hint="correct the declared columns or the format, or set on_error to skip or "
             "dead_letter",
             relation=self.relation.name,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.newest_rows import LastRows
@@ -22,7 +22,7 @@ from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
-from connectors.kafka.start_offsets import place_of, starts_of
+from connectors.kafka.start_offsets import position_of, starts_of
 from connectors.kafka.topics import Topics, check_same
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
@@ -76,27 +76,27 @@ class KafkaPart:
                 raise rows.truncation()
             last.add(found, np.array(records.offsets, np.int64)[found.records])
             self._reject(rows, records, found)
-        kept = last.offsets()
+        last_offsets = last.offsets()
         # Only the emitted rows are decoded in the second pass.
         for records in self._records(rows):
-            mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
+            mask = np.isin(np.array(records.offsets, np.int64), last_offsets, assume_unique=True)
             if mask.any():
                 found = rows.read(records.where(mask.tolist()))
                 unsent = found.unsent()
                 if unsent.any() and rows.options.on_error == FAIL:
                     raise _unavailable(rows)
                 if unsent.any():
-                    told = rows.changes(records.where(mask.tolist()), found)
-                    self._rejected += [letter for letter in told.letters or () if letter]
+                    emitted = rows.changes(records.where(mask.tolist()), found)
+                    self._rejected += [letter for letter in emitted.letters or () if letter]
                 yield self._delta(found, np.arange(len(found.kinds))).filter(~unsent)
 
     def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
-        seen = LastSeen()
+        state = DedupState()
         for records in self._records(rows):
             found = rows.read(records)
             if found.bad and rows.options.on_error == FAIL:
                 raise rows.refusal(records, found.bad[0])
-            yield records, found if found.orders is None else found.fresh(records, seen)
+            yield records, found if found.orders is None else found.fresh(records, state)
 
     def _records(self, rows: RowReader) -> Iterator[Records]:
         client = Client(self.options.connection, "source", self.source)
@@ -111,8 +111,8 @@ class KafkaPart:
             self.topic_id,
             {self.partition: begin},
             {self.partition: self.end},
-            rows.wants_times,
-            rows.wants_headers,
+            rows.needs_times,
+            rows.needs_headers,
         )
         reader = Reader(client, [span], wait_ms=20)
         try:
@@ -168,13 +168,13 @@ class KafkaSnapshot:
         """See FeedSnapshot; an append topic is cut at round offsets."""
         name = relation.name.name
         topic = self._options.topic_of(name)
-        topic_id, ends = place_of(self._places[name])
+        topic_id, ends = position_of(self._places[name])
         client = Client(self._options.connection, "source", self._source)
         topics = Topics(client)
         check_same(topic.topic, topic_id, topics.describe([topic.topic]), relation.name)
         starts = starts_of(self._notes, name, topic_id)
-        shares = [_share(part) for part in known]
-        if not shares:
+        ranges = [_range_of(part) for part in known]
+        if not ranges:
             first = topics.begins(topic.topic, ends)
             begins = {p: max(first[p], starts.get(p, 0)) for p in ends}
             spread = sum(max(0, ends[p] - begins[p]) for p in ends)
@@ -182,7 +182,7 @@ class KafkaSnapshot:
             is_one = topic.mode == UPSERT or topic.is_debezium
             for partition, end in sorted(ends.items()):
                 cuts = _cuts(begins[partition], end, is_one or step)
-                shares += [(partition, begin, stop) for begin, stop in cuts]
+                ranges += [(partition, begin, stop) for begin, stop in cuts]
         return [
             KafkaPart(
                 f"{topic_id}:{partition}:{begin}-{stop}",
@@ -197,7 +197,7 @@ class KafkaSnapshot:
                 stop,
                 len(ends) == 1,
             )
-            for partition, begin, stop in shares
+            for partition, begin, stop in ranges
         ]
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ def _unavailable(rows: RowReader) -> SourceError:
     )
 
 
-def _share(name: str) -> tuple[int, int, int]:
+def _range_of(name: str) -> tuple[int, int, int]:
     """Return partition, begin and stop of the part of this name."""
     _, partition, offsets = name.rsplit(":", 2)
     begin, stop = offsets.split("-")

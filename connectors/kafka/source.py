@@ -41,7 +41,7 @@ from connectors.kafka.rows import OpenFormat, RowReader, open_format
 from connectors.kafka.snapshot import KafkaSnapshot
 from connectors.kafka.start_offsets import START_NOTE
 from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
-from connectors.kafka.transaction_buffer import begun_note, newest_transactions
+from connectors.kafka.transaction_buffer import newest_transactions, start_note
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
@@ -140,18 +140,18 @@ class KafkaSource:
         begins = topics.begins(topic.name, numbers)
         starts = self._starts(topics, topic, options.start, begins, ends)
         self._learn(topics)
-        note = json.dumps(_place(topic.id, starts)).encode()
-        known = {p: tip for p, tip in tips.items() if tip[1] >= 0}
+        note = json.dumps(_position(topic.id, starts)).encode()
+        terms = {p: tip for p, tip in tips.items() if tip[1] >= 0}
         notes = {f"{START_NOTE}{relation.name.name}": note}
-        notes |= epochs_note(known, relation.name.name, _place(topic.id, ends))
+        notes |= epochs_note(terms, relation.name.name, _position(topic.id, ends))
         if options.is_debezium:
             notes[f"{DEDUP_NOTE}{relation.name.name}"] = UNSEEN
             if self._options.transactions is not None:
                 own = self._client, self._rows(relation)
                 cut = newest_transactions(*own, topic.id, begins, ends)
                 marks = self._options.transactions
-                notes |= begun_note(topics, marks, relation.name.name, cut)
-        return Pin(_place(topic.id, ends), notes)
+                notes |= start_note(topics, marks, relation.name.name, cut)
+        return Pin(_position(topic.id, ends), notes)
 
     def open_snapshot(
         self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
@@ -209,18 +209,18 @@ class KafkaSource:
         if start.kind == LATEST:
             return dict(ends)
         if start.kind == OFFSETS:
-            wanted = dict(start.offsets)
-            for number, offset in wanted.items():
+            requested = dict(start.offsets)
+            for number, offset in requested.items():
                 if number not in begins or not begins[number] <= offset <= ends[number]:
-                    kept = {p: f"{begins[p]} to {ends[p]}" for p in begins}
+                    retained = {p: f"{begins[p]} to {ends[p]}" for p in begins}
                     place = f"{number}:{offset}"
-                    raise offsets_gone(topic.name, place, f"the topic retains {kept}")
-            return {p: wanted.get(p, begin) for p, begin in begins.items()}
+                    raise offsets_gone(topic.name, place, f"the topic retains {retained}")
+            return {p: requested.get(p, begin) for p, begin in begins.items()}
         found = topics.at_time(topic.name, begins, start.time_ms)
         return {p: ends[p] if offset < 0 else min(offset, ends[p]) for p, offset in found.items()}
 
 
-def _place(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
+def _position(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
     return {"topic": topic_id, "next": {str(p): o for p, o in sorted(offsets.items())}}
 
 

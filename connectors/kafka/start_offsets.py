@@ -9,9 +9,9 @@ from typing import Any
 START_NOTE = "start/"
 
 
-def place_of(place: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
+def position_of(position: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
     """Return (topic id, next offset by partition) of a position as JSON."""
-    return place["topic"], {int(p): offset for p, offset in place["next"].items()}
+    return position["topic"], {int(p): offset for p, offset in position["next"].items()}
 
 
 def starts_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> dict[int, int]:
@@ -21,5 +21,5 @@ def starts_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> dict[
     noted = notes.get(f"{START_NOTE}{relation}")
     if noted is None:
         return {}
-    found_id, starts = place_of(json.loads(noted))
+    found_id, starts = position_of(json.loads(noted))
     return starts if found_id == topic_id else {}

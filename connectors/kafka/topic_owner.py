@@ -37,7 +37,7 @@ class TopicOwner:
         """Return the content of the newest marker, which must exist."""
         return read_standing(self._client, self._options.marks, self.identity)
 
-    def mark(self, epoch: int | None, partitions: int) -> Standing:
+    def marker(self, epoch: int | None, partitions: int) -> Standing:
         """Return the content of a marker of this sink."""
         return Standing(epoch, self.identity, self.writer, partitions, self._ids[0])
 
@@ -62,7 +62,7 @@ class TopicOwner:
         if standing.epoch is not None and not has_rows:
             raise _lost(options.topic, f"it held epoch {standing.epoch}")
 
-    def meet(self, standing: Standing | None) -> None:
+    def record_topics(self, standing: Standing | None) -> None:
         """Record the ids of the existing topics.
 
         SinkError sink.lost: the rows' topic is not the one that the markers name. TemporaryError: a
@@ -93,7 +93,9 @@ class TopicOwner:
         self._has_claimed = True
 
     def has_same_topics(self) -> bool:
-        """Return True if the topics that just acknowledged records are those recorded by `meet`."""
+        """Return True if the topics that just acknowledged records are those recorded by
+        `record_topics`.
+        """
         return self._topics is not None and self._found(self._topics) == self._ids
 
     def require_ours(self, setup: TopicSetup) -> None:

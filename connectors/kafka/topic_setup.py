@@ -39,7 +39,7 @@ class TopicSetup:
         admin = self._client.admin()
         options = self._options
         self._make(admin, options.topic, options.partitions or 1, options.settings())
-        self._make(admin, options.marks, 1, options.marks_settings())
+        self._make(admin, options.marks, 1, options.marker_settings())
         return self.check(admin)[0]
 
     def check(self, admin: AdminClient | None = None) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class TopicSetup:
         """
         admin = admin or self._client.admin()
         options = self._options
-        marks = self._check(admin, options.marks, 1, options.marks_settings())
+        marks = self._check(admin, options.marks, 1, options.marker_settings())
         rows = self._check(admin, options.topic, options.partitions, options.settings())
         return rows, marks
 

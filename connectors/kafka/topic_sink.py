@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client import Client, error_of
-from connectors.kafka.epoch_markers import Standing, begin_mark, end_mark, open_mark
+from connectors.kafka.epoch_markers import Standing, begin_marker, end_marker, open_marker
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
@@ -102,7 +102,7 @@ class TopicSink:
         standing = self._owner.standing() if marks else None
         self._owner.check(standing, has_rows=bool(rows))
         partitions = self._setup.ensure()
-        self._owner.meet(standing)
+        self._owner.record_topics(standing)
         self._records = self._make_records()
         # The initial rows of a view may be many, and are one transaction.
         is_first = standing is None or standing.epoch is None
@@ -143,13 +143,13 @@ class TopicSink:
         standing = self._standing(self._epoch)
         try:
             self._begin()
-            self._mark(open_mark(standing))
+            self._write_marker(open_marker(standing))
             self._commit()
         except KafkaException as error:
             raise self._failure(error) from None
 
     def _standing(self, epoch: int | None) -> Standing:
-        return self._owner.mark(epoch, self._partitions)
+        return self._owner.marker(epoch, self._partitions)
 
     def interrupt(self) -> None:
         """Interrupt from any thread: the current call and all later ones end soon."""
@@ -192,8 +192,8 @@ class TopicSink:
             failpoint("topic.rows.flushed")
             for epoch, counts, ends in written:
                 standing = self._standing(epoch.number)
-                self._mark(begin_mark(epoch.number, is_initial=epoch.is_initial))
-                self._mark(end_mark(standing, epoch.positions, counts, ends.found()))
+                self._write_marker(begin_marker(epoch.number, is_initial=epoch.is_initial))
+                self._write_marker(end_marker(standing, epoch.positions, counts, ends.found()))
             self._commit()
         except KafkaException as error:
             took_ms = (time.monotonic() - began) * 1000
@@ -232,10 +232,10 @@ class TopicSink:
             strict=True,
         )
         for row, (key, value, partition, operation) in enumerate(rows):
-            told = ends.note if row in ends_at else None
+            on_delivery = ends.note if row in ends_at else None
             while True:
                 try:
-                    produce(topic, value, key, partition, told, headers=headers[operation])
+                    produce(topic, value, key, partition, on_delivery, headers=headers[operation])
                     break
                 except BufferError:
                     self._await_space()
@@ -270,9 +270,9 @@ class TopicSink:
         self._in_transaction = True
         self._producer.begin_transaction()
 
-    def _mark(self, mark: bytes) -> None:
+    def _write_marker(self, marker: bytes) -> None:
         assert self._producer is not None
-        self._producer.produce(self._options.marks, mark, b"mark", 0)
+        self._producer.produce(self._options.marks, marker, b"mark", 0)
 
     def _commit(self) -> None:
         assert self._producer is not None
@@ -299,18 +299,18 @@ class TopicSink:
             raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _failure(self, error: KafkaException, doing: str = "writing an epoch") -> TidemarkError:
-        told = error_of(error)
-        if told.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        reported = error_of(error)
+        if reported.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return SinkError(
                 "sink.record_too_large",
                 f'a row is too large for topic "{self._options.topic}"',
-                detail=told.str(),
+                detail=reported.str(),
                 hint="raise the topic's max.message.bytes, and client message.max.bytes, "
                 "then add the sink again",
             )
-        is_lost = told.code() in _FENCED | _GONE
-        if is_lost or told.fatal() or told.txn_requires_abort():
-            return self._abandoned(f"{doing}: {told.str()}")
+        is_lost = reported.code() in _FENCED | _GONE
+        if is_lost or reported.fatal() or reported.txn_requires_abort():
+            return self._abandoned(f"{doing}: {reported.str()}")
         return self._client.refused(error, doing, self._producer)
 
     def _abandoned(self, detail: str) -> TemporaryError:

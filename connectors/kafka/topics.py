@@ -60,8 +60,8 @@ class Topics:
 
     def describe(self, names: Collection[str]) -> dict[str, Topic]:
         """Return those of the topics that exist, by name."""
-        wanted = TopicCollection(sorted(names))
-        futures = self._ask(lambda: self._admin.describe_topics(wanted, **_TIMEOUT))
+        requested = TopicCollection(sorted(names))
+        futures = self._ask(lambda: self._admin.describe_topics(requested, **_TIMEOUT))
         found = {}
         for name, future in futures.items():
             try:
@@ -100,8 +100,8 @@ class Topics:
 
         Also True if we lack the privilege to find out.
         """
-        wanted = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
-        futures = self._ask(lambda: self._admin.describe_configs(wanted, **_TIMEOUT))
+        requested = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+        futures = self._ask(lambda: self._admin.describe_configs(requested, **_TIMEOUT))
         for resource, future in futures.items():
             try:
                 policy = future.result()["cleanup.policy"].value
@@ -118,14 +118,14 @@ class Topics:
         return {number: one.offset for number, one in found.items()}
 
     def _asked_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
-        wanted = {Partition(topic, number): spec for number in partitions}
-        if not wanted:
+        requested = {Partition(topic, number): spec for number in partitions}
+        if not requested:
             return {}
         level = IsolationLevel.READ_COMMITTED
         deadline = time.monotonic() + ELECTION_S
         while True:
             futures = self._ask(
-                lambda: self._admin.list_offsets(wanted, isolation_level=level, **_TIMEOUT)
+                lambda: self._admin.list_offsets(requested, isolation_level=level, **_TIMEOUT)
             )
             try:
                 return {p.partition: future.result() for p, future in futures.items()}

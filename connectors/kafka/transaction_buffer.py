@@ -15,21 +15,21 @@ from typing import Any
 
 import orjson
 
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.formats.record_format import BadRecord
 from connectors.kafka.client import Client
-from connectors.kafka.leader_epochs import known_as_json, known_from_json, learn
+from connectors.kafka.leader_epochs import epochs_from_json, epochs_to_json, learn
 from connectors.kafka.options import FAIL
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader
-from connectors.kafka.start_offsets import place_of
+from connectors.kafka.start_offsets import position_of
 from connectors.kafka.topics import Topics, missing
 from connectors.kafka.transactions import BAD, Lane, Transactions
 from dataflow.errors import SourceError
 
 NOTE = "transactions"
-BEGUN_NOTE = "begun/"
+START_NOTE = "begun/"
 # Records before a pin that are read for ENDs whose events came late.
 SLACK = 200
 # The note is stored at this interval even without changes, so that retention never passes the
@@ -38,7 +38,7 @@ NOTE_EVERY_S = 60.0
 TAKE_S = 0.5
 
 
-def begun_note(
+def start_note(
     topics: Topics, topic: str, relation: str, cut: Sequence[str] = ()
 ) -> dict[str, bytes]:
     """Return the note of the transaction topic's position while a relation is pinned.
@@ -56,7 +56,7 @@ def begun_note(
         "cut": list(cut),
         "from": {p: max(first[p], end - SLACK) for p, end in ends.items()},
     }
-    return {f"{BEGUN_NOTE}{relation}": json.dumps(facts).encode()}
+    return {f"{START_NOTE}{relation}": json.dumps(facts).encode()}
 
 
 def newest_transactions(
@@ -69,11 +69,11 @@ def newest_transactions(
     """Return the transaction ids of the newest records before `ends`: their BEGIN may
     come later.
     """
-    kept = {p: end for p, end in ends.items() if begins[p] < end}
-    first = {p: max(begins[p], end - SLACK) for p, end in kept.items()}
-    if not kept:
+    remaining = {p: end for p, end in ends.items() if begins[p] < end}
+    first = {p: max(begins[p], end - SLACK) for p, end in remaining.items()}
+    if not remaining:
         return []
-    span = Span(rows.relation.name, rows.options.topic, topic_id, first, kept)
+    span = Span(rows.relation.name, rows.options.topic, topic_id, first, remaining)
     reader = Reader(client, [span], wait_ms=20)
     found: dict[str, None] = {}
     try:
@@ -110,12 +110,12 @@ class TransactionBuffer:
         self._rows = {one.relation.name.name: one for one in rows if one.options.is_debezium}
         begun = {}
         for name in self._rows:
-            if f"{BEGUN_NOTE}{name}" not in notes:
+            if f"{START_NOTE}{name}" not in notes:
                 # The option is new: transactions that are open now are not waited for.
-                notes = {**notes, **begun_note(Topics(client), topic, name)}
-            begun[name] = json.loads(notes[f"{BEGUN_NOTE}{name}"])
-        self.fresh_notes = {k: v for k, v in notes.items() if k.startswith(BEGUN_NOTE)}
-        bounds = {name: place_of(one)[1] for name, one in begun.items()}
+                notes = {**notes, **start_note(Topics(client), topic, name)}
+            begun[name] = json.loads(notes[f"{START_NOTE}{name}"])
+        self.fresh_notes = {k: v for k, v in notes.items() if k.startswith(START_NOTE)}
+        bounds = {name: position_of(one)[1] for name, one in begun.items()}
         collections = {name: one.options.collection for name, one in self._rows.items()}
         state = json.loads(notes[NOTE]) if NOTE in notes else None
         if state is None:
@@ -125,9 +125,9 @@ class TransactionBuffer:
             # A partition that a pin lacks was created since: it is read from its start.
             self._nexts = {p: min(one[p] for one in starts) for p in known}
         else:
-            self._topic_id, self._nexts = place_of(state)
+            self._topic_id, self._nexts = position_of(state)
         cut = {name: one["cut"] for name, one in begun.items()}
-        self._known = known_from_json((state or {}).get("known", {}))
+        self._leader_epochs = epochs_from_json((state or {}).get("known", {}))
         self._transactions = Transactions(collections, bounds, state, cut)
         self._lanes: dict[Lane, _Lane] = {}
         self._relations: dict[str, Any] = {}
@@ -137,13 +137,13 @@ class TransactionBuffer:
 
     def span(self) -> Span:
         """Return the span of the transaction topic to read."""
-        known = dict(self._known)
-        return Span(None, self._topic, self._topic_id, dict(self._nexts), known=known)
+        known = dict(self._leader_epochs)
+        return Span(None, self._topic, self._topic_id, dict(self._nexts), leader_epochs=known)
 
     @property
-    def is_wanting(self) -> bool:
+    def needs_more(self) -> bool:
         """Return True if more of the transaction topic should be read."""
-        return self._transactions.is_wanting
+        return self._transactions.needs_more
 
     def is_full(self, most_bytes: int) -> bool:
         """Return True if no more events may be buffered."""
@@ -169,11 +169,11 @@ class TransactionBuffer:
                     marker = marker["payload"]
                 self._transactions.add_marker(records.numbers[at], records.offsets[at], marker)
             self._nexts.update(chunk.nexts)
-            learn(self._known, records)
+            learn(self._leader_epochs, records)
             self._is_moved = True
 
-    def add_events(self, chunk: Chunk, seen: LastSeen | None) -> None:
-        """Add records of a relation. seen: the dedup state of emitted records; it is
+    def add_events(self, chunk: Chunk, dedup: DedupState | None) -> None:
+        """Add records of a relation. dedup: the dedup state of emitted records; it is
         not changed.
         """
         name = chunk.relation.name if chunk.relation is not None else ""
@@ -183,11 +183,11 @@ class TransactionBuffer:
             mine = chunk.records.where([one == number for one in numbers])
             lane = self._lanes.setdefault((name, number), _Lane())
             lane.next, lane.newest_ms = next_offset, chunk.newest_ms
-            self._mark((name, number), mine, seen)
+            self._mark((name, number), mine, dedup)
             lane.records.add(mine)
             self._bytes += mine.nbytes()
 
-    def _mark(self, lane: Lane, records: Records, seen: LastSeen | None) -> None:
+    def _mark(self, lane: Lane, records: Records, dedup: DedupState | None) -> None:
         """Assign the events at the end of a lane to their transactions."""
         name, number = lane
         rows = self._rows.get(name)
@@ -196,7 +196,7 @@ class TransactionBuffer:
             for _ in range(len(records)):
                 self._transactions.add_event(lane, None)
             return
-        known = LastSeen(None if seen is None else seen.state())
+        known = DedupState(None if dedup is None else dedup.state())
         is_fresh = known.fresh(number, found.orders).tolist()
         for at, told in enumerate(found.transactions):
             if at in found.fields.bad:
@@ -253,11 +253,11 @@ class TransactionBuffer:
         ends = topics.ends(self._topic, self._nexts)
         if any(self._nexts[p] < end for p, end in ends.items()):
             return
-        held = self._transactions.held()
+        buffered = self._transactions.buffered()
         raise SourceError(
             "source.transaction_too_large",
             f'transactions of kafka source "{self._client.name}" do not fit in memory',
-            detail=f"{self._bytes} bytes wait for the end of {', '.join(held[:3])}",
+            detail=f"{self._bytes} bytes wait for the end of {', '.join(buffered[:3])}",
             hint=f"raise transaction_buffer_bytes, which is {most_bytes}",
         )
 
@@ -269,7 +269,7 @@ class TransactionBuffer:
         """Return the note for the batch that is emitted now."""
         self._is_moved, self._noted = False, time.monotonic()
         place = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
-        place["known"] = known_as_json(self._known)
+        place["known"] = epochs_to_json(self._leader_epochs)
         text = json.dumps({**place, **self._transactions.state()}).encode()
         return {**self.fresh_notes, NOTE: text}
 

@@ -23,7 +23,7 @@ FREE, BAD, BARRED = "\0free", "\0bad", "\0barred"
 _MARKS = {FREE, BAD, BARRED}
 # How many completed transactions are remembered, and about how many ENDs are read ahead.
 REMEMBERED, AHEAD = 10_000, 2_000
-UNCONSOLIDATED = 1_000
+REMEMBERED_LOOSE = 1_000
 
 
 @dataclass
@@ -31,13 +31,14 @@ class _Open:
     """An open transaction.
 
     begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. places: by
-    relation the numbers of its events that arrived. is_held: True if any of them waits in a lane.
+    relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
+    lane.
     """
 
     begin: tuple[int, int] | None = None
     counts: dict[str, int] | None = None
     places: dict[str, set[int]] = field(default_factory=dict)
-    is_held: bool = False
+    is_buffered: bool = False
 
 
 class Transactions:
@@ -78,13 +79,13 @@ class Transactions:
         return {"open": told, "loose": list(self._loose)}
 
     @property
-    def is_wanting(self) -> bool:
+    def needs_more(self) -> bool:
         """Return True if more of the transaction topic should be read.
 
         That is: an event waits for its END, or there is space for later ones.
         """
-        held = {run[0] for runs in self._runs.values() for run in runs} - _MARKS
-        lacks = any(self._open[id].counts is None for id in held)
+        buffered = {run[0] for runs in self._runs.values() for run in runs} - _MARKS
+        lacks = any(self._open[id].counts is None for id in buffered)
         return lacks or len(self._open) < AHEAD
 
     def add_event(self, lane: Lane, id: str | None, place: int = 0) -> None:
@@ -141,9 +142,9 @@ class Transactions:
             for lane, runs in self._runs.items():
                 for at in range(stops[lane]):
                     if runs[at][0] in stuck:
-                        behind = {run[0] for run in runs[at : stops[lane]]} - _MARKS - stuck
+                        following = {run[0] for run in runs[at : stops[lane]]} - _MARKS - stuck
                         stops[lane] = at
-                        stuck |= behind
+                        stuck |= following
                         is_new = True
                         break
         return {
@@ -191,7 +192,7 @@ class Transactions:
                     self._check_listed(name, self._open[id].counts)
                 self._finish(id)
 
-    def held(self) -> list[str]:
+    def buffered(self) -> list[str]:
         """Return the transactions with buffered events."""
         found = {run[0]: None for runs in self._runs.values() for run in runs}
         return [mark for mark in found if mark not in _MARKS]
@@ -205,12 +206,12 @@ class Transactions:
         if place in places:
             return FREE
         places.add(place)
-        one.is_held = True
+        one.is_buffered = True
         return id
 
     def _resolve(self, id: str) -> None:
         """Forget a transaction of which nothing is left to emit."""
-        if not self._open[id].is_held and self._is_whole(id):
+        if not self._open[id].is_buffered and self._is_whole(id):
             self._finish(id)
 
     def _desired(self, id: str, one: _Open) -> dict[str, int]:
@@ -244,9 +245,9 @@ class Transactions:
             self._loose[id] = None
         else:
             self._done[id] = tuple(one.counts or ())
-        for kept, most in ((self._done, REMEMBERED), (self._loose, UNCONSOLIDATED)):
-            if len(kept) > most:
-                kept.popitem(last=False)
+        for remembered, most in ((self._done, REMEMBERED), (self._loose, REMEMBERED_LOOSE)):
+            if len(remembered) > most:
+                remembered.popitem(last=False)
 
     def _check_listed(self, relation: str, counts: Collection[str] | None) -> None:
         """Check that an END which counts these tables lists the relation's; None: unknown."""

@@ -120,13 +120,13 @@ def agreed(wishes: Sequence[Wish], columns: Sequence[str]) -> Wish | None:
     """
     if not wishes:
         return None
-    wanted = {c for wish in wishes for c in wish.columns}
+    requested = {c for wish in wishes for c in wish.columns}
     shared = [
         c
         for c in wishes[0].conditions
         if all(any(_same(c, other) for other in w.conditions) for w in wishes)
     ]
-    return Wish(tuple(c for c in columns if c in wanted), tuple(shared))
+    return Wish(tuple(c for c in columns if c in requested), tuple(shared))
 
 
 def _same(one: Condition, other: Condition) -> bool:

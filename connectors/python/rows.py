@@ -54,15 +54,15 @@ def batches(rows: Iterable[Any]) -> Iterator[Batch]:
             detail=f"a value of type {type(rows).__name__}",
             hint="return an iterable of dicts, tuples or objects with fields, or a table",
         )
-    held = iter(rows)
+    iterator = iter(rows)
     at = 0
-    while part := _taken(held, at):
+    while part := _take(iterator, at):
         for batch in _of_rows(part, at):
             at += batch.n
             yield batch
 
 
-def _taken(rows: Iterator[Any], at: int) -> list[Any]:
+def _take(rows: Iterator[Any], at: int) -> list[Any]:
     part: list[Any] = []
     try:
         part.extend(islice(rows, BATCH_ROWS))

@@ -55,16 +55,16 @@ def spool(
     read: Iterable[Batch],
     columns: Sequence[tuple[str, str]],
     *,
-    wanted: Sequence[str] | None = None,
+    requested: Sequence[str] | None = None,
     is_declared: bool = False,
 ) -> Spool:
     """Read a function to its end.
 
-    columns: (name, type) of the table. wanted: the requested ones; the others are NULL, and tuples
-    do not contain them. is_declared: additional names are ignored. TidemarkError function.bad_row,
-    function.bad_value, and the errors of the reading.
+    columns: (name, type) of the table. requested: its columns to read; the others are NULL, and
+    tuples do not contain them. is_declared: additional names are ignored. TidemarkError
+    function.bad_row, function.bad_value, and the errors of the reading.
     """
-    shaper = _Shaper(name, columns, wanted, is_declared)
+    shaper = _Shaper(name, columns, requested, is_declared)
     made = Spool([n for n, _ in columns])
     try:
         for batch in read:
@@ -83,27 +83,27 @@ class _Shaper:
         self,
         name: str,
         columns: Sequence[tuple[str, str]],
-        wanted: Sequence[str] | None,
+        requested: Sequence[str] | None,
         is_declared: bool,
     ) -> None:
         self._name = name
         self._columns = columns
         self._encoders = [encoder_of(type_name) for _, type_name in columns]
-        self._desired = tuple(n for n, _ in columns) if wanted is None else tuple(wanted)
+        self._desired = tuple(n for n, _ in columns) if requested is None else tuple(requested)
         self._is_declared = is_declared
 
     def lines(self, batch: Batch, at: int) -> bytes:
         """Return a batch as lines. at: how many rows came before it."""
         names = batch.names or self._names_of(len(batch.columns), at)
-        given = dict(zip(names, batch.columns, strict=True))
-        if not self._is_declared and (extra := given.keys() - {n for n, _ in self._columns}):
+        by_name = dict(zip(names, batch.columns, strict=True))
+        if not self._is_declared and (extra := by_name.keys() - {n for n, _ in self._columns}):
             raise self._refused(
                 at, f"it has additional columns: {', '.join(sorted(map(str, extra)))}"
             )
-        wanted = set(self._desired)
+        requested = set(self._desired)
         chosen = [(n, e) for (n, _), e in zip(self._columns, self._encoders, strict=True)]
         nulls = [None] * batch.n
-        columns = [given.get(n, nulls) if n in wanted else nulls for n, _ in chosen]
+        columns = [by_name.get(n, nulls) if n in requested else nulls for n, _ in chosen]
         try:
             return lines(columns, [e for _, e in chosen], batch.n)
         except BadValue as error:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.pages import decode_delta, encode_delta
-from connectors.partition_cache import RUNS, OnProgress, Progress, is_kept
+from connectors.partition_cache import RUNS, OnProgress, Progress, is_cached
 from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
@@ -89,7 +89,7 @@ class SparkBackfill:
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
-        waiting = Progress(0, len(flat), parts_kept=sum(is_kept(part) for _, part in flat))
+        waiting = Progress(0, len(flat), parts_kept=sum(is_cached(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
             spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
@@ -103,7 +103,7 @@ class SparkBackfill:
             if failure is None:
                 failpoint("spark.files.before")
                 return gather(job, work_dir)
-            found = _told(run)
+            found = _reported_error(run)
             run.remove()
             if found is not None:
                 raise found
@@ -122,7 +122,7 @@ class SparkBackfill:
         action.start()
         try:
             while action.is_alive():
-                on_progress(watch.look())
+                on_progress(watch.refresh())
                 if watch.has_failed():
                     action.cancel()
                     return action.failure or RuntimeError("cancelled")
@@ -132,7 +132,7 @@ class SparkBackfill:
             job.exchange.remove()
             raise
         if action.failure is None:
-            on_progress(replace(watch.look(), tasks_done=watch.tasks))
+            on_progress(replace(watch.refresh(), tasks_done=watch.tasks))
         return action.failure
 
 
@@ -142,17 +142,17 @@ class _Watch:
     def __init__(self, job: Job) -> None:
         self.tasks = job.cut.level_slots[-1]
         self._exchange = job.exchange
-        self._seen: set[str] = set()
-        kept = sum(is_kept(part) for _, part in job.parts)
-        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=kept)
+        self._counted: set[str] = set()
+        persisted = sum(is_cached(part) for _, part in job.parts)
+        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=persisted)
 
-    def look(self) -> Progress:
+    def refresh(self) -> Progress:
         """Return the progress of the job."""
         found = self._progress
         parts, tasks = found.parts_done, found.tasks_done
         rows, size_bytes = found.rows, found.bytes
-        for name in sorted(self._exchange.sizes(DONE).keys() - self._seen):
-            self._seen.add(name)
+        for name in sorted(self._exchange.sizes(DONE).keys() - self._counted):
+            self._counted.add(name)
             if name.startswith(PART):
                 record = TaskRecord.decode(self._exchange.get(f"{DONE}/{name}"))
                 parts, rows = parts + 1, rows + record.rows
@@ -166,7 +166,7 @@ class _Watch:
 
     def has_failed(self) -> bool:
         """Return True if a task failed permanently, so that another run would fail too."""
-        error = _told(self._exchange)
+        error = _reported_error(self._exchange)
         return error is not None and not error.is_temporary
 
 
@@ -182,15 +182,15 @@ class _Action(threading.Thread):
 
     def run(self) -> None:
         """Run all levels as one Spark job."""
-        kept: list[DataFrame] = []
+        persisted: list[DataFrame] = []
         try:
             self._spark.addTag(self._tag)
-            _last_frame(self._spark, self._job, kept).count()
+            _last_frame(self._spark, self._job, persisted).count()
         except Exception as error:
             self.failure = error
         finally:
             with suppress(*GONE):  # lost with their session
-                for frame in kept:
+                for frame in persisted:
                     frame.unpersist()
 
     def cancel(self) -> None:
@@ -201,9 +201,9 @@ class _Action(threading.Thread):
             self.join(1.0)
 
 
-def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFrame:
+def _last_frame(spark: SparkSession, job: Job, persisted: list[DataFrame]) -> DataFrame:
     """Return the frame of the highest level, which runs all others; append persisted frames to
-    `kept`.
+    `persisted`.
     """
     stages, content = job.cut, pickle.dumps(job)
     levels = range(1, len(stages.level_slots))
@@ -213,11 +213,11 @@ def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFra
     for level in levels:
         if sum(level - 1 in feeding for feeding in feeds.values()) > 1:
             # Several levels read it: do not compute it for each of them.
-            kept.append(frames[level - 1].persist(StorageLevel.DISK_ONLY))
+            persisted.append(frames[level - 1].persist(StorageLevel.DISK_ONLY))
         first, end = stages.level_slots[level - 1], stages.level_slots[level]
         given = [calls, *(frames[feeding] for feeding in feeds[level])]
-        wanted = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
-        inputs = _by_slot(reduce(lambda left, right: left.union(right), wanted), first, end - first)
+        ranges = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
+        inputs = _by_slot(reduce(lambda left, right: left.union(right), ranges), first, end - first)
         frames[level] = inputs.mapInArrow(run_slots(content), FRAME)
     return frames[levels[-1]]
 
@@ -263,8 +263,8 @@ def table_specs(
 
     None for a maintained view's rows and for append-only relations.
     """
-    kept = [r for r in relations if not r.is_append]
-    specs = {r.name: table_spec(r, columns[r.name], scope) for r in kept}
+    stored = [r for r in relations if not r.is_append]
+    specs = {r.name: table_spec(r, columns[r.name], scope) for r in stored}
     return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
 
 
@@ -275,7 +275,7 @@ def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[
         if not isinstance(node.plan, Scan):
             store = MemoryStore()
             make_operator(node, store, scope, evaluator, ErrorRows())
-            specs[number] = [kept.spec for kept in store.kept()]
+            specs[number] = [state.spec for state in store.contents()]
     return specs
 
 
@@ -284,7 +284,7 @@ def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
     return max(cores, min(-(-rows // ROWS_PER_BUCKET), MOST_BUCKETS))
 
 
-def _told(exchange: Exchange) -> TidemarkError | None:
+def _reported_error(exchange: Exchange) -> TidemarkError | None:
     """Return the error that a failed task stored; a permanent one first."""
     names = exchange.sizes(FAILED)
     errors = [decode_error(exchange.get(f"{FAILED}/{name}")) for name in names]

@@ -68,8 +68,8 @@ class Segment:
         for number in self._stage.nodes:
             plan = self._job.nodes[number].plan
             if isinstance(plan, Scan):
-                kept = self._job.columns[plan.relation.name]
-                deltas[number] = snapshot.project([kept.index(c) for c in plan.columns])
+                columns_read = self._job.columns[plan.relation.name]
+                deltas[number] = snapshot.project([columns_read.index(c) for c in plan.columns])
             else:
                 deltas[number] = self._follow(number, deltas)
         return deltas
@@ -79,12 +79,12 @@ class Segment:
 
         It steps at least once, in chunks, so that a large input is never in memory twice.
         """
-        shares = {tag: list(_shares(deltas)) for tag, deltas in inputs.items()}
-        steps = max([1, *map(len, shares.values())])
+        chunks = {tag: list(_chunks(deltas)) for tag, deltas in inputs.items()}
+        steps = max([1, *map(len, chunks.values())])
         found: list[dict[int, Delta]] = []
         for at in range(steps):
-            given = {tag: parts[at] for tag, parts in shares.items() if at < len(parts)}
-            found.append(self._step_once(given))
+            step_inputs = {tag: parts[at] for tag, parts in chunks.items() if at < len(parts)}
+            found.append(self._step_once(step_inputs))
         if steps == 1:
             return found[0]
         numbers = self._stage.nodes
@@ -93,8 +93,8 @@ class Segment:
     def _step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
         head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
-        given = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
-        deltas = {head: self._operators[head].step(*given)}
+        step_inputs = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
+        deltas = {head: self._operators[head].step(*step_inputs)}
         for number in sink_workers:
             deltas[number] = self._follow(number, deltas)
         return deltas
@@ -102,8 +102,8 @@ class Segment:
     def _follow(self, number: int, deltas: Mapping[int, Delta]) -> Delta:
         """Step a node without exchange: rows from other stages are stepped elsewhere."""
         inputs = self._job.nodes[number].inputs
-        given = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
-        return self._operators[number].step(*given)
+        step_inputs = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
+        return self._operators[number].step(*step_inputs)
 
     def _empty(self, number: int) -> Delta:
         return Delta.empty(kinds_of(self._job.nodes[number].plan.fields))
@@ -133,7 +133,7 @@ def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]
             yield to.slot + number, tag, encode_delta(page)
 
 
-def _shares(deltas: Sequence[Delta]) -> Iterator[Delta]:
+def _chunks(deltas: Sequence[Delta]) -> Iterator[Delta]:
     """Yield the rows in consolidated deltas of about STEP_ROWS."""
     pending: list[Delta] = []
     rows = 0

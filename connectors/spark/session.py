@@ -269,14 +269,14 @@ def _surroundings(is_local: bool) -> Iterator[None]:
 
     The SIGINT handler is restored too: a context started in the main thread installs its own.
     """
-    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     paths = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    wanted["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if is_local:
-        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
+    before = {name: os.environ.get(name) for name in variables}
     interrupt = signal.getsignal(signal.SIGINT)
-    os.environ.update(wanted)
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -291,8 +291,8 @@ def _surroundings(is_local: bool) -> Iterator[None]:
 
 def check_java() -> None:
     """Check that there is a Java that Spark can use. TidemarkError spark.no_java."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java_home = os.environ.get("JAVA_HOME")
+    program = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
     found = "none"
     if program and Path(program).exists():
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)

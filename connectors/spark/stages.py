@@ -77,11 +77,11 @@ class Cut:
 
     def feeding_levels(self, level: int) -> set[int]:
         """Return the levels from which a level takes rows."""
-        wanted = {s.number for s in self.stages if s.level == level}
+        numbers = {s.number for s in self.stages if s.level == level}
         return {
             s.level
             for s in self.stages
-            if wanted & ({p.stage for p in s.outputs} | set(s.moved.values()))
+            if numbers & ({p.stage for p in s.outputs} | set(s.moved.values()))
         }
 
 
@@ -111,7 +111,7 @@ class _Cutter:
         self._buckets = buckets
         self._stages: list[Stage] = []
         self._sources: dict[RelationName, Stage] = {}
-        self._homes: dict[int, list[Stage]] = {}  # node -> the stages that it runs in
+        self._stages_of: dict[int, list[Stage]] = {}  # node -> the stages that it runs in
 
     def add_source(self, relation: RelationName, spec: ArrangementSpec | None) -> None:
         source = self._sources[relation] = self._add(SOURCE, 0, relation=relation)
@@ -123,13 +123,13 @@ class _Cutter:
         node = self._nodes[number]
         if isinstance(node.plan, Scan):
             source = self._sources.get(node.plan.relation.name)
-            self._homes[number] = [] if source is None else [source]
+            self._stages_of[number] = [] if source is None else [source]
         elif node.inputs and all(key is None for key in node.exchange):
-            homes = {s.number: s for i in node.inputs for s in self._homes[i]}
-            self._homes[number] = list(homes.values())
+            shared_stages = {s.number: s for i in node.inputs for s in self._stages_of[i]}
+            self._stages_of[number] = list(shared_stages.values())
         else:
-            self._homes[number] = [self._add_exchange(number, specs)]
-        for stage in self._homes[number]:
+            self._stages_of[number] = [self._add_exchange(number, specs)]
+        for stage in self._stages_of[number]:
             stage.nodes.append(number)
 
     def _add_exchange(self, number: int, specs: Sequence[Spec]) -> Stage:
@@ -144,9 +144,9 @@ class _Cutter:
             self._connect(producer, stage, tag, node.exchange[tag] or ())
         if keys:
             kinds = kinds_of(self._nodes[node.inputs[0]].plan.fields)
-            wanted = "".join(kinds[i] for i in keys[0])
+            numbers = "".join(kinds[i] for i in keys[0])
             for spec in specs:
-                if key_kinds(spec) != wanted:
+                if key_kinds(spec) != numbers:
                     state = self._add(STATE, stage.level + 1, spec=spec, buckets=self._buckets)
                     stage.moved[spec.name] = state.number
         return stage
@@ -180,9 +180,9 @@ class _Cutter:
         return self._stages[-1]
 
     def _connect(self, producer: int, stage: Stage, tag: int, key: tuple[int, ...]) -> None:
-        for home in self._homes[producer]:
-            home.outputs.append(Port(producer, stage.number, tag, key))
-            stage.level = max(stage.level, home.level + 1)
+        for producing in self._stages_of[producer]:
+            producing.outputs.append(Port(producer, stage.number, tag, key))
+            stage.level = max(stage.level, producing.level + 1)
 
 
 def key_kinds(spec: Spec) -> str:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from connectors import netguard
 from connectors.pages import decode_delta, encode_delta
-from connectors.partition_cache import is_kept, rejected_of
+from connectors.partition_cache import is_cached, rejected_of
 from connectors.spark.frame import Row, from_batches, to_batches
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, encode_error
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split
@@ -61,13 +61,13 @@ def read_part(job: Job, number: int) -> Iterator[Row]:
     """Read one part of the snapshot and run what needs no exchange; yield pages by slot."""
     errors, record = ErrorRows(), TaskRecord()
     relation, part = job.parts[number]
-    with _failures_kept(job):
-        record.is_kept = is_kept(part)
+    with _failures_stored(job):
+        record.is_kept = is_cached(part)
         segment = Segment(job, job.cut.source_of(relation), MemoryStore(), errors)
         for rows in part.read():
             record.rows += len(rows)
             record.size_bytes += rows.nbytes()
-            yield from _noted(segment.pages(segment.read(rows)), record)
+            yield from _with_slots(segment.pages(segment.read(rows)), record)
         rejected = rejected_of(part)
         if rejected is not None:
             record.rejected = encode_delta(rejected)
@@ -86,7 +86,7 @@ def run_slots(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
             slots.setdefault(slot, {}).setdefault(tag, []).append(decode_delta(page))
         job = _load_job(content)
         for slot in sorted(slots):
-            with _failures_kept(job):
+            with _failures_stored(job):
                 yield from to_batches(run_slot(job, slot, slots.pop(slot)))
 
     return run
@@ -98,14 +98,14 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
     if stage.kind == NODE:
         store = MemoryStore()
         segment = Segment(job, stage, store, errors)
-        yield from _noted(segment.pages(segment.step(inputs)), record)
-        for kept in store.kept():
-            if kept.spec.name in stage.moved:
-                to = job.cut.stages[stage.moved[kept.spec.name]]
-                for rows in _state_rows(kept):
-                    yield from _noted(split(rows, _state_key(kept.spec), to, 0), record)
+        yield from _with_slots(segment.pages(segment.step(inputs)), record)
+        for state in store.contents():
+            if state.spec.name in stage.moved:
+                to = job.cut.stages[stage.moved[state.spec.name]]
+                for rows in _state_rows(state):
+                    yield from _with_slots(split(rows, _state_key(state.spec), to, 0), record)
             else:
-                record.files += _write_state(job, kept.spec, _state_rows(kept), slot)
+                record.files += _write_state(job, state.spec, _state_rows(state), slot)
     elif stage.kind == STATE:
         assert stage.spec is not None
         record.files += _write_state(job, stage.spec, inputs[0], slot)
@@ -115,19 +115,19 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
     _finish(job, str(slot), record, errors)
 
 
-def _noted(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
+def _with_slots(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
     """Yield the pages, and store their slots in the record."""
     for page in pages:
         record.fed.add(page[0])
         yield page
 
 
-def _state_rows(kept: MemoryArrangement | MemorySums) -> Iterator[Delta]:
+def _state_rows(state: MemoryArrangement | MemorySums) -> Iterator[Delta]:
     """Yield the stored rows; sums are columns after their key."""
-    if isinstance(kept, MemoryArrangement):
-        yield from kept.scan()
+    if isinstance(state, MemoryArrangement):
+        yield from state.scan()
         return
-    for keys, sums in kept.scan():
+    for keys, sums in state.scan():
         columns = [*keys, *(Column(row) for row in sums)]
         yield Delta(columns, np.ones(sums.shape[1], np.int64))
 
@@ -179,7 +179,7 @@ def _finish(job: Job, name: str, record: TaskRecord, errors: ErrorRows) -> None:
 
 
 @contextmanager
-def _failures_kept(job: Job) -> Iterator[None]:
+def _failures_stored(job: Job) -> Iterator[None]:
     """Store an error with its code for the driver; Spark would pass on only its text."""
     try:
         yield

@@ -171,7 +171,7 @@ class Outbox:
         until = size + (self._kept[-1].until if self._kept else 0)
         follows = None if entry.returns is None else entry.returns.follows
         self._kept.append(_Kept(number, count, size, until, follows))
-        if entry.is_turn:
+        if entry.is_non_idempotent:
             self._turns.append(number)
 
     def _decoded(self, stored: bytes) -> SinkEpoch:
