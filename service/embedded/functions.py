@@ -313,7 +313,7 @@ class Functions:
             one.function.name,
             one.function.read(wish) if reading is None else reading,
             one.table.columns,
-            wanted=narrowed,
+            requested=narrowed,
             is_declared=one.is_declared,
         )
         made.wish = wish

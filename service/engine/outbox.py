@@ -180,7 +180,7 @@ class Outbox:
         until = size + (self._entries[-1].until if self._entries else 0)
         follows = None if epoch.returns is None else epoch.returns.follows
         self._entries.append(_Entry(number, count, size, until, follows))
-        if epoch.is_turn:
+        if epoch.is_non_idempotent:
             self._unrepeatable.append(number)
 
     def _decoded(self, stored: bytes) -> SinkEpoch:

@@ -115,14 +115,14 @@ class SimRocksStore(RocksStore):
         self._disk = disk
         self._is_closed = False
         self.step: Callable[[str], None] = lambda name: None
-        look = self._seal.look
+        observe = self._seal.observe
 
-        def look_after_write() -> None:
+        def observe_after_write() -> None:
             # What is sealed has just been forced, with the log up to here.
             disk.note_logs()
-            look()
+            observe()
 
-        self._seal.look = look_after_write  # type: ignore[method-assign]
+        self._seal.observe = observe_after_write  # type: ignore[method-assign]
 
     def values(self, further: int = 0) -> dict[str, bytes]:
         """The named values that say where it stands as they are now, and the number of the newest
