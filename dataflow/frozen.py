@@ -1,8 +1,8 @@
 """Trees of frozen dataclasses that are hashed and compared often.
 
-A node's hash is computed once and kept beside its fields, and so is the node that it was last found
-equal to: trees in which one object stands in many places are compared in linear time. Invariant:
-neither leaves the process, since hashes of text differ between processes.
+A node caches its hash, and the node that it was last found equal to. So trees that share objects
+are compared in linear time. Invariant: neither leaves the process, since hashes of text differ
+between processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def keeps_hash(cls: type[_T]) -> type[_T]:
-    """A class decorator, outside `dataclass(frozen=True)`.
+    """Cache the hash of a class; apply outside `dataclass(frozen=True)`.
 
     >>> from dataclasses import dataclass
     >>> @keeps_hash

@@ -115,7 +115,7 @@ class LiveView:
 @dataclass
 class Stepped:
     """A part of a step, or all of it. outputs: the views' deltas that are not empty; failures: why
-    views cannot be kept."""
+    views cannot be stored."""
 
     outputs: dict[RelationName, Delta]
     failures: dict[RelationName, ViewError]
@@ -125,7 +125,7 @@ class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
     part_rows: rows from which on what a join makes is passed on in parts. widest: the most rows
-    that a node has given out in the last step, with all parts. clock: seconds, for figures alone.
+    that a node has emitted in the last step, with all parts. clock: seconds, for figures alone.
     shape: counts up when views come or go.
     """
 
@@ -198,7 +198,7 @@ class SharedDataflow:
         return twice
 
     def _loosen(self) -> None:
-        """Find the nodes whose rows need not be added up, those that read others first."""
+        """Find the nodes whose rows need not be consolidated, those that read others first."""
         outputs = {view.root.number for view in self.views.values()}
         for number, node in sorted(self._nodes.items(), reverse=True):
             readers = [(reader.traits, reader.is_unconsolidated) for reader in node.readers]
@@ -265,7 +265,7 @@ class SharedDataflow:
             self.tables.forget(node.number)
 
     def scopes(self) -> set[str]:
-        """The scopes in which the state of live views lies."""
+        """Return the scopes in which the state of live views lies."""
         return {h.scope for h in self._homes} | {h.scope for h in self.tables.homes}
 
     # --- an epoch --------------------------------------------------------------------------------
@@ -273,9 +273,9 @@ class SharedDataflow:
     def step(self, changes: Iterable[Changes]) -> Iterator[Stepped]:
         """Take changes of base relations in; may be called several times in an epoch.
 
-        What views give out comes in parts that add up where a join makes more than part_rows
-        rows at once; to be read to the end. A view that has failed is not stepped any more, nor
-        what reads it: remove both.
+        What views emit comes in parts that add up where a join makes more than part_rows rows at
+        once; to be read to the end. A view that has failed is not stepped any more, nor what reads
+        it: remove both.
         """
         yield from self.tell(self.tables.resolve(changes))
 
@@ -297,7 +297,7 @@ class SharedDataflow:
     def pass_on(
         self, view: RelationName, delta: Delta, columns: Sequence[int]
     ) -> Iterator[Stepped]:
-        """Give what reads a view rows that it does not give out itself, by these of its columns."""
+        """Give what reads a view rows that it does not emit itself, by these of its columns."""
         deltas: dict[int, Delta] = {}
         queue = _Queue()
         self.widest = 0
@@ -312,8 +312,8 @@ class SharedDataflow:
         yield from self._run(deltas, queue)
 
     def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
-        """Step what has something to do. All but the last part of what a node gives out go
-        through what reads it before anything else does: the sum of steps is the step of the sum."""
+        """Step what has something to do. All but the last part of what a node emits go through what
+        reads it before anything else does: the sum of steps is the step of the sum."""
         while queue:
             node = self._nodes[queue.pop()]
             part, made = node.empty, 0
@@ -424,5 +424,5 @@ class _Queue:
                 heappush(self._numbers, node.number)
 
     def pop(self) -> int:
-        """The first of them."""
+        """Return the first of them."""
         return heappop(self._numbers)

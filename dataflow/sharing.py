@@ -1,4 +1,5 @@
-"""The nodes of the live dataflow for people: what each does, for whom, and with what figures.
+"""The nodes of the live dataflow for human readers: what each does, for whom, and with what
+figures.
 
 Figures only: nothing is ever decided by them. Rows, bytes and times are totals since the start,
 so that whoever asks twice has the rates between.
@@ -24,9 +25,9 @@ TABLE = "table"
 class NodeFigures:
     """One node. id: its own as long as the process runs; inputs: ids of what it reads.
 
-    views: who reads it. output_of: the views whose rows it gives out. is_part: it stands for what
-    its views share. rows, bytes: about what it keeps, once for all of them. rows_in, rows_out:
-    of its deltas; time_s: in its steps, without what it waits for.
+    views: who reads it. output_of: the views whose rows it emits. is_part: it stands for what its
+    views share. rows, bytes: about what it keeps, once for all of them. rows_in, rows_out: of its
+    deltas; time_s: in its steps, without what it waits for.
     """
 
     id: str
@@ -69,7 +70,7 @@ class DataflowFigures:
         self._tables: dict[str, str] = {}
 
     def nodes(self) -> list[NodeFigures]:
-        """The tables' rows first, then all other nodes, each after what it reads."""
+        """Return the tables' rows first, then all other nodes, each after what it reads."""
         shape = (self._dataflow.shape, len(self._store.names()))
         if self._shape != shape:
             self._outlines = self._drawn()
@@ -136,7 +137,7 @@ class DataflowFigures:
 
 
 def planned_nodes(nodes: Iterable[Node]) -> list[dict[str, object]]:
-    """The nodes of a view by itself, as they will run: id, what, detail, inputs."""
+    """Return the nodes of a view by itself, as they will run: id, what, detail, inputs."""
     return [
         {
             "id": f"p{position}",
