@@ -25,10 +25,9 @@ _SINGLE_LEAST = 2.0**-126
 
 
 def from_text(type: SqlType, texts: Column) -> Column:
-    """Return physical column of `type` from a bytes column of PostgreSQL's text output; NULL stays
-    NULL.
+    """Return the physical column of `type` from a bytes column of PostgreSQL's text output.
 
-    ValueError names the first text that is not of the type.
+    NULL stays NULL. ValueError names the first text that is not of the type.
 
     >>> from dataflow.types import fixed
     >>> from_text(fixed(12, 2), Column.of("s", ["12.50", None, "-0.05"])).to_list()
@@ -60,7 +59,7 @@ def from_text(type: SqlType, texts: Column) -> Column:
 
 
 def to_text(type: SqlType, column: Column) -> Column:
-    """Return bytes column of PostgreSQL's text output of each value; NULL stays NULL.
+    """Return a bytes column of PostgreSQL's text output of each value; NULL stays NULL.
 
     >>> from dataflow.types import FLOAT8
     >>> to_text(FLOAT8, Column.of("f", [1e20, 0.0001, 123456789012345.0])).texts()

@@ -76,7 +76,7 @@ def parts_of(value: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def print_spans(micros: np.ndarray) -> list[str]:
-    """Return interval text of spans without months, whole days counted as days (justify_hours).
+    """Return the interval text of spans without months, whole days counted as days (justify_hours).
 
     >>> print_spans(np.array([-90_000_000_000, 500_000]))
     ['-1 days -01:00:00', '00:00:00.5']

@@ -182,7 +182,7 @@ class Numbers:
         return np.fromiter((not x for x in self.units), np.bool_, len(self))
 
     def to_text(self) -> Column:
-        """Return bytes column of PostgreSQL's text output."""
+        """Return a bytes column of PostgreSQL's text output."""
         if self.scales is not None:
             valid = _NO_MASK if self.valid is None else self.valid
             offsets, data = number_kernels.format(self.units, self.scales, valid)
@@ -233,7 +233,7 @@ def text_of(number: Decimal) -> str:
 
 
 def scale_of(number: Decimal) -> int:
-    """Return display scale of a finite number."""
+    """Return the display scale of a finite number."""
     return -number.as_tuple().exponent  # type: ignore[operator]
 
 

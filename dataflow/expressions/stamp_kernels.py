@@ -20,7 +20,7 @@ CENTURY, MILLENNIUM = 10, 11
 
 @njit(nogil=True, cache=True)
 def month_length(year, month):
-    """Return days of a month."""
+    """Return the number of days of a month."""
     if month == 2 and (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)):
         return 29
     return _MONTH_DAYS[month - 1]

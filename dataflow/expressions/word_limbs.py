@@ -76,7 +76,7 @@ def over(value, divisor):
 
 @njit(nogil=True, cache=True, inline="always")
 def order(a, b):
-    """Return sign of a - b."""
+    """Return the sign of a - b."""
     for j in range(WIDTH):
         k = WIDTH - 1 - j
         if a[k] != b[k]:

@@ -43,7 +43,7 @@ from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
 
-# Where exact sums come from: the columns, their feed, whether squares are kept.
+# The input of exact sums: the columns, their feed, whether squares are summed.
 Place = tuple[tuple[int, ...], int, bool]
 _EXTREMES = ("min", "max", LEAST)
 _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
@@ -59,14 +59,13 @@ _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
 class AggregateOperator:
     """Group: touched groups are re-evaluated, new minus old.
 
-    Groups and arguments are plain columns (lowering sees to it), groups in key form; besides
-    PostgreSQL's functions there is "least", the least value by text. Calls that have `sql` are
-    recomputed (see Recomputed).
-    State: one vector of sums for each group (rows, counts, sums of integers, of fixed point and of
-    numerics whose digits the plan knows); ledgers of exact sums for other numbers; the distinct
-    values of each group for min, max and DISTINCT, the ordered ones for percentiles.
-    Cost: O(rows of the delta); min and max read a group again when its extreme is retracted.
-    NULL: a group of its own as a key; ignored by every aggregate but count(*).
+    Groups and arguments are plain columns (lowering ensures it), groups in key form. Besides
+    PostgreSQL's functions there is "least", the least value by text. Calls with `sql` are
+    recomputed (see Recomputed). State: one vector of sums for each group (rows, counts, sums of
+    integers, of fixed point and of numerics whose digits the plan knows); ledgers of exact sums for
+    other numbers; the distinct values of each group for min, max and DISTINCT, the ordered ones for
+    percentiles. Cost: O(rows of the delta); min and max read a group again when its extreme is
+    retracted. NULL: a group of its own as a key; ignored by every aggregate but count(*).
     """
 
     def __init__(self, plan: Aggregate, context: Context) -> None:
@@ -90,11 +89,11 @@ class AggregateOperator:
         if calls:
             self._recomputed = Recomputed(context, self._types, calls, self._input_types)
         kept = (self._distinct, self._sparse, self._extremes, self._percentiles, self._recomputed)
-        # Sums over rows do not care how often a row comes.
+        # Sums over rows accept unconsolidated input.
         self.traits = Traits(accepts_unconsolidated=not any(kept))
 
     def step(self, delta: Delta) -> Delta:
-        """The change of the groups' rows: key columns, then one column for each call."""
+        """Return the change of the groups' rows: key columns, then one column for each call."""
         n = len(delta)
         if self._keys:
             if n == 0:
@@ -129,7 +128,8 @@ class AggregateOperator:
     def _turned(
         self, touched: Touched, live: np.ndarray, columns: list[Column], errors: RowErrors
     ) -> Delta:
-        """New minus old, from int and bool [2 * groups] results: all old ones, then all new."""
+        """Return new minus old, from int and bool [2 * groups] results: all old ones, then all
+        new."""
         groups = touched.count
         shown = live.copy()
         if errors:
@@ -161,7 +161,8 @@ class AggregateOperator:
         )
 
     def _result(self, call: AggregateCall, parts: list[Part]) -> Callable:
-        """A function of the epoch that gives the call's column and errors; notes its state."""
+        """Return a function of the epoch that computes the call's column and errors; register its
+        state."""
         if call.sql:
             place = self._recomputed_count
             self._recomputed_count += 1
@@ -201,7 +202,7 @@ class AggregateOperator:
         return lambda epoch: (shown(epoch.percentiles(place)[wanted]), RowErrors())
 
     def _exact(self, call: AggregateCall, columns: tuple[int, ...], feed: int) -> Callable:
-        """The result of a call that is kept as a ledger of exact sums."""
+        """Return the result of a call whose state is a ledger of exact sums."""
         function, result_type = call.function, call.field.type
         is_moment = function in _MOMENTS or function in PAIR_FUNCTIONS
         place = (columns, feed, is_moment)
@@ -217,7 +218,7 @@ class AggregateOperator:
     def _feed(self, call: AggregateCall, column: int, type: SqlType) -> int:
         if not call.is_distinct or call.function.startswith("bool"):
             return INPUT
-        # count needs no value that stands for all equal ones, only their number.
+        # count needs no representative of equal values, only their number.
         is_counted = call.function == "count"
         feed = 2 * column + is_counted
         if feed not in self._distinct:
@@ -242,7 +243,7 @@ class AggregateOperator:
         return self._percentiles[place].advance(touched, feed)
 
     def advance_ledgers(self, place: Place, touched: Touched, feed: Feed) -> list[Ledger]:
-        """Step the exact sums of a place, once an epoch."""
+        """Step the exact sums of one input, once an epoch."""
         return self._sparse[place].advance(touched, [feed.columns[c] for c in place[0]], feed)
 
 
@@ -257,14 +258,14 @@ def _moments_of(type: SqlType) -> Family:
 
 
 def _shown_as(type: SqlType, result: SqlType) -> Callable[[Column], Column]:
-    """Extremes as PostgreSQL types them: of numeric(p,s) they are plain numeric."""
+    """Return extremes as PostgreSQL types them: those of numeric(p,s) are plain numeric."""
     if type.kind is TypeKind.FIXED and result.kind is TypeKind.DECIMAL:
         return lambda column: to_text(type, column)
     return lambda column: column
 
 
 class _Epoch:
-    """What one step has computed so far: state shared by several calls is stepped once."""
+    """The results of one step so far: state shared by several calls is stepped once."""
 
     def __init__(
         self,

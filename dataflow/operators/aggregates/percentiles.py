@@ -40,12 +40,13 @@ class Percentiles:
         self._kind = type.physical
 
     def want(self, function: str, fraction: float) -> None:
-        """Also answer with this percentile, 0 <= fraction <= 1."""
+        """Add a percentile, 0 <= fraction <= 1."""
         if (function, fraction) not in self._desired:
             self._desired.append((function, fraction))
 
     def advance(self, touched: Touched, feed: Feed) -> dict[Desired, Column]:
-        """Take a feed: each percentile before, then after; NULL for a group without values."""
+        """Apply a feed; return each percentile before, then after; NULL for a group without
+        values."""
         column, weights, group = feed.columns[self._position], feed.weights, feed.group
         if column.valid is not None:
             chosen = np.flatnonzero(column.valid)
@@ -57,7 +58,7 @@ class Percentiles:
         return {w: Column.concat([a, b]) for w, a, b in zip(self._desired, old, new, strict=True)}
 
     def _values(self, touched: Touched) -> list[Column]:
-        """One column for each wanted percentile."""
+        """Return one column for each requested percentile."""
         sizes = self._rows.sizes(touched.keys, touched.count)
         answers = []
         for function, fraction in self._desired:
@@ -72,7 +73,7 @@ class Percentiles:
         return answers
 
     def _at(self, keys: Sequence[Column], place: np.ndarray, sizes: np.ndarray) -> Column:
-        """The value at a position of each group; NULL for an empty one."""
+        """Return the value at a position of each group; NULL for an empty one."""
         held = np.flatnonzero(sizes)
         asked = place[held]
         found = self._rows.ranges([k.take(held) for k in keys], asked, asked + 1)
@@ -82,7 +83,7 @@ class Percentiles:
 
 
 def _between(low: Column, high: Column, share: np.ndarray) -> Column:
-    """low + share * (high - low), the value itself where there is nothing between."""
+    """Return low + share * (high - low); the value itself where both are equal."""
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = low.values + share * (high.values - low.values)
     values = np.where(share == 0, low.values, mixed)

@@ -1,8 +1,8 @@
 """Aggregate calls that PostgreSQL computes again for every group that changed.
 
 All calls of a node share one arrangement of their argument rows and one query: for the touched
-groups the rows are read once, weights written out, and every call runs over them. Invariant: what
-a group last answered, an error included, is kept, so that it is retracted as it was given out.
+groups the rows are read once, weights written out, and every call runs over them. Invariant: the
+last result of a group, errors included, is stored, so that exactly the emitted row is retracted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from dataflow.plan.nodes import AggregateCall
 from dataflow.types import BOOL, SqlType
 
 _ROW = "tidemark_row"
-# Their syntax has no ORDER BY: they are given their rows in order.
+# Their syntax has no ORDER BY, so their rows are passed in order.
 UNORDERABLE = "json_objectagg"
 
 
 class Recomputed:
     """The recomputed calls of one aggregate.
 
-    State: (group, arguments of all calls) by group; (group, results, SQLSTATE, words of the
-    error) by group.
-    Cost: the rows of each touched group, and one round trip for about 10,000 of them.
-    NULL: as each function takes it.
+    State: (group, arguments of all calls) by group; (group, results, SQLSTATE, error message) by
+    group. Cost: the rows of each touched group, and one round trip for about 10,000 of them. NULL:
+    as each function takes it.
     """
 
     def __init__(
@@ -60,10 +59,10 @@ class Recomputed:
     def advance(
         self, touched: Touched, group: np.ndarray, delta: Delta, live: np.ndarray
     ) -> tuple[list[Column], RowErrors]:
-        """Take the delta's rows of the touched groups.
+        """Apply the delta's rows of the touched groups.
 
-        group: int64[n], the touched group of each row. live: bool[groups], those with a row to
-        give out. Returns each call's results, old ones and then new ones, and the errors.
+        group: int64[n], the touched group of each row. live: bool[groups], those that have an
+        output row. Return each call's results, old ones and then new ones, and the errors.
         """
         keys = [k.take(group) for k in touched.keys]
         rows = Delta([*keys, *columns_at(delta, self._columns)], delta.weights)
@@ -84,7 +83,7 @@ class Recomputed:
         return both[:-2], errors
 
     def _moved(self, touched: Touched, group: np.ndarray, rows: Delta) -> np.ndarray:
-        """bool[groups]: whose rows, as far as these calls read them, are others than before."""
+        """Return bool[groups]: whether the rows changed in the columns that these calls read."""
         moved = np.zeros(touched.count, np.bool_)
         numbered = Delta([Column(group), *rows.columns[self._width :]], rows.weights).consolidate()
         moved[numbered.columns[0].values] = True
@@ -93,7 +92,7 @@ class Recomputed:
     def _answered(
         self, touched: Touched, wanted: np.ndarray, old: list[Column], kept: np.ndarray
     ) -> list[Column]:
-        """The results and error columns after the epoch: asked for the wanted groups."""
+        """Return the result and error columns after the epoch, recomputed for the given groups."""
         place = np.where(kept, np.arange(touched.count), -1)
         if len(wanted) == 0:
             return [value_at(c, place) for c in old]
@@ -143,10 +142,10 @@ class Recomputed:
 
 
 def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_keys: bool) -> str:
-    """The query over `tidemark_row` that answers with g and each call, by group.
+    """Return the query over `tidemark_row` that computes g and each call, by group.
 
-    columns: the input positions that become $1, $2 ...; without keys one more column follows,
-    true for each row, false for one that stands for no row: so that there is always a group.
+    columns: the input positions that become $1, $2 ...; without keys an additional column is true
+    for each row and false for a placeholder, so that there is always a group.
     """
     number = {column: i for i, column in enumerate(columns, 1)}
     shown: dict[int, str] = {}
@@ -181,13 +180,14 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
 
 
 def _least(value: str, name: str) -> str:
-    """The value that stands for all that equal it in its group: the least by text."""
+    """Return the representative of equal values in a group: the least by text."""
     window = f'PARTITION BY g, {value} ORDER BY ({value})::text COLLATE "C"'
     return f"first_value({value}) OVER ({window}) AS a{name[1:]}"
 
 
 def _with_no_row(index: np.ndarray, columns: list[Column]) -> tuple[np.ndarray, list[Column]]:
-    """One more row, of NULLs, for the one group of a global aggregate; and what tells it."""
+    """Add a placeholder row of NULLs for the one group of a global aggregate, and the column that
+    marks it."""
     columns = [Column.concat([c, Column.nulls(c.kind, 1)]) for c in columns]
     is_row = np.arange(len(index) + 1) < len(index)
     return np.append(index, 0), [*columns, Column(is_row)]

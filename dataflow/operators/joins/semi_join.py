@@ -1,6 +1,6 @@
 """Semi and anti join: left rows with or without a match in the right input.
 
-Invariant: a left row comes out with its own weight or not at all, however often it matches.
+Invariant: a left row is emitted with its own weight or not at all, however often it matches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataflow.plan.nodes import SemiJoin
 
 
 class SemiJoinOperator:
-    """Group: without a residual, rows of the right input are only counted.
+    """Group: without a residual, the rows of the right input are only counted.
 
     State: the left rows that have no NULL key, by key; the number of right rows of each key.
     Cost: O(rows of the deltas + left rows of keys that gain their first or lose their last match).
@@ -38,11 +38,10 @@ class SemiJoinOperator:
         self._turns = KeyTurns(self._counts, self._keys[RIGHT])
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the left rows that pass."""
+        """Return the change of the left rows that pass."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
@@ -57,7 +56,7 @@ class SemiJoinOperator:
             yield from self._turning(right, most_rows)
 
     def _passing(self, left: Delta) -> Delta:
-        """dL where the right as it was has a match (semi) or none (anti)."""
+        """Return the rows of dL that have a match (semi) or none (anti) in the old right input."""
         if len(left) == 0:
             return left
         counts = self._counts.lookup(columns_at(left, self._keys[LEFT]))[0]
@@ -66,7 +65,7 @@ class SemiJoinOperator:
         return left.filter((counts == 0) == self._is_anti)
 
     def _turning(self, right: Delta, most_rows: int) -> Iterator[Delta]:
-        """L_new of the keys whose first match came or last match went."""
+        """Return the rows of L_new whose key has gained its first match or lost its last."""
         representative, turns = self._turns.advance(right)
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
@@ -94,11 +93,10 @@ class ResidualSemiJoinOperator:
         self._sides = Sides(plan, context)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the left rows that pass."""
+        """Return the change of the left rows that pass."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:

@@ -1,8 +1,8 @@
 """UNION of a recursion: in which round each row is found first.
 
-Invariant: once round i is settled, the rows found in it are those that are derived in it and in
-no earlier round. So rows that lose their first derivation move to a later round, and a row that
-is only derived from itself through a cycle is found in none.
+Invariant: once round i is resolved, the rows found in it are those derived in it and in no earlier
+round. So a row that loses its first derivation moves to a later round, and a row derived only from
+itself through a cycle is found in none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Again:
-    """Keys to be looked at again in a later round, because they turned in an earlier one.
+    """Keys to examine again in a later round, because they were found or lost in an earlier one.
 
     was_found bool[n]: whether they were found in that round before this step.
     """
@@ -36,10 +36,10 @@ class _Again:
 
 
 class FirstRounds:
-    """Settles one round after the other, in increasing order within a step.
+    """Resolves one round after the other, in increasing order within a step.
 
-    State: every derived row with its rounds and weights, by its key.
-    Cost of a round: O(changed rows + the rounds that they are derived in).
+    State: every derived row with its rounds and weights, by key. Cost of a round: O(changed rows +
+    the rounds that they are derived in).
     """
 
     def __init__(self, plan: Loop, context: Context) -> None:
@@ -54,13 +54,13 @@ class FirstRounds:
         self._agenda = RoundQueue()
 
     def begin(self, agenda: RoundQueue) -> None:
-        """A new step. agenda: where rounds are asked for in which keys are to be looked at."""
+        """Begin a step. queue: takes the rounds in which keys must be examined again."""
         self._again, self._agenda = {}, agenda
 
     def settle(self, number: int, derived: Delta) -> Delta:
-        """How the rows found in a round change.
+        """Return how the rows found in a round change.
 
-        derived: how the rows derived in it change, consolidated: fields, then key forms.
+        derived: the consolidated change of the rows derived in it: fields, then key forms.
         """
         again = self._again.pop(number, [])
         given = [columns_at(derived, self._keys), *(a.keys for a in again)]
@@ -85,7 +85,8 @@ class FirstRounds:
         is_found &= ~is_covered
         later = np.full(count, _NEVER)
         np.minimum.at(later, index[rounds > number], rounds[rounds > number])
-        # First found here now: no longer later. No longer here: perhaps later from now on.
+        # Now first found here: no longer in a later round. No longer found here: perhaps in a later
+        # one.
         self._look_again(touched.keys, later, is_found & ~was_found & ~is_again, was_found=True)
         lost = (was_found | is_again) & ~is_found & ~is_covered
         self._look_again(touched.keys, later, lost, was_found=False)
@@ -106,7 +107,7 @@ class FirstRounds:
             self._agenda.add(number)
 
     def _shown(self, rows: Delta, group: np.ndarray, is_found: np.ndarray) -> Delta:
-        """Of the rows of each found key the least by text, once."""
+        """Return the least row by text of each found key, once."""
         at = np.flatnonzero(is_found[group])
         if len(at) == 0:
             return Delta.empty(self._kinds)
@@ -119,9 +120,9 @@ class FirstRounds:
 
 
 def _overrule(was_found: np.ndarray, groups: np.ndarray, again: Sequence[_Again]) -> np.ndarray:
-    """Correct was_found by what is known; bool[n]: the keys that were looked at again.
+    """Correct was_found by the recorded changes; return bool[n]: the keys examined again.
 
-    A key that was found in an earlier round was not found here, whatever else is said.
+    A key found in an earlier round was not found here, whatever else is recorded.
     """
     is_again = np.zeros(len(was_found), np.bool_)
     if again:
@@ -135,7 +136,7 @@ def _overrule(was_found: np.ndarray, groups: np.ndarray, again: Sequence[_Again]
 def _added(
     before: Delta, before_group: np.ndarray, change: Delta, change_group: np.ndarray
 ) -> tuple[Delta, np.ndarray]:
-    """The rows before and their change, added up: the rows that are left, and their keys."""
+    """Return the sum of the old rows and their change: the remaining rows, and their keys."""
     if len(before) == 0:
         keep = change.weights != 0
         return change.filter(keep), change_group[keep]

@@ -1,8 +1,8 @@
-"""Remember by arguments: an expression that somebody may define otherwise, computed once for each
-of its arguments.
+"""Remember by arguments: an expression that calls a replaceable function, computed once for each
+combination of its arguments.
 
-Invariant: as long as a row with these arguments is there, all rows with them have one answer, an
-error included, and leave with it.
+Invariant: while a row with these arguments exists, all rows with them have one result, possibly an
+error, and leave with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from dataflow.plan.nodes import Remember
 
 
 class RememberAnswersOperator:
-    """Linear, over the answers that it keeps, of one expression.
+    """Linear, over the stored results of one expression.
 
-    State: (arguments, answer) and (arguments, SQLSTATE, words of the error) by the arguments, as
-    often as there are rows with them.
-    Cost: O(rows of the delta); only arguments that are not known yet are computed.
+    State: (arguments, result) and (arguments, SQLSTATE, error message) by the arguments, weighted
+    by the number of rows with them. Cost: O(rows of the delta); only new arguments are computed.
     NULL: as the expression says.
     """
 
@@ -42,7 +41,7 @@ class RememberAnswersOperator:
         self._failed = context.arrange("failed", kinds + "ss", key)
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows with the answers that are kept or now computed."""
+        """Return the delta's rows with their stored or newly computed results."""
         n = len(delta)
         if n == 0:
             return Delta.empty(self._kinds)
@@ -59,7 +58,7 @@ class RememberAnswersOperator:
         return out.take(np.flatnonzero(~is_lost))
 
     def _answered(self, delta: Delta, touched: Touched) -> tuple[Column, np.ndarray, RowErrors]:
-        """(answers, int64 place among them of each touched key or -1, errors of keys)."""
+        """Return (results, int64 position among them of each touched key or -1, errors of keys)."""
         place = np.full(touched.count, -1, np.int64)
         index, kept = self._answers.lookup(touched.keys)
         place[index] = np.arange(len(index))

@@ -1,8 +1,7 @@
-"""Window functions followed through long partitions: work by what a change can reach.
+"""Window functions over long partitions, recomputed only where a change can have an effect.
 
-Invariant: as of the operator of dataflow.operators.windows.window, whose answer it gives; the slabs
-that are read hold every row whose value may have changed, and outside of them every state is as
-kept.
+Invariant: the output is that of the operator in dataflow.operators.windows.window. The slabs read
+contain every row whose value may have changed; outside of them all stored states are valid.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ _GROWTH = 3
 
 
 class IncrementalWindowOperator:
-    """Group: of each partition the rows that a change can reach are computed again.
+    """Group: the rows of each partition that a change can affect are computed again.
 
-    For numbers of rows, running values, and what looks at rows nearby (see window_reach).
-    State: the input rows in order (see ordered_rows); for running values each different row
-    with the state before it.
-    Cost: O(log rows) for each change, and the rows that it reaches: those nearby whose value looks
-    at it; for numbers and running values all rows behind, as far as their state is another.
+    For row numbers, running values, and functions of nearby rows (see window_reach). State: the
+    input rows in order (see ordered_rows); for running values each distinct row with the state
+    before it. Cost: O(log rows) for each change, and the affected rows: nearby rows whose value
+    depends on it; for numbers and running values all later rows, as long as their state differs.
     NULL: as WindowOperator.
     """
 
@@ -69,7 +67,7 @@ class IncrementalWindowOperator:
         self._goes_on = any(k != "local" for k in self._kind)
 
     def step(self, delta: Delta) -> Delta:
-        """The rows whose values are not what they were."""
+        """Return the change of the rows whose values differ."""
         if len(delta) == 0:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._partition), len(delta))
@@ -86,7 +84,8 @@ class IncrementalWindowOperator:
             slabs = slabs.grown(before, after, changes.sizes)
 
     def _look(self, turn: Turn) -> _Look:
-        """Whether the slabs are wide enough, and which of their rows a change may have reached."""
+        """Return whether the slabs are wide enough, and which of their rows a change may have
+        affected."""
         rows = turn.rows
         frames, errors = self._near.frames(rows)
         low, high = self._reach(rows, frames)
@@ -118,7 +117,7 @@ class IncrementalWindowOperator:
     def _reach(
         self, rows: WindowRows, frames: Mapping[Frame, Frames]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The rows near each row that its values look at, int64[n] low and high."""
+        """Return the nearby rows that each row's values depend on, int64[n] low and high."""
         low, high = rows.position, rows.position + 1
         if self._by_peers:
             low, high = rows.peer_begin, rows.peer_end
@@ -129,8 +128,8 @@ class IncrementalWindowOperator:
         return low, high
 
     def _origin(self, turn: Turn) -> np.ndarray:
-        """int64[s]: the index at which running values are taken up: an unchanged row before the
-        first change, and where peers matter the first of its peers."""
+        """Return int64[s]: the index where running values resume: an unchanged row before the first
+        change, and where peers matter the first of its peers."""
         rows, origin = turn.rows, np.full(len(turn.change), ENDLESS)
         is_fit = turn.index < turn.change[turn.slab]
         if self._by_peers:
@@ -139,7 +138,7 @@ class IncrementalWindowOperator:
         return np.where(turn.is_left_open, origin, 0)
 
     def _run(self, turn: Turn, origin: np.ndarray) -> dict[int, Ran]:
-        """The running calls over all slabs."""
+        """Run the running calls over all slabs."""
         if self._states is None:
             return {}
         rows = turn.rows
@@ -159,8 +158,8 @@ class IncrementalWindowOperator:
         return ran
 
     def _edge(self, turn: Turn) -> np.ndarray:
-        """int64[s]: how many rows at the end of a slab may be left out, being unchanged and not
-        cut from their peers or copies; 0 where there are none."""
+        """Return int64[s]: how many rows at the end of a slab may be left out: unchanged, and not
+        separated from their peers or copies; 0 for none."""
         rows, edges = turn.rows, []
         starts = rows.peer_begin if self._by_peers else rows.first_copy
         for side in (0, 1):
@@ -171,7 +170,7 @@ class IncrementalWindowOperator:
         return np.where(edges[0] == edges[1], edges[1], 0)
 
     def _is_resolved(self, turn: Turn, edge: np.ndarray, ran: Mapping[int, Ran]) -> np.ndarray:
-        """bool[s]: whether everything that goes on is behind the edge what it was."""
+        """Return bool[s]: whether all running states after the edge are unchanged."""
         old, new = (turn.at(side, turn.count[side] - edge) for side in (0, 1))
         settled = (old >= 0) & (new >= 0)
         if "number" in self._kind:
@@ -181,7 +180,7 @@ class IncrementalWindowOperator:
         return settled
 
     def _turned(self, turn: Turn, slabs: Slabs, look: _Look) -> Delta:
-        """New minus old of the rows in the zone, and their new states."""
+        """Return new minus old of the rows in the zone, and their new states."""
         rows, zone = turn.rows, look.zone
         values, failed = self._near.compute(rows, look.frames)
         for i, found in look.ran.items():
@@ -216,8 +215,8 @@ class IncrementalWindowOperator:
 
 @dataclass(frozen=True)
 class _Look:
-    """grows_left, grows_right bool[s]: where a slab is too narrow. zone: the rows that may have
-    been reached, when none is."""
+    """The extent of the slabs. grows_left, grows_right bool[s]: where a slab is too narrow. zone:
+    the rows that may be affected, if none is too narrow."""
 
     grows_left: np.ndarray
     grows_right: np.ndarray
@@ -228,7 +227,8 @@ class _Look:
 
 
 def _at_rows(turn: Turn, index: np.ndarray, holds: np.ndarray) -> np.ndarray:
-    """bool[s]: whether it holds of the row at an index of either sequence; int64[s] or [2, s]."""
+    """Return bool[s]: whether it holds of the row at an index of either sequence; int64[s] or [2,
+    s]."""
     index = np.broadcast_to(index, turn.count.shape)
     found = np.zeros(turn.count.shape[1], np.bool_)
     for side in (0, 1):

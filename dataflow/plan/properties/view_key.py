@@ -1,7 +1,7 @@
-"""The primary key of a view, and what the sink is told of its columns.
+"""The primary key of a view, and the nullability of its columns in the sink.
 
 A primary key has only columns that are never NULL: by their declaration, or because a filter or a
-join leaves no NULL. A view without one is a bag, and says why.
+join leaves no NULL. A view without one is a multiset view, and reports why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataflow.schema import Field
 
 
 def view_key(plan: Plan) -> tuple[int, ...]:
-    """The smallest key whose columns are never NULL; () when there is none (a bag)."""
+    """Return the smallest key whose columns are never NULL; () if there is none (a multiset
+    view)."""
     known = keys_of(plan)
     found = []
     for key in known.keys:
@@ -29,7 +30,7 @@ def view_key(plan: Plan) -> tuple[int, ...]:
 
 
 def why_bag(plan: Plan) -> str:
-    """Why the view of a plan has no primary key, for people; "" when it has one."""
+    """Return a sentence why a plan's view has no primary key; "" if it has one."""
     if view_key(plan):
         return ""
     known = keys_of(plan)
@@ -47,7 +48,7 @@ def why_bag(plan: Plan) -> str:
 
 
 def tightened(plan: Plan) -> Plan:
-    """The plan with output columns told as not null where no row has a NULL in them."""
+    """Return the plan with output columns declared not null where no row has a NULL in them."""
     present = keys_of(plan).present
     fields = tuple(
         Field(f.name, f.type, f.is_nullable and i not in present) for i, f in enumerate(plan.fields)
@@ -60,6 +61,7 @@ def tightened(plan: Plan) -> Plan:
 
 
 def _is_sink_key(column: ColumnRef) -> bool:
-    """Whether the sink's index tells the same values apart: not where only a hash does here."""
+    """Return whether the sink's index has the same equality: not for types compared by a hash
+    here."""
     form = key_form(column)
     return form is not None and not isinstance(form, InPostgres)

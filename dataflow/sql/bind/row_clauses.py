@@ -1,8 +1,7 @@
-"""ORDER BY, LIMIT, OFFSET, FETCH, DISTINCT ON and locks of a query: what follows its rows.
+"""ORDER BY, LIMIT, OFFSET, FETCH, DISTINCT ON and locking clauses of a query.
 
-ORDER BY alone is dropped: a stored view has no order. With a limit it chooses the rows, so it has
-to choose the same ones always: where it leaves rows equal, all their columns decide, and the user
-is told so.
+ORDER BY alone is dropped: a stored view has no order. With a limit it chooses the rows, and must
+always choose the same ones: all columns decide between ties, with a warning to the user.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _TIES = (
 
 
 def refuse_locks(context: Context, node: exp.Expr) -> None:
-    """FOR UPDATE and its kin."""
+    """Refuse FOR UPDATE and other locking clauses."""
     if node.args.get("locks"):
         raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
 
 
 def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
-    """The expressions of DISTINCT ON and ORDER BY where they choose rows; is_used: always."""
+    """Return the expressions of DISTINCT ON and ORDER BY if they choose rows; is_used: always."""
     on = _on_nodes(select)
     if not (is_used or on or any(select.args.get(key) for key in _LIMITS)):
         return []
@@ -45,10 +44,10 @@ def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
 
 
 class RowClauses:
-    """What one query says about the order and number of its rows."""
+    """The clauses of one query that define the order and number of its rows."""
 
     def __init__(self, context: Context, node: exp.Expr, *, is_ordered: bool = False) -> None:
-        """is_ordered: the order of the rows is asked for, not only which they are."""
+        """is_ordered: the order of the rows matters, not only the set."""
         self._context = context
         self._is_ordered = is_ordered
         refuse_locks(context, node)
@@ -69,7 +68,7 @@ class RowClauses:
         self._is_block = isinstance(node, exp.Select)
         is_plain = not self._on and not self._is_limited
         if is_plain and is_ordered and any(_is_row(bare(part.this)) for part in self._ordered):
-            # No column can hold what the rows are sorted by.
+            # The sort key cannot be stored in a column.
             self._ordered, is_ordered = [], False
             context.warn(DROPPED)
         if self._ordered and is_plain and not is_ordered:
@@ -81,7 +80,7 @@ class RowClauses:
 
     @property
     def is_taken_in_order(self) -> bool:
-        """Whether the order of the rows below it matters, as far as this query gives none."""
+        """Whether the input order matters because this query defines none."""
         return not self._ordered and (self._is_ordered or self._sorts)
 
     @property
@@ -89,7 +88,7 @@ class RowClauses:
         return bool(self._on) or self._is_limited or (self._is_ordered and bool(self._ordered))
 
     def hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """The expressions to be computed beside the select list: each different one once."""
+        """Return the expressions to compute beside the select list, each distinct one once."""
         if not self._sorts:
             return []
         known = {self._text(node) for node in selected}
@@ -110,9 +109,9 @@ class RowClauses:
         return list(found.values())
 
     def applied(self, entry: FromEntry, selected: Sequence[exp.Expr]) -> FromEntry:
-        """The rows that are chosen, of an entry with the select list's columns, then the hidden.
+        """Return the chosen rows of an entry with the select list's columns, then the hidden ones.
 
-        The entry's own order is that of the rows below.
+        The entry's order is that of its input.
         """
         if not self._sorts:
             return entry
@@ -134,7 +133,7 @@ class RowClauses:
                 self._warn_of_ties(plan, width, "DISTINCT ON")
             else:
                 self._context.warn(_TIES.format("DISTINCT ON without ORDER BY"))
-            # PostgreSQL may sort the rows by these keys alone.
+            # PostgreSQL may sort the rows by only these keys.
             order = order if is_kept else sorted_by
         if self._is_limited:
             plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
@@ -147,7 +146,7 @@ class RowClauses:
         return replace(entry, plan=Project(plan, kept, plan.fields[:width]), order=())
 
     def _sort_key(self, part: exp.Ordered, plan: Plan, places: dict[str, int]) -> SortKey | None:
-        """None for a constant, which orders nothing."""
+        """Return the sort key; None for a constant, which orders nothing."""
         node = bare(part.this)
         if self._is_block:
             position = places[self._text(node)]
@@ -165,7 +164,7 @@ class RowClauses:
         )
 
     def _warn_of_ties(self, plan: TopK, width: int, word: str) -> None:
-        """Tell the user where ORDER BY does not say which rows are taken."""
+        """Warn the user if ORDER BY does not determine which rows are taken."""
         columns = frozenset(
             e.index
             for e in (*plan.partition, *(k.expression for k in plan.order))
@@ -181,7 +180,7 @@ class RowClauses:
         self._context.warn(_TIES.format(word if plan.order else f"{word} without ORDER BY"))
 
     def _constant(self, node: exp.Expr | None, word: str) -> int | None:
-        """The number of rows that a clause gives; None for all of them."""
+        """Return the number of rows of a clause; None for all."""
         if node is None or (isinstance(node, exp.Var) and node.name.upper() == "ALL"):
             return None
         found = bare(node)
@@ -207,7 +206,7 @@ class RowClauses:
         )
 
     def _word(self, word: str) -> str:
-        """How the user wrote a clause."""
+        """Return the user's spelling of a clause."""
         is_fetch = word == "LIMIT" and find_words(self._context.query, ("limit",)) is None
         return "fetch" if is_fetch else word.lower()
 
@@ -216,7 +215,7 @@ class RowClauses:
 
 
 def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
-    """Whether rows in an order are sorted by these keys."""
+    """Return whether rows in an order are also sorted by these keys."""
     first = order[: len(keys)]
     return len(first) == len(keys) and all(
         isinstance(a.expression, ColumnRef)
@@ -228,7 +227,7 @@ def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
 
 
 def _is_row(node: exp.Expr) -> bool:
-    """Whether a node is a row without a type of its own, or may be one."""
+    """Return whether a node is, or may be, a row of no named type."""
     is_made = isinstance(node, exp.Anonymous) and node.this == "ROW"
     is_named = isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
     return is_made or is_named or isinstance(node, exp.Tuple)

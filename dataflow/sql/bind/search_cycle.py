@@ -1,9 +1,10 @@
-"""SEARCH and CYCLE of a WITH RECURSIVE entry: the columns that they add, as rewriteSearchCycle.c.
+"""SEARCH and CYCLE of a WITH RECURSIVE entry: the columns that they add, as in
+rewriteSearchCycle.c.
 
-PostgreSQL keeps rows of the named columns, of type record, which no text can be read back into. So
-what is kept here is the text of those rows, under the name of PostgreSQL's type: it may be shown as
-text, and compared for equality. Invariant: equal rows have equal texts, for which the columns are
-chosen; whatever else asks PostgreSQL about such a value is refused.
+PostgreSQL stores rows of the named columns as type record, which cannot be parsed from text. We
+store the text of those rows, under PostgreSQL's type name: it can be shown as text and compared for
+equality. Invariant: equal rows have equal texts, since only suitable columns are accepted. Any
+other use of such a value in PostgreSQL is refused.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from dataflow.sql.bind.scope import Context
 from dataflow.types import BOOL, INT8, TEXT, SqlType, TypeKind
 
 _TEXTS = SqlType("text[]", 1009, -1, TypeKind.OPAQUE)
-# Kept as text and as an array of text, whose oids they carry; equal text is equal value.
+# Stored as text and as an array of text, with those oids; equal text is equal value.
 _RECORD = SqlType("record", TEXT.oid, -1, TypeKind.OPAQUE, is_enum=True)
 _RECORDS = SqlType("record[]", _TEXTS.oid, -1, TypeKind.OPAQUE, is_enum=True)
 
 
 class Trail:
-    """The clauses of one entry. Rows of its recursion have the entry's own columns, then what is
-    kept for SEARCH (the depth, or the rows so far) and for CYCLE (the mark, the rows so far)."""
+    """The clauses of one entry. Rows of its recursion have the entry's own columns, then the state
+    of SEARCH (the depth, or the rows so far) and of CYCLE (the mark, the rows so far)."""
 
     def __init__(self, context: Context, entry: exp.Expr) -> None:
         self._context = context
@@ -51,7 +52,7 @@ class Trail:
         return self._search is None and self._cycle is None
 
     def begin(self, base: Plan) -> Plan:
-        """The rows of the first term, under the entry's names, with what is kept of them."""
+        """Return the rows of the first term, under the entry's names, with their state."""
         self._columns = [f.name for f in base.fields]
         if self.is_empty:
             return base
@@ -67,7 +68,7 @@ class Trail:
         return _extended(base, len(base.fields), added)
 
     def go_on(self, step: Plan) -> Plan:
-        """The rows of the step, which end with what is kept of the row that each came from."""
+        """Return the rows of the step, which end with the state of the row that each came from."""
         if self.is_empty:
             return step
         kept = refs(step)[-self._width :]
@@ -90,9 +91,9 @@ class Trail:
         return _extended(step, n, added)
 
     def shown(self, plan: Plan, *, is_inside: bool = False) -> Plan:
-        """The rows of the recursion with the columns as they are named.
+        """Return the rows of the recursion with their declared columns.
 
-        is_inside: with what is kept behind them, for the step to hand on.
+        is_inside: followed by the state, for the step to pass on.
         """
         if self.is_empty:
             return plan
@@ -114,7 +115,7 @@ class Trail:
         return _extended(plan, n, added)
 
     def handed_on(self, step: exp.Expr) -> exp.Expr:
-        """The step, which also selects what is kept of the row that it starts from."""
+        """Return the step, which also selects the state of the row that it starts from."""
         if self.is_empty:
             return step
         if not isinstance(step, exp.Select) or any(
@@ -149,7 +150,7 @@ class Trail:
     def _row(
         self, plan: Plan, clause: exp.Expr, before: Sequence[ColumnRef] = ()
     ) -> tuple[str, tuple[ColumnRef, ...]]:
-        """The text of a row of the clause's columns: SQL and its arguments."""
+        """Return the text of a row of the clause's columns: SQL and its arguments."""
         columns = [refs(plan)[self._columns.index(n.name)] for n in clause.expressions]
         for column in columns:
             if key_form(column) != column:
@@ -164,7 +165,7 @@ class Trail:
 
 
 def check_records(context: Context, plan: Plan) -> None:
-    """SqlError where a row value of SEARCH or CYCLE is computed with."""
+    """Raise SqlError if an expression uses a row value of SEARCH or CYCLE."""
     for node in nodes_of(plan):
         is_ordering = isinstance(node, Aggregate | TopK | Window)
         groups = node.groups if isinstance(node, Aggregate) else ()
@@ -188,7 +189,7 @@ def _is_record(expression: Expression) -> bool:
 
 
 def _asked(expression: Expression) -> list[Expression]:
-    """What is sent to PostgreSQL within an expression."""
+    """Return the subtrees of an expression that PostgreSQL evaluates."""
     if isinstance(expression, InPostgres):
         return list(expression.arguments)
     return [found for child in children(expression) for found in _asked(child)]
@@ -205,6 +206,6 @@ def _next(path: ColumnRef, row: tuple[str, tuple[ColumnRef, ...]]) -> Expression
 
 
 def _extended(plan: Plan, n: int, added: Sequence[tuple[str, Expression]]) -> Plan:
-    """The first n columns, then the added ones."""
+    """Return the first n columns, then the added ones."""
     fields = tuple(Field(name, e.type, is_nullable(e, plan.fields)) for name, e in added)
     return Project(plan, (*refs(plan)[:n], *(e for _, e in added)), (*plan.fields[:n], *fields))

@@ -1,8 +1,8 @@
-"""Window calls: what stands between GROUP BY with HAVING and the select list.
+"""Window calls, computed after GROUP BY and HAVING and before the select list.
 
-Each different (partition, order) of a block becomes one Window node over the block's plan, whose
-calls are columns at its end; above, a call is known by its text. A frame is made explicit: what
-PostgreSQL assumes where none is written, or where the function does not look at it, is written.
+Each distinct (partition, order) of a block becomes one Window node over the block's plan, with its
+calls as the last columns; above it, a call is found by its text. Frames are made explicit:
+PostgreSQL's default if none is written, or if the function ignores it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^"(])+')
 
 
 def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """The window calls in nodes by their text; those of subqueries are not the block's."""
+    """Return the window calls in nodes by their text, except those of subqueries."""
     found: dict[str, exp.Expr] = {}
 
     def walk(node: exp.Expr) -> None:
@@ -62,7 +62,7 @@ def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.E
 
 
 def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
-    """The column of a window call that was bound before."""
+    """Return the column of a window call that is already bound."""
     found = scope.added(context.text_of(node))
     if found is None:
         raise context.refuse(
@@ -75,24 +75,24 @@ def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
 
 @dataclass
 class _Definition:
-    """A window's parts as written, what it inherits added."""
+    """The parts of a window, inherited ones included."""
 
     partition: list[exp.Expr] = field(default_factory=list)
     order: list[exp.Ordered] = field(default_factory=list)
     spec: exp.WindowSpec | None = None
 
     def nodes(self) -> list[exp.Expr]:
-        """All that is to be bound, in the order partition, order, distances of the frame."""
+        """Return the nodes to bind, in the order partition, order, distances of the frame."""
         return [*self.partition, *(o.this for o in self.order), *self.distances()]
 
     def distances(self) -> list[exp.Expr]:
-        """The distances of the frame's bounds."""
+        """Return the distances of the frame's bounds."""
         args = self.spec.args if self.spec is not None else {}
         return [args[k] for k in ("start", "end") if isinstance(args.get(k), exp.Expr)]
 
 
 class Windows:
-    """Puts one block's window calls on its scope."""
+    """Adds one block's window calls to its scope."""
 
     def __init__(self, context: Context, scope: Scope, atom: Callable) -> None:
         self._context = context
@@ -131,7 +131,7 @@ class Windows:
             self._add(partition, order, found)
 
     def _types(self, names: Sequence[str], windows: Sequence[exp.Window]) -> Sequence[SqlType]:
-        """The types of the calls."""
+        """Return the types of the calls."""
         probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
         rows = [
             name
@@ -165,7 +165,7 @@ class Windows:
         self._scope.extend(window, [text for text, _ in found])
 
     def _definition(self, window: exp.Window) -> _Definition:
-        """The window of a call or of a name, with what it inherits."""
+        """Return the window of a call or of a name, inherited parts included."""
         order = window.args.get("order")
         own = _Definition(
             list(window.args.get("partition_by") or []),
@@ -179,7 +179,7 @@ class Windows:
         return _Definition(base.partition, own.order or base.order, own.spec or base.spec)
 
     def _name(self, node: exp.Expr) -> str:
-        """The function as the text names it, with its schema."""
+        """Return the function's name in the text, with its schema."""
         found = _NAME.match(self._context.text, span_of(node)[0])
         assert found is not None
         return found.group()
@@ -204,12 +204,12 @@ class Windows:
             frame,
             f"{name}({', '.join(slots)})",
             Field(name.split(".")[-1].strip('"'), type, name not in NEVER_NULL),
-            # rank and its like are aggregates too, WITHIN GROUP.
+            # rank and similar functions are also aggregates (WITHIN GROUP).
             name not in NUMBERING and function_of(window) in self._context.aggregates,
         )
 
     def _slot(self, node: exp.Expr, arguments: list[Expression]) -> str:
-        """How an argument stands in the call's text; what it is made of joins the arguments."""
+        """Return an argument's text in the call; add its columns to the arguments."""
         if isinstance(node, exp.Star):
             return "*"
         word = "VARIADIC " if isinstance(node, exp.Variadic) else ""
@@ -226,9 +226,9 @@ class Windows:
     def _in_order(
         self, call: WindowCall, order: tuple[SortKey, ...]
     ) -> tuple[WindowCall, tuple[SortKey, ...]]:
-        """A call over a window without ORDER BY: it meets the rows as they come from FROM.
+        """Return a call over a window without ORDER BY with the order of the rows from FROM.
 
-        All rows are peers there, which an order would change for EXCLUDE GROUP and TIES.
+        All rows are peers there; an order would change EXCLUDE GROUP and TIES.
         """
         frame = call.frame
         is_open = not order and depends_on_ties(call) and frame.exclude not in ("group", "ties")
@@ -281,7 +281,7 @@ class Windows:
         *,
         is_lent: bool,
     ) -> None:
-        """Tell when the answer hangs on an order that the query leaves open."""
+        """Warn if the answer depends on an order that the query leaves open."""
         if not depends_on_ties(call):
             return
         if is_lent and partition:
@@ -302,7 +302,7 @@ class Windows:
 
 
 def _probe(name: str, call: exp.Expr, scalars: Scalars) -> str:
-    """The call over c1, c2 ... whose type is asked; it is the same over every window."""
+    """Return the call over c1, c2 ... for a type probe; the type is the same over every window."""
     arguments = [
         "*"
         if isinstance(a, exp.Star)
@@ -317,7 +317,7 @@ def _probe(name: str, call: exp.Expr, scalars: Scalars) -> str:
 def _keys(
     definition: _Definition, by_node: dict[int, Expression]
 ) -> tuple[tuple[Expression, ...], tuple[SortKey, ...]]:
-    """Partition and order, without constants, which neither divide nor sort."""
+    """Return partition and order without constants, which neither divide nor sort."""
     partition = [by_node[id(n)] for n in definition.partition]
     order = [
         SortKey(
