@@ -1,7 +1,7 @@
-"""What a dataflow keeps, what a change sets off in it, and where that may hurt.
+"""Estimates of a dataflow's state, of the work that a change causes, and of risks.
 
-All of it from the rows that each node is thought to have: a model, for people who decide, never
-for answers. The constants are measured by `bench/estimate.py`.
+Derived from the estimated rows of each node. A model for users' decisions; answers never depend on
+it. `bench/estimate.py` measures the constants.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import TypeKind
 
-# A row in an arrangement beside its values: hashes of key and row, weight.
+# Bytes of a row in an arrangement beside its values: hashes of key and row, weight.
 ROW_BYTES = 12
 _SUM_BYTES = 8
-# A tree over rows in order, for each of its rows.
+# Bytes of the tree over ordered rows, for each row.
 _TREE_BYTES = 4
 _WIDE = 4
 _FAN_OUT = 500
@@ -47,7 +47,7 @@ _BY_KIND = {
 
 @dataclass
 class Size:
-    """Rows of a node, bytes of one, and the partitions that they are taken in, where it has any."""
+    """Rows of a node, bytes of one, and its number of partitions, if any."""
 
     rows: float
     width: float
@@ -65,8 +65,8 @@ class Kept:
 
 @dataclass
 class Effect:
-    """What one changed row of a relation sets off: rows of the view that change, and rows that
-    are looked at or passed on."""
+    """The effect of one changed row of a relation: changed rows of the view, and rows read or
+    passed on."""
 
     rows_out: float = 0.0
     rows_touched: float = 0.0
@@ -74,7 +74,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Risk:
-    """What may hurt, and what to do about it."""
+    """An expensive operator, and what to do about it."""
 
     operator: str
     why: str
@@ -83,13 +83,13 @@ class Risk:
 
 @dataclass
 class _Flow:
-    """Delta rows at a node by relation; what was touched on the way."""
+    """Delta rows at a node by relation; the rows touched up to there."""
 
     delta: dict[RelationName, float] = field(default_factory=dict)
 
 
 def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
-    """The arrangements of the operators; those of the base tables are not among them."""
+    """Return the arrangements of the operators, without those of the base tables."""
     found: list[Kept] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
@@ -118,7 +118,8 @@ def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
 
 
 def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationName, Effect]:
-    """What one inserted or deleted row of each relation sets off; an update is two of them."""
+    """Return the effect of one inserted or deleted row of each relation; an update is two of
+    them."""
     found: dict[RelationName, Effect] = {}
     flows: list[_Flow] = []
     for node, size in zip(nodes, sizes, strict=True):
@@ -139,7 +140,7 @@ def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationNam
 
 
 def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list[Risk]:
-    """Operators that are dear, by name."""
+    """Return the expensive operators, by name."""
     found: list[Risk] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
@@ -151,7 +152,7 @@ def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list
 
 
 def width_of(node: Node) -> float:
-    """About how many bytes a row has, where nobody knows."""
+    """Return a rough number of bytes of a row, without statistics."""
     return float(sum(_BY_KIND.get(f.type.kind, 8) + _WIDE for f in node.plan.fields))
 
 
@@ -164,7 +165,8 @@ def _sums(node: Node, rows: float, width: float, sums: int) -> Kept:
 
 
 def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept]:
-    """Sums of each group, and the values or rows of the calls that need them all."""
+    """Return the arrangements of an aggregate: sums of each group, and the values or rows of calls
+    that need all of them."""
     share = len(plan.groups) / max(1, len(plan.fields))
     found = [_sums(node, size.rows, size.width * share, 1 + 2 * len(plan.calls))]
     for call in plan.calls:
@@ -180,7 +182,7 @@ def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept
 def _through(
     node: Node, side: int, rows: float, size: Size, inputs: Sequence[Size]
 ) -> tuple[float, float]:
-    """(delta rows that go on, rows touched) for delta rows that come in on a side."""
+    """Return (delta rows passed on, rows touched) for delta rows of one input."""
     plan, own = node.plan, max(inputs[side].rows, 1.0)
     if isinstance(plan, Join):
         matches = rows * max(size.rows, 1.0) / own
@@ -256,7 +258,7 @@ def _has_postgres(expression: Expression) -> bool:
 
 
 def groups_in(nodes: Sequence[Node]) -> Mapping[int, Sequence[Expression]]:
-    """Positions of nodes that take their input in partitions, with what these are by."""
+    """Return the positions of nodes that partition their input, with the partition expressions."""
     return {
         i: node.plan.partition
         for i, node in enumerate(nodes)

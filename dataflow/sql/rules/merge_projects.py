@@ -1,7 +1,7 @@
-"""A projection of a projection becomes one; one that changes nothing goes away.
+"""Adjacent projections become one; an identity projection is removed.
 
-Never when that computes an expression twice, for one reader or for two, or hands PostgreSQL
-anything but columns.
+Not if that computes an expression twice, for one reader or for two, or passes PostgreSQL anything
+but columns.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataflow.plan.walk import shared_nodes, with_inputs
 
 
 def merge_projects(plan: Plan) -> Plan:
-    """Merge what can be merged; the root keeps its fields."""
+    """Merge projections; the root keeps its fields."""
     shared = shared_nodes(plan)
-    # The nodes that several read and that compute something, as they are after the rule.
+    # The shared nodes that compute something, as rewritten by the rule.
     kept: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
@@ -51,7 +51,7 @@ def _merge(plan: Plan, kept: dict[int, Plan]) -> Plan:
 
 
 def _all_fit(plan: Project, below: Project) -> bool:
-    # Together they must not compute an expression of the lower projection more than once.
+    # Together they must not compute an expression of the lower projection twice.
     uses: dict[int, int] = {}
     for expression in plan.expressions:
         if not can_substitute(expression, below.expressions):

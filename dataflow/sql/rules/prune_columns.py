@@ -1,9 +1,8 @@
-"""Columns that nothing above reads are not carried, down to Scan.columns.
+"""Remove columns that nothing above reads, down to Scan.columns.
 
-Distinct compares whole rows and UNION ALL shares its columns, so both ask of their inputs what
-their rows are made of. A join keeps its inputs' rows: they are narrowed to what it reads. A node
-that several read stays one node: it has the columns that any of them wants, and each reader takes
-its own from it.
+Distinct compares whole rows, so its input keeps all columns; UNION ALL gives all inputs the same
+columns. A join stores its inputs' rows, so they are narrowed to the columns that it reads. A shared
+node stays shared: it has the columns that any reader needs, and each reader projects its own.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Pruned = tuple[Plan, Positions]
 
 
 def prune_columns(plan: Plan) -> Plan:
-    """The plan with the same output and nothing unused below it."""
+    """Return the plan with the same output and no unused columns below it."""
     wanted: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
     wanted[id(plan)] = set(range(len(plan.fields)))
     for node in reversed(nodes_of(plan)):
@@ -48,7 +47,7 @@ def prune_columns(plan: Plan) -> Plan:
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
         mine = wanted[id(node)]
-        # What only a filter or a join below has read is not to be kept.
+        # Drop columns that only a filter or a join below reads.
         is_keeper = isinstance(node, Join | SemiJoin)
         narrowed = [
             _narrowed(found, columns) if is_keeper or id(below) in shared else found
@@ -62,7 +61,8 @@ def prune_columns(plan: Plan) -> Plan:
 
 
 def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
-    """For each input the columns that it must have, so that the plan has the wanted ones."""
+    """Return for each input the columns that it must have, so that the plan has the required
+    ones."""
     if isinstance(plan, Filter):
         return [wanted | columns_of(plan.predicate)]
     if isinstance(plan, Project):
@@ -95,12 +95,12 @@ def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
         return [own | _all([*keys, *(e for c in calls for e in c.operands)])]
     if isinstance(plan, TopK) and is_total(plan):
         return [wanted | _all((*plan.partition, *(k.expression for k in plan.order)))]
-    # What compares or numbers whole rows reads all of its inputs' columns.
+    # Nodes that compare or number whole rows read all columns of their inputs.
     return [set(range(len(i.fields))) for i in inputs_of(plan)]
 
 
 def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
-    """The plan with at least the kept columns, and where each of those now stands."""
+    """Return the plan with at least the required columns, and their new positions."""
     if isinstance(plan, Scan):
         columns = tuple(plan.columns[i] for i in kept)
         return Scan(plan.relation, columns, _pick(plan.fields, kept)), _places(kept)
@@ -141,7 +141,7 @@ def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
 
 
 def _narrowed(found: Pruned, wanted: set[int]) -> Pruned:
-    """No more of a node than the wanted columns."""
+    """Return a node projected to the required columns."""
     below, at = found
     if len(wanted) == len(below.fields):
         return found
@@ -152,7 +152,7 @@ def _narrowed(found: Pruned, wanted: set[int]) -> Pruned:
 
 
 def _exact(found: Pruned, fields: tuple[Field, ...], kept: Iterable[int]) -> Plan:
-    """Exactly the kept columns of a plan that had these fields, in order."""
+    """Return exactly the required columns of a plan that had these fields, in order."""
     below, at = found
     kept = list(kept)
     if len(below.fields) == len(kept) and [at[i] for i in kept] == list(range(len(kept))):
@@ -182,7 +182,7 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
 
 
 def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
-    """Group expressions stay: they make the groups."""
+    """Keep all group expressions: they define the groups."""
     n = len(plan.groups)
     kept = [*range(n), *(i for i in wanted if i >= n)]
     below, at = found
@@ -192,7 +192,8 @@ def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
 
 
 def _table_function(plan: TableFunction, wanted: set[int], input: Pruned) -> Pruned:
-    """Every call stays, since the longest makes the rows; of its columns those that are read."""
+    """Keep every call, since the longest determines the rows, but only those of its columns that
+    are read."""
     wanted = wanted | (columns_of(plan.condition) if plan.condition else set())
     position = len(plan.input.fields)
     below, at = input[0], dict(input[1])
@@ -224,7 +225,7 @@ def _table_function(plan: TableFunction, wanted: set[int], input: Pruned) -> Pru
 
 
 def _window(plan: Window, wanted: list[int], found: Pruned) -> Pruned:
-    """Calls that nothing reads are left out, and the node with its last call."""
+    """Remove calls that nothing reads, and the node with its last call."""
     n = len(plan.input.fields)
     kept = [i for i in wanted if i >= n]
     below, at = found

@@ -1,10 +1,10 @@
-"""What may be computed otherwise later is computed once, in a Remember below its reader.
+"""Expressions whose result may change later are computed once, in a Remember below their reader.
 
-So a row goes with the values that it came with. What calls a stable function is kept for each row;
-an expression that calls a function which somebody may replace, as a whole (a CASE around the call
-decides whether it is called), for each of its arguments. Conditions of a join that read both sides
-become filters above it where the join is an inner one; those that are kept by arguments only where
-the join has keys as well, and they stay where they are in other joins.
+So a row leaves with the values that it arrived with. Results of stable functions are stored for
+each row. Results of expressions with a replaceable function are stored for each combination of
+arguments, as a whole (a CASE around the call decides whether it is called). Conditions of an inner
+join that read both inputs become filters above it; those stored by arguments only if the join also
+has keys. In other joins they stay.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from dataflow.plan.trees import (
 )
 from dataflow.schema import Field
 
-# A side of a join, and where what is kept stands in it.
+# An input of a join, and the positions of stored results in it.
 Side = tuple[Plan, Callable[[Expression], Expression | None]]
 
 
 def remember_stable(plan: Plan) -> Plan:
-    """The plan with every expression that may be computed otherwise in a Remember."""
+    """Return the plan with every expression that may change in a Remember."""
     return bottom_up(bottom_up(plan, _change), _change_answers)
 
 
 def _change_answers(plan: Plan) -> Plan:
-    """The same for expressions that are kept by arguments."""
+    """Return the same for expressions stored by arguments."""
     inputs = inputs_of(plan)
     if isinstance(plan, Remember | SetOperation) or not inputs:
         return plan
@@ -72,7 +72,7 @@ def _change_answers(plan: Plan) -> Plan:
 
 
 def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) -> Plan:
-    """The node over an input that has more columns, with its expressions changed."""
+    """Return the node over an input with additional columns, with its expressions changed."""
     n = len(inputs_of(plan)[0].fields)
     extra = len(kept.fields) - n
     if not extra or not isinstance(plan, Window | TableFunction):
@@ -80,7 +80,7 @@ def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) ->
         if changed.fields == plan.fields:
             return changed
         return Project(changed, refs(plan), plan.fields)
-    # Its own columns stand behind those of its input.
+    # Its own columns follow those of its input.
     own, wide = refs(plan), replace(plan, fields=(*kept.fields, *plan.fields[n:]))
     if isinstance(wide, TableFunction) and wide.condition is not None:
         wide = replace(wide, condition=_moved(wide.condition, n, extra))
@@ -89,7 +89,7 @@ def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) ->
 
 
 def _unconditional(plan: Plan) -> Sequence[Expression]:
-    """The expressions of a node that are computed for every row of its input."""
+    """Return the expressions of a node that are computed for every row of its input."""
     found = expressions_within(plan)
     calls = plan.calls if isinstance(plan, Aggregate | Window) else ()
     filtered = {e for call in calls if call.filter is not None for e in call.operands}
@@ -100,7 +100,7 @@ def _unconditional(plan: Plan) -> Sequence[Expression]:
 def _answers(
     plan: Plan, expressions: Sequence[Expression]
 ) -> tuple[Plan, dict[Expression, Expression]]:
-    """The plan with the answers of those that may change, and where they are."""
+    """Return the plan with the results of expressions that may change, and their positions."""
     places: dict[Expression, Expression] = {}
     for e in dict.fromkeys(expressions):
         if _changes(e) and columns_of(e):
@@ -135,7 +135,7 @@ def _change(plan: Plan) -> Plan:
 
 
 def _join(plan: Join | SemiJoin) -> Plan:
-    """Stable keys, each over one side, in a Remember there."""
+    """Put stable keys, each over one input, into a Remember there."""
     if _stable_in(plan.residual):
         raise SqlError(
             "sql.not_maintained",
@@ -148,7 +148,7 @@ def _join(plan: Join | SemiJoin) -> Plan:
 
 
 def _joined(plan: Join | SemiJoin, left_side: Side, right_side: Side) -> Plan:
-    """The join over sides that may have more columns, which its keys read."""
+    """Return the join over inputs that may have additional columns, which its keys read."""
     (left, left_place), (right, right_place) = left_side, right_side
     if left is plan.left and right is plan.right:
         return plan
@@ -201,7 +201,7 @@ def _replaced(expression: Expression, places: dict[Expression, ColumnRef]) -> Ex
 
 
 def _rebuilt(expression: Expression, place) -> Expression:
-    """The expression with every subtree that `place` knows replaced by its answer."""
+    """Return the expression with every subtree in `place` replaced by its stored result."""
     found = place(expression)
     if found is not None:
         return found
