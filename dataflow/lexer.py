@@ -137,7 +137,7 @@ def deepest(sql: str) -> tuple[int, int]:
     >>> deepest("SELECT f(g(a)), b + c"), deepest("SELECT a + b - c, (d)")
     ((10, 2), (13, 2))
     """
-    found, place = 0, 0
+    found, position = 0, 0
     outside, links = 0, [0]
     for token in tokens(sql):
         if token.text in ("(", "case"):
@@ -153,8 +153,8 @@ def deepest(sql: str) -> tuple[int, int]:
         else:
             continue
         if outside + links[-1] > found:
-            found, place = outside + links[-1], token.offset
-    return place, found
+            found, position = outside + links[-1], token.offset
+    return position, found
 
 
 def find_words(sql: str, words: Sequence[str]) -> Position | None:
@@ -165,9 +165,9 @@ def find_words(sql: str, words: Sequence[str]) -> Position | None:
     Position(line=2, column=1)
     """
     found = tokens(sql)
-    wanted = list(words)
-    for i in range(len(found) - len(wanted) + 1):
-        if [_plain(t) for t in found[i : i + len(wanted)]] == wanted:
+    required = list(words)
+    for i in range(len(found) - len(required) + 1):
+        if [_plain(t) for t in found[i : i + len(required)]] == required:
             return position_of(sql, found[i].offset)
     return None
 

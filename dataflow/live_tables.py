@@ -63,9 +63,11 @@ class LiveTable:
     seconds spent on the conversion. failure: why it accepts no more changes.
     """
 
-    def __init__(self, home: TableLocation, store: Store) -> None:
-        self.home = home
-        self.state = TableState(home.relation, home.columns, store, home.scope, home.dead)
+    def __init__(self, location: TableLocation, store: Store) -> None:
+        self.location = location
+        self.state = TableState(
+            location.relation, location.columns, store, location.scope, location.dead
+        )
         self.scans: dict[int, TableScan] = {}
         self.failure: ViewError | None = None
         self.rows_in = self.rows_out = 0
@@ -81,9 +83,9 @@ class TableScan:
         self._is_narrower = len(set(positions)) < width
 
     @staticmethod
-    def of_table(plan: Scan, home: TableLocation) -> TableScan:
+    def of_table(plan: Scan, location: TableLocation) -> TableScan:
         """Map by name: a view may know another version of the table than the stored one."""
-        names = [f.name for f in home.fields]
+        names = [f.name for f in location.fields]
         fields = (plan.relation.fields[c] for c in plan.columns)
         return TableScan([names.index(f.name) for f in fields], len(names))
 
@@ -109,58 +111,58 @@ class LiveTables:
         return tuple(self._tables)
 
     @property
-    def homes(self) -> list[TableLocation]:
+    def locations(self) -> list[TableLocation]:
         """The locations of all tables, oldest first."""
-        return [table.home for table in self._tables]
+        return [table.location for table in self._tables]
 
-    def add(self, home: TableLocation) -> None:
-        """Add a table at the same source position as the others; `settle` decides whether it
+    def add(self, location: TableLocation) -> None:
+        """Add a table at the same source position as the others; `assign_scans` decides whether it
         stays."""
-        self._tables.append(LiveTable(home, self._store))
+        self._tables.append(LiveTable(location, self._store))
 
     def has(self, relation: Relation, columns: Sequence[int]) -> bool:
         """Return whether a stored table has these columns of a relation."""
-        return any(_covers(table.home, relation, columns) for table in self._tables)
+        return any(_covers(table.location, relation, columns) for table in self._tables)
 
     def read(self, number: int, plan: Scan) -> None:
-        """Add a scan, served from the next `settle` on."""
+        """Add a scan, served from the next `assign_scans` on."""
         self._scans[number] = plan
 
     def forget(self, number: int) -> None:
         """Remove a scan."""
         del self._scans[number]
 
-    def settle(self) -> list[str]:
+    def assign_scans(self) -> list[str]:
         """Assign scans to as few tables as possible; return the prefixes of the state no longer
         needed."""
-        before = {t.home.prefix for t in self._tables}
-        names = dict.fromkeys(t.home.relation.name for t in self._tables)
+        before = {t.location.prefix for t in self._tables}
+        names = dict.fromkeys(t.location.relation.name for t in self._tables)
         self._tables = [table for name in names for table in self._settled(name)]
-        return sorted(before - {t.home.prefix for t in self._tables})
+        return sorted(before - {t.location.prefix for t in self._tables})
 
     def _settled(self, name: RelationName) -> list[LiveTable]:
-        tables = [t for t in self._tables if t.home.relation.name == name]
+        tables = [t for t in self._tables if t.location.relation.name == name]
         scans = {n: plan for n, plan in self._scans.items() if plan.relation.name == name}
-        kept = _needed(tables, list(scans.values()))
-        for table in kept:
+        stored = _needed(tables, list(scans.values()))
+        for table in stored:
             table.scans = {}
         for number, plan in scans.items():
-            table = next((t for t in kept if _serves(t.home, plan)), None)
+            table = next((t for t in stored if _serves(t.location, plan)), None)
             if table is None:
                 raise InvariantError("state.table_missing", f'no rows of "{name}" are kept')
-            table.scans[number] = TableScan.of_table(plan, table.home)
-        return [self._without_unread(table) for table in kept]
+            table.scans[number] = TableScan.of_table(plan, table.location)
+        return [self._without_unread(table) for table in stored]
 
     def _without_unread(self, table: LiveTable) -> LiveTable:
         """Return the table without the columns that have lost their last reader."""
-        home = table.home
+        location = table.location
         plans = [self._scans[number] for number in table.scans]
         read = {p.relation.fields[c].name for p in plans for c in p.columns}
-        read |= {home.relation.fields[c].name for c in home.relation.key}
-        dead = home.dead | {f.name for f in home.fields if f.name not in read}
-        if dead == home.dead:
+        read |= {location.relation.fields[c].name for c in location.relation.key}
+        dead = location.dead | {f.name for f in location.fields if f.name not in read}
+        if dead == location.dead:
             return table
-        narrowed = LiveTable(replace(home, dead=dead), self._store)
+        narrowed = LiveTable(replace(location, dead=dead), self._store)
         narrowed.scans = table.scans
         narrowed.rows_in, narrowed.rows_out = table.rows_in, table.rows_out
         narrowed.time_s = table.time_s
@@ -185,7 +187,7 @@ class LiveTables:
         parts: dict[int, list[Delta]] = {}
         for change in changes:
             for position, table in enumerate(self._tables):
-                if table.home.relation.name == change.relation.name and table.failure is None:
+                if table.location.relation.name == change.relation.name and table.failure is None:
                     started = self._clock()
                     delta = _resolved(table, change)
                     table.time_s += self._clock() - started
@@ -205,7 +207,7 @@ class LiveTables:
 
 def _resolved(table: LiveTable, change: Changes) -> Delta | None:
     """Return the exact delta of a table; None if the table fails, and with it every reader."""
-    name = table.home.relation.name
+    name = table.location.relation.name
     try:
         return table.state.resolve(change)
     except Exception as error:
@@ -226,29 +228,29 @@ def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTabl
     if not scans:
         return []
     for table in tables:
-        if all(_serves(table.home, plan) for plan in scans):
+        if all(_serves(table.location, plan) for plan in scans):
             return [table]
-    kept = list(tables)
+    stored = list(tables)
     for table in tables:
-        others = [t for t in kept if t is not table]
-        if all(any(_serves(t.home, plan) for t in others) for plan in scans):
-            kept = others
-    return kept
+        others = [t for t in stored if t is not table]
+        if all(any(_serves(t.location, plan) for t in others) for plan in scans):
+            stored = others
+    return stored
 
 
-def _serves(home: TableLocation, plan: Scan) -> bool:
+def _serves(location: TableLocation, plan: Scan) -> bool:
     """Return whether a scan can read a table."""
-    return _covers(home, plan.relation, plan.columns)
+    return _covers(location, plan.relation, plan.columns)
 
 
-def _covers(home: TableLocation, relation: Relation, columns: Sequence[int]) -> bool:
+def _covers(location: TableLocation, relation: Relation, columns: Sequence[int]) -> bool:
     """Return whether a table has these columns; views may have planned with different versions of
     it."""
-    if not is_one_table(home.relation, relation):
+    if not is_one_table(location.relation, relation):
         return False
-    kept = home.kept()
+    stored = location.kept()
     fields = (relation.fields[c] for c in columns)
-    return all(kept.get(f.name) == f.type for f in fields)
+    return all(stored.get(f.name) == f.type for f in fields)
 
 
 def is_one_table(left: Relation, right: Relation) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.types import SqlType
 
 
@@ -26,7 +26,7 @@ def stored(fields: Iterable[Field]) -> tuple[Field, ...]:
     return tuple(replace(f, type=f.type.stored) for f in fields)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class RelationName:
     """A relation of a source (or a maintained view, when source is VIEW_SOURCE)."""

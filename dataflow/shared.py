@@ -55,16 +55,16 @@ class StateLocation:
 class LiveNode:
     """One node of the live dataflow; it passes error rows to all views that read it.
 
-    home: None for a scan. names: the node's name in each view. is_loose: see
+    location: None for a scan. names: the node's name in each view. is_loose: see
     `dataflow.unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
     steps took.
     """
 
-    def __init__(self, number: int, plan: Plan, home: StateLocation | None) -> None:
+    def __init__(self, number: int, plan: Plan, location: StateLocation | None) -> None:
         self.number = number
         self.plan = plan
         self.fingerprint: tuple[str, Plan] | None = None
-        self.home = home
+        self.location = location
         self.inputs: tuple[LiveNode, ...] = ()
         self.readers: list[LiveNode] = []
         self.empty = Delta.empty(kinds_of(plan.fields))
@@ -86,8 +86,8 @@ class LiveNode:
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
     ) -> None:
         """Add failed rows to every view, under that view's name for the node."""
-        assert self.home is not None
-        within = operator[len(self.home.name) :]
+        assert self.location is not None
+        within = operator[len(self.location.name) :]
         for view, names in self.names.items():
             for name in names:
                 self.errors[view].collect(name + within, types, rows, errors)
@@ -101,9 +101,9 @@ class LiveView:
         self.errors = errors
 
     @property
-    def homes(self) -> list[StateLocation | None]:
+    def locations(self) -> list[StateLocation | None]:
         """The location of each node's state."""
-        return [node.home for node in self.nodes]
+        return [node.location for node in self.nodes]
 
     @property
     def root(self) -> LiveNode:
@@ -144,7 +144,7 @@ class SharedDataflow:
         self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
         self._alike: dict[tuple[str, Plan] | None, LiveNode] = {}
-        self._homes: dict[StateLocation, LiveNode] = {}
+        self._by_location: dict[StateLocation, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
         self.widest = 0
@@ -156,14 +156,14 @@ class SharedDataflow:
         view: RelationName,
         nodes: Sequence[Node],
         scope: str,
-        homes: Sequence[StateLocation | None] | None = None,
+        locations: Sequence[StateLocation | None] | None = None,
         *,
         evaluator: Evaluator | None = None,
         rights: str = "",
     ) -> list[str]:
         """Make a view live; return the prefixes of the state that is now duplicated.
 
-        Its nodes have their state under `scope` (after a restart, under `homes`), at the same
+        Its nodes have their state under `scope` (after a restart, under `locations`), at the same
         source position as the live ones. Its tables must have been added (`tables.add`). evaluator:
         its own, if it differs from the others'; rights: a name for the rights of the evaluator.
         """
@@ -174,21 +174,27 @@ class SharedDataflow:
         twice: list[str] = []
         self.shape += 1
         for position, node in enumerate(nodes):
-            home = None
+            location = None
             if not isinstance(node.plan, Scan):
-                home = (homes[position] if homes else None) or StateLocation(scope, node.name)
+                location = (locations[position] if locations else None) or StateLocation(
+                    scope, node.name
+                )
             fingerprint = None
             if id(node.plan) in same:
                 fingerprint = (kinds[position], alike[id(node.plan)])
-            live = self._homes.get(home) if homes and home else self._alike.get(fingerprint)
+            live = (
+                self._by_location.get(location)
+                if locations and location
+                else self._alike.get(fingerprint)
+            )
             if live is None:
                 inputs = [own[i] for i in node.inputs]
-                live = self._make(node, home, inputs, evaluator or self._evaluator)
+                live = self._make(node, location, inputs, evaluator or self._evaluator)
                 if fingerprint is not None:
                     live.fingerprint = fingerprint
                     self._alike.setdefault(fingerprint, live)
-            elif homes is None and home is not None:
-                twice.append(home.prefix)
+            elif locations is None and location is not None:
+                twice.append(location.prefix)
             live.names.setdefault(view, []).append(node.name)
             live.errors[view] = errors
             own.append(live)
@@ -210,18 +216,18 @@ class SharedDataflow:
     def _make(
         self,
         node: Node,
-        home: StateLocation | None,
+        location: StateLocation | None,
         inputs: Sequence[LiveNode],
         evaluator: Evaluator,
     ) -> LiveNode:
-        live = LiveNode(self._next, node.plan, home)
+        live = LiveNode(self._next, node.plan, location)
         self._next += 1
-        if home is not None:
+        if location is not None:
             live.inputs = tuple(inputs)
-            named = replace(node, name=home.name)
-            live.operator = make_operator(named, self._store, home.scope, evaluator, live)
+            named = replace(node, name=location.name)
+            live.operator = make_operator(named, self._store, location.scope, evaluator, live)
             live.in_chunks_of = parts_of(live.operator)
-            self._homes[home] = live
+            self._by_location[location] = live
         else:
             self._open_scan(live, node.plan)
         for below in live.inputs:
@@ -247,9 +253,9 @@ class SharedDataflow:
             del node.names[view], node.errors[view]
             if not node.names:
                 self._forget(node)
-                unread += [node.home.prefix] if node.home else []
+                unread += [node.location.prefix] if node.location else []
         self._loosen()
-        return unread + self.tables.settle()
+        return unread + self.tables.assign_scans()
 
     def _forget(self, node: LiveNode) -> None:
         del self._nodes[node.number]
@@ -258,14 +264,14 @@ class SharedDataflow:
             del self._alike[node.fingerprint]
         for below in node.inputs:
             below.readers.remove(node)
-        if node.home is not None:
-            del self._homes[node.home]
+        if node.location is not None:
+            del self._by_location[node.location]
         elif not node.inputs:
             self.tables.forget(node.number)
 
     def scopes(self) -> set[str]:
         """Return the scopes that contain the state of live views."""
-        return {h.scope for h in self._homes} | {h.scope for h in self.tables.homes}
+        return {h.scope for h in self._by_location} | {h.scope for h in self.tables.locations}
 
     # --- an epoch --------------------------------------------------------------------------------
 
@@ -275,9 +281,9 @@ class SharedDataflow:
         Views' deltas come in parts that add up if a join makes more than part_rows rows at once;
         read them to the end. A failed view and its readers are no longer stepped: remove them.
         """
-        yield from self.tell(self.tables.resolve(changes))
+        yield from self.step_tables(self.tables.resolve(changes))
 
-    def tell(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
+    def step_tables(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
         """Like `step`, given the consolidated deltas of tables that have already applied the
         changes."""
         deltas: dict[int, Delta] = {}
@@ -356,7 +362,7 @@ class SharedDataflow:
                     node, node.in_chunks_of(*inputs, most_rows=self.part_rows)
                 )
         except Exception as error:
-            found = view_error(node.home.name if node.home else "", error)
+            found = view_error(node.location.name if node.location else "", error)
             if found is None:
                 raise
             self._failures[node.number] = found

@@ -81,7 +81,7 @@ class DataflowFigures:
         rows = sum(rows for rows, _ in sizes)
         counted = outline.counted
         has_own = outline.what == TABLE or bool(rows) or outline.is_last
-        is_scan = isinstance(counted, LiveNode) and counted.home is None
+        is_scan = isinstance(counted, LiveNode) and counted.location is None
         return NodeFigures(
             outline.id,
             outline.what,
@@ -118,7 +118,7 @@ class DataflowFigures:
                     readers,
                     tuple(name for name, view in views.items() if view.root is node),
                     node,
-                    tuple(stored.get(_owner(node.home.prefix), ())) if node.home else (),
+                    tuple(stored.get(_owner(node.location.prefix), ())) if node.location else (),
                     all(len(reader.names) < len(readers) for reader in node.readers),
                 )
             )
@@ -127,11 +127,11 @@ class DataflowFigures:
     def _table(
         self, table: LiveTable, nodes: dict[int, LiveNode], stored: dict[str, list[str]]
     ) -> _Outline:
-        home = table.home
-        number = self._tables.setdefault(home.prefix, f"t{len(self._tables)}")
+        location = table.location
+        number = self._tables.setdefault(location.prefix, f"t{len(self._tables)}")
         views = _together(view for scan in table.scans for view in nodes[scan].names)
-        detail = f"rows of {home.relation.name} ({', '.join(home.kept())})"
-        names = tuple(stored.get(_owner(home.prefix), ()))
+        detail = f"rows of {location.relation.name} ({', '.join(location.kept())})"
+        names = tuple(stored.get(_owner(location.prefix), ()))
         return _Outline(number, TABLE, detail, (), views, (), table, names, is_last=False)
 
 

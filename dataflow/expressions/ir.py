@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.types import SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class ColumnRef:
     """The input column at `index`; for a join condition the right columns follow the left ones."""
@@ -24,7 +24,7 @@ class ColumnRef:
     name: str = ""
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Literal:
     """A constant. text is PostgreSQL's text output of it, None for NULL."""
@@ -33,7 +33,7 @@ class Literal:
     type: SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Call:
     """A function, operator or cast that has a native kernel.
@@ -50,7 +50,7 @@ class Call:
     type: SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class InPostgres:
     """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments.
@@ -66,7 +66,7 @@ class InPostgres:
     may_change: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class OuterRef:
     """A column of the left row that an Apply passes to its right side. Level 0 is the nearest

@@ -34,8 +34,8 @@ class ProjectOperator:
             e.index if isinstance(e, ColumnRef) else compile_expression(e, context.evaluator)
             for e in plan.expressions
         ]
-        kept = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
-        self._is_injective = len(kept) == len(plan.input.fields)
+        stored = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
+        self._is_injective = len(stored) == len(plan.input.fields)
         self.is_unconsolidated = False
         # It consolidates anyway, unless no two rows can become equal.
         is_native = not any(map(in_postgres, plan.expressions))

@@ -131,12 +131,12 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
     """Return the SQL of every distinct subtree that PostgreSQL computes, in the order of the
     tree."""
     found: dict[str, None] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def visit(node: Plan) -> None:
-        if id(node) in seen:
+        if id(node) in visited:
             return
-        seen.add(id(node))
+        visited.add(id(node))
         found.update(dict.fromkeys(e.sql for e in in_postgres(node)))
         if isinstance(node, TableFunction):
             found.update(dict.fromkeys(c.sql for c in node.calls))
@@ -164,8 +164,8 @@ def describe(plan: Plan) -> str:
         )
         return f"project {', '.join(shown)}"
     if isinstance(plan, Remember):
-        kept = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
-        return f"remember {kept}" + " by its arguments" * plan.by_arguments
+        retained = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
+        return f"remember {retained}" + " by its arguments" * plan.by_arguments
     if isinstance(plan, Join | SemiJoin):
         return _join(plan)
     if isinstance(plan, Aggregate):

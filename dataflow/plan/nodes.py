@@ -18,11 +18,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from dataflow.expressions.ir import Expression, Literal
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Scan:
     """The rows of a base relation or of another maintained view: the columns at `columns`."""
@@ -32,7 +32,7 @@ class Scan:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Values:
     """Constant rows: every cell a Literal. A SELECT without FROM is one row of no columns."""
@@ -41,7 +41,7 @@ class Values:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Filter:
     """The rows for which predicate (boolean) is true."""
@@ -54,7 +54,7 @@ class Filter:
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
@@ -64,7 +64,7 @@ class Project:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Join:
     """A join. kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
@@ -82,7 +82,7 @@ class Join:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SemiJoin:
     """Left rows with (kind "semi") or without (kind "anti") a match in right.
@@ -104,7 +104,7 @@ class SemiJoin:
         return self.left.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class AggregateCall:
     """One aggregate call; "count" without argument is count(*).
@@ -147,7 +147,7 @@ class AggregateCall:
         )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Aggregate:
     """GROUP BY: the output has the group expressions' fields, then the calls' fields.
@@ -161,7 +161,7 @@ class Aggregate:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Distinct:
     """Each row once."""
@@ -173,7 +173,7 @@ class Distinct:
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class UnionAll:
     """All rows of all inputs; their columns have equal types."""
@@ -182,7 +182,7 @@ class UnionAll:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SingleRow:
     """A scalar subquery: exactly one row always.
@@ -198,7 +198,7 @@ class SingleRow:
         return tuple(Field(f.name, f.type) for f in self.input.fields)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SortKey:
     """One part of an ORDER BY, its defaults resolved.
@@ -219,7 +219,7 @@ class SortKey:
         return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class TopK:
     """Of each partition the rows from `offset` on, at most `limit` of them, in `order`.
@@ -241,7 +241,7 @@ class TopK:
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class FrameBound:
     """kind: "unbounded preceding", "preceding", "current row", "following" or "unbounded
@@ -251,7 +251,7 @@ class FrameBound:
     distance: Literal | None = None
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Frame:
     """mode: "rows", "range" or "groups"; exclude: "", "current row", "group" or "ties"."""
@@ -262,7 +262,7 @@ class Frame:
     exclude: str = ""
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class WindowCall:
     """A call over a window. function: a window function's or an aggregate's name.
@@ -294,7 +294,7 @@ class WindowCall:
         )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Window:
     """Each input row once: the input's fields, then one for each call. Calls share partitioning
@@ -307,7 +307,7 @@ class Window:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Remember:
     """Each input row with expressions computed when it arrives and stored until it leaves.
@@ -322,7 +322,7 @@ class Remember:
     by_arguments: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SetCall:
     """A function that returns rows: sql with $1, $2 ... for the arguments.
@@ -337,7 +337,7 @@ class SetCall:
     columns: tuple[int, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class TableFunction:
     """Each input row beside each row of the calls, which run in parallel (ROWS FROM): shorter ones
@@ -358,7 +358,7 @@ class TableFunction:
     in_select: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SetOperation:
     """A set operation. kind: "intersect" or "except"; both inputs have equal types. Rows are equal
@@ -384,7 +384,7 @@ class SetOperation:
         return tuple(Field(a.name, a.type, a.is_nullable and b.is_nullable) for a, b in pairs)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class RecursionRef:
     """Inside the step of the Recursive of this name: the rows found in the previous round."""
@@ -393,7 +393,7 @@ class RecursionRef:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Recursive:
     """WITH RECURSIVE: base UNION [ALL] step, the step over RecursionRef(name).
@@ -412,7 +412,7 @@ class Recursive:
 LOOP_ROWS, LOOP_ROUNDS, LOOP_INPUT = ".rows", ".rounds", ".input"
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Loop:
     """A lowered Recursive (see dataflow.sql.bind.rounds); rules never see one.
@@ -470,7 +470,7 @@ Plan = (
 )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class ViewPlan:
     """A view, ready to be lowered.

@@ -104,12 +104,12 @@ class OwnReads:
     def columns(self, plan: Plan) -> list[int]:
         """Return the columns of that row that a plan reads, in order."""
         found: set[int] = set()
-        seen: set[int] = set()
+        visited: set[int] = set()
 
         def visit(node: Plan) -> None:
-            if id(node) in seen or not self(node):
+            if id(node) in visited or not self(node):
                 return
-            seen.add(id(node))
+            visited.add(id(node))
             found.update(i for e in expressions_within(node) for i in own_columns(e))
             for below in inputs_of(node):
                 visit(below)

@@ -45,11 +45,11 @@ def _is_key_kept(old: Relation, new: Relation) -> bool:
 
 def reading(plan: Plan, name: RelationName, relation: Relation) -> Plan:
     """Return the plan with `relation` in place of `name`; nothing may be missing."""
-    places = {f.name: i for i, f in enumerate(relation.fields)}
+    positions = {f.name: i for i, f in enumerate(relation.fields)}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         if isinstance(node, Scan) and node.relation.name == name:
-            columns = tuple(places[node.relation.fields[c].name] for c in node.columns)
+            columns = tuple(positions[node.relation.fields[c].name] for c in node.columns)
             return replace(node, relation=relation, columns=columns)
         return with_inputs(node, inputs)
 

@@ -94,7 +94,7 @@ class Engine:
             self.dataflow.tables.add(home)
         for definition in definitions:
             unread += self._enter(definition, layout.homes.get(definition.identity))
-        unread += self.dataflow.tables.settle()
+        unread += self.dataflow.tables.assign_scans()
         self._drop(unread)
 
     def _enter(
@@ -125,8 +125,8 @@ class Engine:
         self.store.put(_LAYOUT, encode(layout) if layout.homes else None)
 
     def _layout(self) -> StateLayout:
-        homes = {d.identity: self.dataflow.views[n].homes for n, d in self.views.items()}
-        return StateLayout(homes, self.dataflow.tables.homes)
+        homes = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
+        return StateLayout(homes, self.dataflow.tables.locations)
 
     @property
     def position(self) -> int:
@@ -148,7 +148,7 @@ class Engine:
         # Views are opened again in this order: the epoch keeps parents before children.
         key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
         self.store.put(key, encode(definition))
-        self._drop(unread + self.dataflow.tables.settle())
+        self._drop(unread + self.dataflow.tables.assign_scans())
 
     def remove(self, name: RelationName) -> None:
         """Forget a live view and the state that no other one reads; part of the open epoch."""
@@ -206,12 +206,12 @@ class Engine:
             self._forget(d)
             key = f"{_VIEWS}{self.epoch:020d}.{number:06d}/{d.identity}"
             self.store.put(key, encode(d))
-        unread += self.dataflow.tables.settle()
+        unread += self.dataflow.tables.assign_scans()
         self._drop([*unread, *(before - self._prefixes())])
 
     def _prefixes(self) -> set[str]:
         """Where the state of nodes lies."""
-        homes = (h for view in self.dataflow.views.values() for h in view.homes)
+        homes = (h for view in self.dataflow.views.values() for h in view.locations)
         return {home.prefix for home in homes if home is not None}
 
     def pass_on(
@@ -276,9 +276,9 @@ class Engine:
     ) -> None:
         """Step every view that has not failed."""
         tables = self.dataflow.tables.tables
-        states = [(table.home.relation.name, table.state) for table in tables]
+        states = [(table.location.relation.name, table.state) for table in tables]
         for at, rows in rows_to_go(states, changes, self._batch_sizer):
-            self._gather_all(self.dataflow.tell([(tables[at], rows)]), gathered, failures)
+            self._gather_all(self.dataflow.step_tables([(tables[at], rows)]), gathered, failures)
             self._batch_sizer.learn_of(states[at][0], len(rows), self.dataflow.widest)
         self._gather_all(self.dataflow.step(since_truncation(changes)), gathered, failures)
         self._batch_sizer.learn(changes, self.dataflow.widest)

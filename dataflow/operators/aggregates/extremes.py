@@ -93,15 +93,15 @@ class Extremes:
     def _turn(self, direction: str, touched: Touched, change: tuple, moving: list[Delta]) -> Column:
         rows, weights, group, is_ordered = change
         current = self._current[direction]
-        index, kept = current.lookup(touched.keys)
+        index, stored = current.lookup(touched.keys)
         held = np.full(touched.count, -1, np.int64)
         held[index] = np.arange(len(index))
-        old = _at(kept.columns[-1], held)
-        lost = self._lost(kept.columns[-1], held, change)
+        old = _at(stored.columns[-1], held)
+        lost = self._lost(stored.columns[-1], held, change)
         arriving = np.flatnonzero((weights > 0) & ~lost[group])
         staying = np.flatnonzero((held >= 0) & ~lost)
         again = np.flatnonzero(lost)
-        pool = [kept.columns[-1].take(held[staying]), rows.take(arriving)]
+        pool = [stored.columns[-1].take(held[staying]), rows.take(arriving)]
         owner = [staying, group[arriving]]
         if len(again):
             plain, ordered = again[~is_ordered[again]], again[is_ordered[again]]
@@ -109,9 +109,9 @@ class Extremes:
             large = np.bincount(found, minlength=len(plain)) > MANY
             if large.any() and direction != LEAST and not moving:
                 moving.append(values.filter(large[found]))
-            first, place = self._ends(direction, [k.take(ordered) for k in touched.keys], ordered)
+            first, group = self._ends(direction, [k.take(ordered) for k in touched.keys], ordered)
             pool += [values.columns[-1], first]
-            owner += [plain[found], place]
+            owner += [plain[found], group]
         candidates = Column.concat(pool)
         best = self._best(direction, candidates, np.concatenate(owner), touched.count)
         new = _at(candidates, best)

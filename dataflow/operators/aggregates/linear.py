@@ -17,7 +17,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.numeric_form import NumericForm
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.operators.aggregates.limb_kernels import parse_limbs
 from dataflow.operators.aggregates.numeric_results import (
     Masks,
@@ -55,7 +55,7 @@ class Measure(Enum):
     NAN_TEXTS = 13
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Part:
     """One int64 of the vector: a measure of a column of a feed.
@@ -112,10 +112,10 @@ class LinearSums:
                 continue
             feed = feeds[part.feed]
             if part.form is not None:
-                place = (part.column, part.feed)
-                if place not in parsed:
-                    parsed[place] = Parsed(feed.columns[part.column], part.form)
-                contribution = parsed[place].contribution(part) * feed.weights
+                position = (part.column, part.feed)
+                if position not in parsed:
+                    parsed[position] = Parsed(feed.columns[part.column], part.form)
+                contribution = parsed[position].contribution(part) * feed.weights
                 change[i] = kernels.sum_by_group(feed.group, contribution, touched.count)
                 continue
             change[i] = kernels.sum_by_group(feed.group, _contribution(part, feed), touched.count)

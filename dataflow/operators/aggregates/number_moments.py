@@ -48,9 +48,9 @@ class NumberMoments:
                     group[is_nan], np.full(is_nan.sum(), NAN), units[is_nan], weights[is_nan]
                 ):
                     yield owner, slot, count
-                kept = ~is_nan
-                units, scales = units[kept], scales[kept]
-                weights, group = weights[kept], group[kept]
+                stored = ~is_nan
+                units, scales = units[stored], scales[stored]
+                weights, group = weights[stored], group[stored]
         for owner, scale, total, count in slot_sums(group, scales, units, weights):
             yield owner, 3 * scale, count
             yield owner, 3 * scale + 1, total

@@ -63,8 +63,8 @@ class Percentiles:
         answers = []
         for function, fraction in self._desired:
             if function == "percentile_disc":
-                place = np.ceil(fraction * sizes).astype(np.int64) - 1
-                answers.append(self._at(touched.keys, np.maximum(place, 0), sizes))
+                position = np.ceil(fraction * sizes).astype(np.int64) - 1
+                answers.append(self._at(touched.keys, np.maximum(position, 0), sizes))
                 continue
             exact = fraction * (sizes - 1)
             low = self._at(touched.keys, np.floor(exact).astype(np.int64), sizes)
@@ -72,12 +72,12 @@ class Percentiles:
             answers.append(_between(low, high, exact - np.floor(exact)))
         return answers
 
-    def _at(self, keys: Sequence[Column], place: np.ndarray, sizes: np.ndarray) -> Column:
+    def _at(self, keys: Sequence[Column], position: np.ndarray, sizes: np.ndarray) -> Column:
         """Return the value at a position of each group; NULL for an empty one."""
         held = np.flatnonzero(sizes)
-        asked = place[held]
+        asked = position[held]
         found = self._rows.ranges([k.take(held) for k in keys], asked, asked + 1)
-        at = np.full(len(place), -1, np.int64)
+        at = np.full(len(position), -1, np.int64)
         at[held[found.index]] = np.arange(len(found.index))
         return value_at(found.rows.columns[-1], at)
 

@@ -68,12 +68,12 @@ class Recomputed:
         rows = Delta([*keys, *columns_at(delta, self._columns)], delta.weights)
         if len(rows):
             self._rows.apply(rows)
-        index, kept = self._answers.lookup(touched.keys)
+        index, stored = self._answers.lookup(touched.keys)
         held = np.full(touched.count, -1, np.int64)
         held[index] = np.arange(len(index))
-        old = [value_at(c, held) for c in kept.columns[self._width :]]
-        wanted = live & ((held < 0) | self._moved(touched, group, rows))
-        new = self._answered(touched, np.flatnonzero(wanted), old, live & ~wanted)
+        old = [value_at(c, held) for c in stored.columns[self._width :]]
+        required = live & ((held < 0) | self._moved(touched, group, rows))
+        new = self._answered(touched, np.flatnonzero(required), old, live & ~required)
         self._replace(touched, (old, new), held >= 0, live)
         both = [Column.concat([a, b]) for a, b in zip(old, new, strict=True)]
         errors = RowErrors()
@@ -90,13 +90,13 @@ class Recomputed:
         return moved
 
     def _answered(
-        self, touched: Touched, wanted: np.ndarray, old: list[Column], kept: np.ndarray
+        self, touched: Touched, required: np.ndarray, old: list[Column], stored: np.ndarray
     ) -> list[Column]:
         """Return the result and error columns after the epoch, recomputed for the given groups."""
-        place = np.where(kept, np.arange(touched.count), -1)
-        if len(wanted) == 0:
-            return [value_at(c, place) for c in old]
-        index, rows = self._rows.lookup([k.take(wanted) for k in touched.keys])
+        position = np.where(stored, np.arange(touched.count), -1)
+        if len(required) == 0:
+            return [value_at(c, position) for c in old]
+        index, rows = self._rows.lookup([k.take(required) for k in touched.keys])
         index = np.repeat(index, rows.weights)
         columns = [
             c.take(np.repeat(np.arange(len(rows)), rows.weights))
@@ -105,12 +105,12 @@ class Recomputed:
         if not self._has_keys:
             index, columns = _with_no_row(index, columns)
         groups, results, errors = self._evaluator.evaluate_groups(
-            self._sql, self._types, columns, wanted[index], self._results
+            self._sql, self._types, columns, required[index], self._results
         )
         failed = np.array(sorted(errors.by_row), np.int64)
         found = [errors.by_row[int(g)] for g in failed]
-        place[groups] = touched.count + np.arange(len(groups))
-        place[failed] = touched.count + len(groups) + np.arange(len(failed))
+        position[groups] = touched.count + np.arange(len(groups))
+        position[failed] = touched.count + len(groups) + np.arange(len(failed))
         nulls = [Column.nulls(t.physical, len(failed)) for t in self._results]
         states = [Column.of(KIND_BYTES, [e[part] for e in found]) for part in (0, 1)]
         no_error = Column.nulls(KIND_BYTES, len(groups))
@@ -118,7 +118,7 @@ class Recomputed:
             *(Column.concat(parts) for parts in zip(old[:-2], results, nulls, strict=True)),
             *(Column.concat([o, no_error, s]) for o, s in zip(old[-2:], states, strict=True)),
         ]
-        return [value_at(pool, place) for pool in pools]
+        return [value_at(pool, position) for pool in pools]
 
     def _replace(
         self,
@@ -152,16 +152,16 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
     sorts: list[str] = []
     selected, grouped = [f"{_ROW}.g"], [f"{_ROW}.g"]
     for call in calls:
-        places = [number[c] for c in plain_columns(call.arguments)]
+        positions = [number[c] for c in plain_columns(call.arguments)]
         for i in call.alike:
-            if places[i] not in shown:
-                shown[places[i]] = f"${len(columns) + (not has_keys) + len(shown) + 1}"
-        written = {i + 1: f"${place}" for i, place in enumerate(places)}
-        written |= {i + 1: shown[places[i]] for i in call.alike}
+            if positions[i] not in shown:
+                shown[positions[i]] = f"${len(columns) + (not has_keys) + len(shown) + 1}"
+        written = {i + 1: f"${position}" for i, position in enumerate(positions)}
+        written |= {i + 1: shown[positions[i]] for i in call.alike}
         grouped += [written[i + 1] for i in range(call.direct)]
         if call.function == UNORDERABLE:
             sorts += [with_arguments(text, written.__getitem__) for text in call.rows_by]
-            sorts += [f'({written[i + 1]})::text COLLATE "C"' for i in range(len(places))]
+            sorts += [f'({written[i + 1]})::text COLLATE "C"' for i in range(len(positions))]
         conditions = [f"${number[c]}" for c in plain_columns([call.filter] if call.filter else [])]
         conditions += [] if has_keys else [f"${len(columns) + 1}"]
         text = with_arguments(call.sql, written.__getitem__)
@@ -170,7 +170,7 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
         selected.append(text)
     source = _ROW
     if shown or sorts:
-        parts = ["*", *(_least(f"${place}", name) for place, name in shown.items())]
+        parts = ["*", *(_least(f"${position}", name) for position, name in shown.items())]
         source = f"(SELECT {', '.join(parts)} FROM {_ROW}"
         if sorts:
             source += f" ORDER BY g, {', '.join(sorts)}"

@@ -54,8 +54,8 @@ class SparseSums:
 
     def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
         """Apply a feed; return the ledgers of the touched groups before, then those after."""
-        index, kept = self._state.lookup(touched.keys)
-        texts = dict(zip(index.tolist(), kept.columns[-1].to_list(), strict=True))
+        index, stored = self._state.lookup(touched.keys)
+        texts = dict(zip(index.tolist(), stored.columns[-1].to_list(), strict=True))
         old = [_read(texts.get(g)) for g in range(touched.count)]
         new = [dict(ledger) for ledger in old]
         weights, group = feed.weights, feed.group

@@ -12,7 +12,7 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, whole
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs, Sides
+from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState, Pairs
 from dataflow.plan.nodes import Join
 
 
@@ -27,7 +27,7 @@ class JoinOperator:
     traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
-        self._sides = Sides(plan, context)
+        self._state = JoinState(plan, context)
         self._kinds = kinds_of(plan.fields)
 
     def step(self, left: Delta, right: Delta) -> Delta:
@@ -35,11 +35,11 @@ class JoinOperator:
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        left, _ = split_nulls(left, self._sides.keys[LEFT])
-        right, _ = split_nulls(right, self._sides.keys[RIGHT])
+        left, _ = split_nulls(left, self._state.keys[LEFT])
+        right, _ = split_nulls(right, self._state.keys[RIGHT])
         held: list[Pairs] = []
         rows = 0
-        for pairs in self._sides.advance_parts(left, right, most_rows):
+        for pairs in self._state.advance_parts(left, right, most_rows):
             if held and rows + len(pairs) > most_rows:
                 yield _joined(held)
                 held, rows = [], 0

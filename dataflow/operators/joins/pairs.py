@@ -52,15 +52,15 @@ class Pairs:
         if keep.all():
             return self
         chosen = np.flatnonzero(keep)
-        kept, changed = self.kept.take(chosen), self.changed.take(chosen)
-        return Pairs(self.side, self.index[chosen], changed, kept)
+        stored, changed = self.kept.take(chosen), self.changed.take(chosen)
+        return Pairs(self.side, self.index[chosen], changed, stored)
 
     def count_into(self, counts: np.ndarray) -> None:
         """Add to int64[changed rows] the weight of the stored rows that each one pairs with."""
         np.add.at(counts, self.index, self.kept.weights)
 
 
-class Sides:
+class JoinState:
     """The state of a join: both inputs arranged by key, and the residual condition."""
 
     def __init__(self, plan: Join | SemiJoin, context: Context) -> None:
@@ -107,14 +107,14 @@ class Sides:
             return
         key = self.keys[side]
         if not key:
-            yield from self.meet_by_kept(side, delta, most_rows, is_collecting=is_collecting)
+            yield from self.meet_by_stored(side, delta, most_rows, is_collecting=is_collecting)
             return
         for index, rows in self.kept[1 - side].lookup_parts(columns_at(delta, key), most_rows):
             found = Pairs(side, index, delta.take(index), rows)
             if len(found := self._true(found, is_collecting=is_collecting)):
                 yield found
 
-    def meet_by_kept(
+    def meet_by_stored(
         self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """Like `meet`, but all pairs of a stored row are in one part."""
@@ -126,7 +126,7 @@ class Sides:
                 index = touched.representative[key_of]
                 some = [Pairs(side, index, delta.take(index), rows)]
             else:
-                some = _pairs_by_kept(side, delta, touched, (key_of, rows), most_rows)
+                some = _pairs_by_stored(side, delta, touched, (key_of, rows), most_rows)
             for pairs in some:
                 if len(found := self._true(pairs, is_collecting=is_collecting)):
                     yield found
@@ -142,16 +142,16 @@ class Sides:
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
 
 
-def _pairs_by_kept(
+def _pairs_by_stored(
     side: int,
     delta: Delta,
     touched: Touched,
-    kept: tuple[np.ndarray, Delta],
+    stored: tuple[np.ndarray, Delta],
     most_rows: int,
 ) -> Iterator[Pairs]:
-    """Pair each stored row with all changed rows of its key. kept: the key of each row, and the
+    """Pair each stored row with all changed rows of its key. stored: the key of each row, and the
     rows."""
-    key_of, rows = kept
+    key_of, rows = stored
     order = np.argsort(touched.group, kind="stable")
     sizes = np.bincount(touched.group, minlength=touched.count)
     starts = np.cumsum(sizes) - sizes

@@ -13,7 +13,7 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
+from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
 from dataflow.plan.nodes import SemiJoin
 
@@ -90,7 +90,7 @@ class ResidualSemiJoinOperator:
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
         self._left_kinds = kinds_of(plan.left.fields)
-        self._sides = Sides(plan, context)
+        self._state = JoinState(plan, context)
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""
@@ -100,7 +100,7 @@ class ResidualSemiJoinOperator:
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
-        sides = self._sides
+        sides = self._state
         left, left_nulls = split_nulls(left, sides.keys[LEFT])
         right, _ = split_nulls(right, sides.keys[RIGHT])
         matches = np.zeros(len(left), np.int64)
@@ -111,6 +111,6 @@ class ResidualSemiJoinOperator:
             yield left_nulls
         sides.take(LEFT, left)
         sides.take(RIGHT, right)
-        for pairs in sides.meet_by_kept(RIGHT, right, most_rows):
+        for pairs in sides.meet_by_stored(RIGHT, right, most_rows):
             turning = row_turns(sides, pairs, most_rows)
             yield turning if self._is_anti else turning.negate()

@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.delta import Delta
 from dataflow.operators.groups import columns_at, touch
-from dataflow.operators.joins.pairs import Pairs, Sides
+from dataflow.operators.joins.pairs import JoinState, Pairs
 from storage.store import Sums
 
 
@@ -49,18 +49,18 @@ class KeyTurns:
         return by_row
 
 
-def kept_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
+def stored_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
     """Return the stored rows that turn, weighted by their turn; turns: of each changed row.
 
     A stored row pairs with every changed row of its key: count it at the first.
     """
     of_pair = by_row[pairs.index]
     chosen = np.flatnonzero(of_pair)
-    kept = pairs.kept.take(chosen)
-    return kept.weighted(kept.weights * of_pair[chosen])
+    stored = pairs.kept.take(chosen)
+    return stored.weighted(stored.weights * of_pair[chosen])
 
 
-def row_turns(sides: Sides, pairs: Pairs, most_rows: int) -> Delta:
+def row_turns(sides: JoinState, pairs: Pairs, most_rows: int) -> Delta:
     """With a residual: return the stored rows that turn, re-evaluated against the other input's new
     state.
 

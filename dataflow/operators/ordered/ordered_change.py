@@ -139,8 +139,8 @@ class OrderedChange:
         """
         above, nodes = self._levels[level + 1], self._levels[level]
         left = self._links(level, low)
-        wanted = np.setdiff1d(np.concatenate([left, left + 1]), nodes.entry)
-        more = self._store.children(level, self._keys, above, wanted)
+        required = np.setdiff1d(np.concatenate([left, left + 1]), nodes.entry)
+        more = self._store.children(level, self._keys, above, required)
         self._levels[level] = nodes.added(more)
         more.owner = more.owner + nodes.count
         return more
@@ -167,8 +167,8 @@ class OrderedChange:
         moved = np.flatnonzero(is_cut[content.owner])
         leader = content.leader[content.owner[moved]]
         items = content.items.take(moved)
-        places = store.order.places(items.columns[: store.width], len(items))
-        sequence = np.lexsort((places, leader))
+        row_ranks = store.order.ranks(items.columns[: store.width], len(items))
+        sequence = np.lexsort((row_ranks, leader))
         items, leader = items.take(sequence), leader[sequence]
         heads = np.flatnonzero(is_cut & (content.leader == np.arange(nodes.count)))
         size = total[heads]
@@ -242,13 +242,13 @@ class OrderedChange:
         columns += [Column(values[order]) for values in numbers]
         return Delta(columns, np.ones(n, np.int64)), parent[order]
 
-    def _number(self, part: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    def _number(self, part: np.ndarray, required: np.ndarray) -> np.ndarray:
         """Return int64[h]: the first of that many new node numbers in each partition."""
         sequence = np.argsort(part, kind="stable")
         parts, first = np.unique(part[sequence], return_index=True)
         keys = [k.take(parts) for k in self._keys]
-        ends = np.cumsum(wanted[sequence])
-        starts = ends - wanted[sequence]
+        ends = np.cumsum(required[sequence])
+        starts = ends - required[sequence]
         used = self._store.numbers.lookup(keys)[0]
         sums = np.diff(np.append(starts[first], ends[-1]))
         some = np.flatnonzero(sums)

@@ -137,11 +137,11 @@ class NodeStore:
             if number:
                 own = np.flatnonzero(level[asked[found]] == number)
                 items, of = entries.take(own), asked[found][own]
-            place = np.full(count, -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
+            position = np.full(count, -1, np.int64)
+            position[chosen] = np.arange(len(chosen))
             none = np.full(len(chosen), -1, np.int64)
             zeros = np.zeros(len(chosen), np.int64)
-            out.append(Nodes(chosen, zeros, none, none, items, place[of]))
+            out.append(Nodes(chosen, zeros, none, none, items, position[of]))
         return level, out
 
     def children(self, level: int, keys: Sequence[Column], above: Nodes, at: np.ndarray) -> Nodes:
@@ -159,8 +159,8 @@ class NodeStore:
 
     def sort(self, nodes: Nodes) -> None:
         """Sort the items of each node in the total order, node by node."""
-        places = self.order.places(nodes.items.columns[: self.width], len(nodes.items))
-        nodes.reorder(np.lexsort((places, nodes.owner)))
+        row_ranks = self.order.ranks(nodes.items.columns[: self.width], len(nodes.items))
+        nodes.reorder(np.lexsort((row_ranks, nodes.owner)))
 
     def seek(
         self, nodes: Nodes, rows: Sequence[Column], at: np.ndarray, bound: Bound
@@ -170,17 +170,17 @@ class NodeStore:
         m, r = len(nodes.items), len(at)
         own = nodes.items.columns[: self.width]
         columns = [Column.concat([a, b]) for a, b in zip(own, rows, strict=True)]
-        places = self.order.peers(columns, m + r)
+        row_ranks = self.order.peers(columns, m + r)
         within = np.zeros(m + r, np.int64)
         if bound.is_total:
-            places = self.order.places(columns, m + r, places)
+            row_ranks = self.order.ranks(columns, m + r, row_ranks)
         else:
             # A row comes before or after all of its peers, which keep their own order.
-            within[:m] = self.order.places(own, m, places[:m])
+            within[:m] = self.order.ranks(own, m, row_ranks[:m])
         is_row = np.arange(m + r) >= m
         last = is_row if bound.is_after else ~is_row
         owner = np.concatenate([nodes.owner, at])
-        sequence = np.lexsort((within, last, places, owner))
+        sequence = np.lexsort((within, last, row_ranks, owner))
         is_item = sequence < m
         ordinal = np.cumsum(is_item) - 1
         out = np.empty(r, np.int64)

@@ -45,7 +45,7 @@ def peer_ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarra
     if type.kind is TypeKind.DECIMAL:
         return _number_ranks(column)
     if type.kind is TypeKind.INTERVAL:
-        return _places([span_of(text) for text in column.to_list()])
+        return _dense_ranks([span_of(text) for text in column.to_list()])
     return evaluator.rank(type, column)
 
 
@@ -56,7 +56,7 @@ def text_ranks(column: Column) -> np.ndarray:
         return _float_ranks(column.values)
     if kind != KIND_BYTES:
         return column.values.astype(np.int64)
-    return _byte_places(column)
+    return _byte_ranks(column)
 
 
 def _is_bytewise(type: SqlType) -> bool:
@@ -69,26 +69,26 @@ def _float_ranks(values: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
 
 
-def _byte_places(column: Column) -> np.ndarray:
+def _byte_ranks(column: Column) -> np.ndarray:
     """Return int64[n]: the rank of each value of a bytes column among the distinct ones."""
     assert column.data is not None
     n = len(column)
     lengths = np.diff(column.values)
     width = int(lengths.max(initial=1)) or 1
     if n * width > _MOST_PADDED_BYTES:
-        return _places(column.to_list())
+        return _dense_ranks(column.to_list())
     # No value has a zero byte, so padding with zeros preserves order and identity.
     padded = np.zeros((n, width), np.uint8)
     inside = np.arange(width) < lengths[:, np.newaxis]
     padded[inside] = column.data[column.values[0] : column.values[-1]]
-    places = np.unique(padded.view(f"S{width}").reshape(n), return_inverse=True)[1]
-    return places.astype(np.int64)
+    rank = np.unique(padded.view(f"S{width}").reshape(n), return_inverse=True)[1]
+    return rank.astype(np.int64)
 
 
-def _places(keys: Sequence[Any]) -> np.ndarray:
+def _dense_ranks(keys: Sequence[Any]) -> np.ndarray:
     """Return int64[n]: the rank of each key among the distinct ones."""
-    place = {key: i for i, key in enumerate(sorted(set(keys)))}
-    return np.fromiter((place[k] for k in keys), np.int64, len(keys))
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}
+    return np.fromiter((rank[k] for k in keys), np.int64, len(keys))
 
 
 def _number_ranks(column: Column) -> np.ndarray:
@@ -100,9 +100,9 @@ def _number_ranks(column: Column) -> np.ndarray:
             return _ranked(keys)
     decimals = numbers.decimals().tolist()
     finite = sorted({d for d in decimals if not d.is_nan()})
-    place = {d: i for i, d in enumerate(finite)}
+    rank = {d: i for i, d in enumerate(finite)}
     nan = len(finite)
-    return np.fromiter((nan if d.is_nan() else place[d] for d in decimals), np.int64, len(column))
+    return np.fromiter((nan if d.is_nan() else rank[d] for d in decimals), np.int64, len(column))
 
 
 def _ranked(keys: np.ndarray) -> np.ndarray:

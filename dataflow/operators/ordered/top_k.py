@@ -62,18 +62,18 @@ class TopKOperator:
             return _Move(edge, every, np.full(n, -1), Range(*_nothing(self._kinds)))
         at = np.full(n, edge.position - edge.has_ties)
         found = self._rows.ranges(touched.keys, at, at + 1)
-        place = np.full(n, -1, np.int64)
-        place[found.index] = np.arange(len(found.index))
+        position = np.full(n, -1, np.int64)
+        position[found.index] = np.arange(len(found.index))
         m = len(found.index)
         columns = [
             Column.concat([a, b]) for a, b in zip(found.rows.columns, delta.columns, strict=True)
         ]
-        places = self._rows.order.peers(columns, m + len(delta))
+        row_ranks = self._rows.order.peers(columns, m + len(delta))
         if not edge.has_ties:
-            places = self._rows.order.places(columns, m + len(delta), places)
+            row_ranks = self._rows.order.ranks(columns, m + len(delta), row_ranks)
         limit = np.full(n, np.iinfo(np.int64).max)
-        limit[found.index] = places[:m] + edge.has_ties
-        return _Move(edge, places[m:] < limit[touched.group], place, found)
+        limit[found.index] = row_ranks[:m] + edge.has_ties
+        return _Move(edge, row_ranks[m:] < limit[touched.group], position, found)
 
     def _after(self, move: _Move, touched: Touched, delta: Delta) -> list[Delta]:
         """Return the change of the rows before an edge, with the edge's sign."""
@@ -83,16 +83,16 @@ class TopKOperator:
         if edge.position >= ENDLESS:
             return parts
         if edge.has_ties:
-            reached, wanted = self._ends_with_ties(move, touched)
+            reached, required = self._ends_with_ties(move, touched)
         else:
-            reached, wanted, copies = self._ends(move, touched, delta)
+            reached, required, copies = self._ends(move, touched, delta)
             parts.append(copies.weighted(copies.weights * -sign))
-        moved = np.flatnonzero(reached != wanted)
+        moved = np.flatnonzero(reached != required)
         if len(moved):
-            low, high = np.minimum(reached, wanted)[moved], np.maximum(reached, wanted)[moved]
+            low, high = np.minimum(reached, required)[moved], np.maximum(reached, required)[moved]
             keys = [k.take(moved) for k in touched.keys]
             crossing = self._rows.ranges(keys, low, high)
-            signs = np.where(reached < wanted, sign, -sign)[moved[crossing.index]]
+            signs = np.where(reached < required, sign, -sign)[moved[crossing.index]]
             parts.append(crossing.rows.weighted(crossing.rows.weights * signs))
         return parts
 
@@ -117,12 +117,12 @@ class TopKOperator:
     def _ends_with_ties(self, move: _Move, touched: Touched) -> tuple[np.ndarray, np.ndarray]:
         """Like _ends, where a prefix extends to the last peer of its last row."""
         n = touched.count
-        reached, wanted = np.full(n, ENDLESS), np.full(n, ENDLESS)
+        reached, required = np.full(n, ENDLESS), np.full(n, ENDLESS)
         at = np.full(n, move.edge.position - 1)
         new = self._rows.ranges(touched.keys, at, at + 1)
-        wanted[new.index] = self._rows.ranks(new.rows, AFTER_PEERS)
+        required[new.index] = self._rows.ranks(new.rows, AFTER_PEERS)
         reached[move.found.index] = self._rows.ranks(move.found.rows, AFTER_PEERS)
-        return reached, wanted
+        return reached, required
 
 
 @dataclass(frozen=True)

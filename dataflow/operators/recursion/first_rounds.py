@@ -51,13 +51,13 @@ class FirstRounds:
         kinds = kinds_of(plan.inputs[0].fields) + KIND_INT
         self._derived = context.arrange("derived", kinds, plan.keys)
         self._again: dict[int, list[_Again]] = {}
-        self._agenda = RoundQueue()
+        self._queue = RoundQueue()
 
-    def begin(self, agenda: RoundQueue) -> None:
+    def begin(self, queue: RoundQueue) -> None:
         """Begin a step. queue: takes the rounds in which keys must be examined again."""
-        self._again, self._agenda = {}, agenda
+        self._again, self._queue = {}, queue
 
-    def settle(self, number: int, derived: Delta) -> Delta:
+    def resolve(self, number: int, derived: Delta) -> Delta:
         """Return how the rows found in a round change.
 
         derived: the consolidated change of the rows derived in it: fields, then key forms.
@@ -67,8 +67,8 @@ class FirstRounds:
         columns = [Column.concat(parts) for parts in zip(*given, strict=True)]
         n = len(derived)
         touched = touch(columns, n + sum(len(a.was_found) for a in again))
-        index, kept = self._derived.lookup(touched.keys)
-        rounds = kept.columns[-1].values
+        index, stored = self._derived.lookup(touched.keys)
+        rounds = stored.columns[-1].values
         count = touched.count
         is_covered, was_found = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         is_covered[index[rounds < number]] = True
@@ -76,7 +76,7 @@ class FirstRounds:
         was_found[index[here]] = True
         was_found &= ~is_covered
         is_again = _overrule(was_found, touched.group[n:], again)
-        before = kept.take(here)
+        before = stored.take(here)
         before = Delta(before.columns[:-1], before.weights)
         after, group = _added(before, index[here], derived, touched.group[:n])
         self._derived.apply(_in_round(derived, number))
@@ -87,24 +87,24 @@ class FirstRounds:
         np.minimum.at(later, index[rounds > number], rounds[rounds > number])
         # Now first found here: no longer in a later round. No longer found here: perhaps in a later
         # one.
-        self._look_again(touched.keys, later, is_found & ~was_found & ~is_again, was_found=True)
+        self._examine_later(touched.keys, later, is_found & ~was_found & ~is_again, was_found=True)
         lost = (was_found | is_again) & ~is_found & ~is_covered
-        self._look_again(touched.keys, later, lost, was_found=False)
+        self._examine_later(touched.keys, later, lost, was_found=False)
         if self._is_plain:
             change = is_found.astype(np.int64) - was_found
             return Delta(touched.keys, change).filter(change != 0)
         old = self._shown(before, index[here], was_found).negate()
         return Delta.concat([old, self._shown(after, group, is_found)]).consolidate()
 
-    def _look_again(
+    def _examine_later(
         self, keys: Sequence[Column], later: np.ndarray, chosen: np.ndarray, *, was_found: bool
     ) -> None:
-        wanted = np.flatnonzero(chosen & (later < _NEVER))
-        for number in np.unique(later[wanted]).tolist():
-            at = wanted[later[wanted] == number]
+        required = np.flatnonzero(chosen & (later < _NEVER))
+        for number in np.unique(later[required]).tolist():
+            at = required[later[required] == number]
             again = _Again(tuple(k.take(at) for k in keys), np.full(len(at), was_found))
             self._again.setdefault(number, []).append(again)
-            self._agenda.add(number)
+            self._queue.add(number)
 
     def _shown(self, rows: Delta, group: np.ndarray, is_found: np.ndarray) -> Delta:
         """Return the least row by text of each found key, once."""

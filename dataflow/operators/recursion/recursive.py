@@ -53,22 +53,22 @@ class RecursiveOperator:
         self._counts = None
         if LOOP_ROUNDS in body.leaves:
             self._counts = context.arrange_sums("rounds", "i", 1)
-        self._agenda = RoundQueue()
+        self._queue = RoundQueue()
         self._derived: dict[int, list[Delta]] = {}
 
     def step(self, base: Delta, *inputs: Delta) -> Delta:
         """Return the change of the rows of all rounds."""
-        self._agenda, self._derived = RoundQueue(), {}
+        self._queue, self._derived = RoundQueue(), {}
         if self._first is not None:
-            self._first.begin(self._agenda)
+            self._first.begin(self._queue)
         if len(base):
             self._await(0, base)
         feeds = {f"{LOOP_INPUT} {i}": delta for i, delta in enumerate(inputs) if len(delta)}
         self._derive(feeds | self._first_round())
         found: list[Delta] = []
         total = 0
-        while self._agenda:
-            number = self._agenda.pop()
+        while self._queue:
+            number = self._queue.pop()
             rows = self._resolve(number)
             if len(rows) == 0:
                 continue
@@ -100,14 +100,14 @@ class RecursiveOperator:
 
     def _await(self, number: int, rows: Delta) -> None:
         self._derived.setdefault(number, []).append(rows)
-        self._agenda.add(number)
+        self._queue.add(number)
 
     def _resolve(self, number: int) -> Delta:
         """Return the change of the rows found in a round; everything derived in it must be
         known."""
         parts = self._derived.pop(number, [])
         derived = Delta.concat(parts).consolidate() if parts else Delta.empty(self._row_kinds)
-        return derived if self._first is None else self._first.settle(number, derived)
+        return derived if self._first is None else self._first.resolve(number, derived)
 
     def _first_round(self) -> dict[str, Delta]:
         """Compute the step at least once, even over an empty base."""

@@ -40,10 +40,10 @@ class RememberOperator:
         if len(delta) == 0:
             return Delta.empty(self._kinds)
         delta = delta.consolidate()
-        index, kept = self._rows.lookup(delta.columns)
+        index, stored = self._rows.lookup(delta.columns)
         known = np.zeros(len(delta), np.bool_)
         known[index] = True
-        parts = [kept.weighted(delta.weights[index])]
+        parts = [stored.weighted(delta.weights[index])]
         index, failed = self._failed.lookup(delta.columns)
         known[index] = True
         failures = [failed.weighted(delta.weights[index])]
@@ -77,7 +77,7 @@ class RememberOperator:
             return out, Delta.empty(self._kinds[: self._width] + "ss")
         is_lost = failed.mask(n)
         positions = np.flatnonzero(is_lost)
-        told = [failed.by_row[int(i)] for i in positions]
-        texts = [Column.of("s", [error[i] for error in told]) for i in (0, 1)]
+        reported = [failed.by_row[int(i)] for i in positions]
+        texts = [Column.of("s", [error[i] for error in reported]) for i in (0, 1)]
         lost = rows.take(positions)
         return out.take(np.flatnonzero(~is_lost)), Delta([*lost.columns, *texts], lost.weights)

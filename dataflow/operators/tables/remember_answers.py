@@ -46,9 +46,9 @@ class RememberAnswersOperator:
         if n == 0:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._used), n)
-        answers, place, errors = self._answered(delta, touched)
-        self._keep(touched, touched.sum(delta.weights), (answers, place, errors))
-        out = Delta([*delta.columns, value_at(answers, place[touched.group])], delta.weights)
+        answers, position, errors = self._answered(delta, touched)
+        self._keep(touched, touched.sum(delta.weights), (answers, position, errors))
+        out = Delta([*delta.columns, value_at(answers, position[touched.group])], delta.weights)
         if not errors:
             return out
         is_lost = errors.mask(touched.count)[touched.group]
@@ -59,25 +59,25 @@ class RememberAnswersOperator:
 
     def _answered(self, delta: Delta, touched: Touched) -> tuple[Column, np.ndarray, RowErrors]:
         """Return (results, int64 position among them of each touched key or -1, errors of keys)."""
-        place = np.full(touched.count, -1, np.int64)
-        index, kept = self._answers.lookup(touched.keys)
-        place[index] = np.arange(len(index))
+        position = np.full(touched.count, -1, np.int64)
+        index, stored = self._answers.lookup(touched.keys)
+        position[index] = np.arange(len(index))
         errors = RowErrors()
         index, failed = self._failed.lookup(touched.keys)
         states, texts = (column.texts() for column in failed.columns[-2:])
         for at, state, text in zip(index.tolist(), states, texts, strict=True):
             errors.add(at, state or "", text or "")
-        fresh = np.flatnonzero((place < 0) & ~errors.mask(touched.count))
-        answers = kept.columns[-1]
+        fresh = np.flatnonzero((position < 0) & ~errors.mask(touched.count))
+        answers = stored.columns[-1]
         if len(fresh):
             rows = delta.take(touched.representative[fresh])
             found, failures = self._cell.evaluate(rows.columns, len(fresh))
-            place[fresh] = len(answers) + np.arange(len(fresh))
+            position[fresh] = len(answers) + np.arange(len(fresh))
             answers = Column.concat([answers, found])
             for at, error in failures.by_row.items():
                 errors.add(int(fresh[at]), *error)
-                place[fresh[at]] = -1
-        return answers, place, errors
+                position[fresh[at]] = -1
+        return answers, position, errors
 
     def _keep(
         self,
@@ -85,14 +85,14 @@ class RememberAnswersOperator:
         counts: np.ndarray,
         found: tuple[Column, np.ndarray, RowErrors],
     ) -> None:
-        answers, place, errors = found
-        moved = np.flatnonzero((counts != 0) & (place >= 0))
+        answers, position, errors = found
+        moved = np.flatnonzero((counts != 0) & (position >= 0))
         if len(moved):
             keys = [k.take(moved) for k in touched.keys]
-            self._answers.apply(Delta([*keys, answers.take(place[moved])], counts[moved]))
+            self._answers.apply(Delta([*keys, answers.take(position[moved])], counts[moved]))
         failed = np.array([k for k in sorted(errors.by_row) if counts[k]], np.int64)
         if len(failed):
             keys = [k.take(failed) for k in touched.keys]
-            told = [errors.by_row[int(k)] for k in failed]
-            texts = [Column.of("s", [error[i] for error in told]) for i in (0, 1)]
+            reported = [errors.by_row[int(k)] for k in failed]
+            texts = [Column.of("s", [error[i] for error in reported]) for i in (0, 1)]
             self._failed.apply(Delta([*keys, *texts], counts[failed]))

@@ -83,8 +83,8 @@ class TableState:
         self._bag: Arrangement | NarrowedRows = self._rows
         if dead and not self._is_keyed:
             since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
-            places = [i for i, name in enumerate(self._names) if name in self._dead]
-            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), places)
+            positions = [i for i, name in enumerate(self._names) if name in self._dead]
+            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), positions)
 
     def load(self, delta: Delta) -> None:
         """Load snapshot rows of exactly the needed columns into the state."""
@@ -101,8 +101,8 @@ class TableState:
 
         Each is consolidated; readers of the table may be stepped between two of them.
         """
-        for kept in self._bag.scan():
-            yield kept.negate()
+        for stored in self._bag.scan():
+            yield stored.negate()
         self._bag.clear()
 
     def resolve(self, changes: Changes) -> Delta:
@@ -111,10 +111,10 @@ class TableState:
 
         changes may be of another version of the relation that has the needed columns too.
         """
-        kinds, places = changes.kinds, self._places_in(changes.relation)
+        kinds, positions = changes.kinds, self._places_in(changes.relation)
         columns = [
             Column.nulls(kind, len(kinds)) if c < 0 else changes.columns[c]
-            for c, kind in zip(places, self._kinds, strict=True)
+            for c, kind in zip(positions, self._kinds, strict=True)
         ]
         rows = Delta(columns, np.ones(len(kinds), np.int64))
         if self._relation.is_append:
@@ -122,7 +122,7 @@ class TableState:
                 raise self._refusal("rows of a relation that is only added to were changed")
             return rows if self._has_unique_rows else rows.consolidate()
         unchanged = {
-            i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
+            i: changes.unchanged[c] for i, c in enumerate(positions) if c in changes.unchanged
         }
         letters = changes.letters
         truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
@@ -194,7 +194,7 @@ class TableState:
         if broken.any():
             raise self._refusal("two changes of one row do not follow each other", rows, broken)
         asked = np.flatnonzero(is_first & removes)
-        index, kept = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
+        index, stored = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
         found = np.bincount(index, minlength=len(asked))
         if (found != 1).any():
             missing = np.zeros(n, np.bool_)
@@ -207,12 +207,12 @@ class TableState:
             past[asked[index]] = n + np.arange(len(index))
             past[follows] = past[np.flatnonzero(follows) - 1]
             columns = [
-                _filled(c, unchanged.get(i), Column.concat([c, kept.columns[i]]), past)
+                _filled(c, unchanged.get(i), Column.concat([c, stored.columns[i]]), past)
                 for i, c in enumerate(columns)
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return _difference(kept, group[asked[index]], added, group[final], touched.count)
+        return _difference(stored, group[asked[index]], added, group[final], touched.count)
 
     def _by_presence(
         self,
@@ -229,7 +229,7 @@ class TableState:
         group = touched.group
         adds = kinds == Changes.UPSERT
         previous, last = _neighbours(group, touched.count)
-        index, kept = self._rows.lookup(touched.keys)
+        index, stored = self._rows.lookup(touched.keys)
         columns = rows.columns
         if unchanged:
             home = np.full(touched.count, -1, np.int64)
@@ -240,8 +240,8 @@ class TableState:
             for mask in unchanged.values():
                 missing |= mask & adds & ~was_there
             if missing.any() and letters is not None:
-                told = (letters[i] for i in np.flatnonzero(missing).tolist())
-                self.rejected += [letter for letter in told if letter is not None]
+                reported = (letters[i] for i in np.flatnonzero(missing).tolist())
+                self.rejected += [letter for letter in reported if letter is not None]
                 kept_rows = np.flatnonzero(~missing)
                 unchanged = {c: mask[kept_rows] for c, mask in unchanged.items()}
                 letters = tuple(letters[i] for i in kept_rows.tolist())
@@ -259,13 +259,13 @@ class TableState:
             # Examine only rows that stay: a removal needs no missing values.
             columns = [
                 _filled(
-                    c, _among(unchanged.get(i), adds), Column.concat([c, kept.columns[i]]), past
+                    c, _among(unchanged.get(i), adds), Column.concat([c, stored.columns[i]]), past
                 )
                 for i, c in enumerate(columns)
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return _difference(kept, index, added, group[final], touched.count)
+        return _difference(stored, index, added, group[final], touched.count)
 
     def _refusal(
         self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
@@ -290,9 +290,9 @@ def _difference(
 
     Only rows of one key can be equal, so they cancel out without comparison to others.
     """
-    place = np.full(keys, -1, np.int64)
-    place[new_key] = np.arange(len(new))
-    mate = place[old_key]
+    position = np.full(keys, -1, np.int64)
+    position[new_key] = np.arange(len(new))
+    mate = position[old_key]
     changed = np.flatnonzero(mate >= 0)
     same = equal_rows(old.columns, changed, new.columns, mate[changed])
     if same.any():

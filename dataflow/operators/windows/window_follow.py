@@ -76,14 +76,14 @@ class IncrementalWindowOperator:
         slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._goes_on)
         while True:
             turn = read_turn(slabs, changes, self._rows)
-            look = self._look(turn)
-            if not (look.grows_left.any() or look.grows_right.any()):
-                return self._turned(turn, slabs, look)
-            before = np.where(look.grows_left, _GROWTH * (turn.change + _FIRST_ROWS), 0)
-            after = np.where(look.grows_right, _GROWTH * (turn.same + _FIRST_ROWS), 0)
+            extent = self._find_extent(turn)
+            if not (extent.grows_left.any() or extent.grows_right.any()):
+                return self._turned(turn, slabs, extent)
+            before = np.where(extent.grows_left, _GROWTH * (turn.change + _FIRST_ROWS), 0)
+            after = np.where(extent.grows_right, _GROWTH * (turn.same + _FIRST_ROWS), 0)
             slabs = slabs.grown(before, after, changes.sizes)
 
-    def _look(self, turn: Turn) -> _Look:
+    def _find_extent(self, turn: Turn) -> _Extent:
         """Return whether the slabs are wide enough, and which of their rows a change may have
         affected."""
         rows = turn.rows
@@ -98,8 +98,8 @@ class IncrementalWindowOperator:
             left |= turn.is_left_open & ((origin > first) | (origin >= turn.change))
         if left.any():
             nowhere = np.zeros(len(left), np.bool_)
-            return _Look(left, nowhere, np.empty(0, np.int64), frames, errors, {})
-        behind = turn.of_sides(turn.behind)
+            return _Extent(left, nowhere, np.empty(0, np.int64), frames, errors, {})
+        behind = turn.of_versions(turn.after_changes)
         unreached = (turn.index >= behind) & (low - rows.begin >= behind)
         rest = turn.counts_of(unreached).min(axis=0)
         ran = self._run(turn, origin)
@@ -110,9 +110,9 @@ class IncrementalWindowOperator:
             rest = np.where(turn.is_right_open, edge, 0)
         is_cut = _at_rows(turn, turn.count - rest - 1, high >= rows.end)
         right = turn.is_right_open & (~is_resolved | is_cut)
-        last = turn.of_sides(turn.count - rest)
+        last = turn.of_versions(turn.count - rest)
         zone = np.flatnonzero((turn.index >= first[turn.slab]) & (turn.index < last))
-        return _Look(left, right, zone, frames, errors, ran)
+        return _Extent(left, right, zone, frames, errors, ran)
 
     def _reach(
         self, rows: WindowRows, frames: Mapping[Frame, Frames]
@@ -146,14 +146,14 @@ class IncrementalWindowOperator:
         at = turn.at(1, origin)[asked]
         index, found = self._states.lookup([rows.columns[i].take(at) for i in self._row])
         width = len(rows.columns)
-        place = np.zeros(len(turn.change), np.int64)
-        place[asked[index]] = 1 + np.arange(len(index))
+        position = np.zeros(len(turn.change), np.int64)
+        position[asked[index]] = 1 + np.arange(len(index))
         start, ran = rows.begin + origin[turn.slab], {}
         for i, call in self._running.items():
-            kept = found.columns[width : width + len(call.kinds)]
+            stored = found.columns[width : width + len(call.kinds)]
             width += len(call.kinds)
-            pools = zip(call.first(1), kept, strict=True)
-            base = [Column.concat([a, b]).take(place) for a, b in pools]
+            pools = zip(call.first(1), stored, strict=True)
+            base = [Column.concat([a, b]).take(position) for a, b in pools]
             ran[i] = call.run(rows, Start(turn.slab, start, base))
         return ran
 
@@ -165,7 +165,7 @@ class IncrementalWindowOperator:
         for side in (0, 1):
             last = turn.at(side, turn.count[side] - 1)
             index = starts[last] - rows.begin[last]
-            is_same = (last >= 0) & (index >= turn.behind[side])
+            is_same = (last >= 0) & (index >= turn.after_changes[side])
             edges.append(np.where(is_same, turn.count[side] - index, 0))
         return np.where(edges[0] == edges[1], edges[1], 0)
 
@@ -179,42 +179,42 @@ class IncrementalWindowOperator:
             settled &= equal_rows(found.states, old, found.states, new)
         return settled
 
-    def _turned(self, turn: Turn, slabs: Slabs, look: _Look) -> Delta:
+    def _turned(self, turn: Turn, slabs: Slabs, extent: _Extent) -> Delta:
         """Return new minus old of the rows in the zone, and their new states."""
-        rows, zone = turn.rows, look.zone
-        values, failed = self._near.compute(rows, look.frames)
-        for i, found in look.ran.items():
+        rows, zone = turn.rows, extent.zone
+        values, failed = self._near.compute(rows, extent.frames)
+        for i, found in extent.ran.items():
             values[i] = found.values
             note_errors(found.errors, failed)
-        note_errors(look.errors, failed)
+        note_errors(extent.errors, failed)
         for i, call in enumerate(self._calls):
             if self._kind[i] == "number":
                 at = rows.peer_begin if call.function == "rank" else rows.position
                 values[i] = Column(at - rows.begin + slabs.low[turn.slab] + 1)
         weights = np.where(rows.partition[zone] % 2 == 0, -1, 1)
         given = Delta([c.take(zone) for c in rows.columns], weights)
-        self._keep_states(turn, look, given)
+        self._keep_states(turn, extent, given)
         own = (values[i].take(zone) for i in range(len(self._calls)))
         out = Delta((*given.columns, *own), weights)
-        place = {int(row): i for i, row in enumerate(zone)} if failed else {}
-        errors = RowErrors({place[r]: e for r, e in failed.by_row.items() if r in place})
+        position = {int(row): i for i, row in enumerate(zone)} if failed else {}
+        errors = RowErrors({position[r]: e for r, e in failed.by_row.items() if r in position})
         if errors:
             self._context.collect(self._types, given, errors)
             out = out.filter(~errors.mask(len(out)))
         return out.consolidate()
 
-    def _keep_states(self, turn: Turn, look: _Look, given: Delta) -> None:
+    def _keep_states(self, turn: Turn, extent: _Extent, given: Delta) -> None:
         if self._states is None:
             return
-        first = np.flatnonzero(turn.rows.first_copy[look.zone] == look.zone)
-        at = look.zone[first]
-        states = [s.take(at) for found in look.ran.values() for s in found.states]
-        kept = given.take(first)
-        self._states.apply(Delta((*kept.columns, *states), kept.weights).consolidate())
+        first = np.flatnonzero(turn.rows.first_copy[extent.zone] == extent.zone)
+        at = extent.zone[first]
+        states = [s.take(at) for found in extent.ran.values() for s in found.states]
+        stored = given.take(first)
+        self._states.apply(Delta((*stored.columns, *states), stored.weights).consolidate())
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Extent:
     """The extent of the slabs. grows_left, grows_right bool[s]: where a slab is too narrow. zone:
     the rows that may be affected, if none is too narrow."""
 

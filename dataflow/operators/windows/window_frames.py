@@ -97,11 +97,13 @@ def _group_ends(rows: WindowRows, steps: int) -> tuple[np.ndarray, np.ndarray]:
     group = np.cumsum(is_first) - 1
     begins = np.flatnonzero(is_first)
     ends = np.append(begins[1:], len(rows))
-    wanted = group + steps
+    required = group + steps
     first, last = group[rows.begin], group[rows.end - 1]
-    within = np.clip(wanted, 0, len(begins) - 1)
-    low = np.where(wanted < first, rows.begin, np.where(wanted > last, rows.end, begins[within]))
-    high = np.where(wanted < first, rows.begin, np.where(wanted > last, rows.end, ends[within]))
+    within = np.clip(required, 0, len(begins) - 1)
+    low = np.where(
+        required < first, rows.begin, np.where(required > last, rows.end, begins[within])
+    )
+    high = np.where(required < first, rows.begin, np.where(required > last, rows.end, ends[within]))
     return low, high
 
 

@@ -111,19 +111,19 @@ def average_floats(values, valid, low, high):
 
 
 @njit(nogil=True, cache=True)
-def best_rows(places, valid, low, high):
+def best_rows(positions, valid, low, high):
     """Return int64[n]: the position of the greatest rank in each range, the last of equal ones; -1
     where no row is valid. low, high int64[n]: one piece."""
     n = len(low)
     out = np.full(n, -1, np.int64)
-    waiting = np.empty(len(places), np.int64)
+    waiting = np.empty(len(positions), np.int64)
     front, back, next_row = 0, 0, np.int64(0)
     for i in range(n):
         if low[i] > next_row:
             next_row = low[i]
         while next_row < high[i]:
             if valid[next_row]:
-                while back > front and places[waiting[back - 1]] <= places[next_row]:
+                while back > front and positions[waiting[back - 1]] <= positions[next_row]:
                     back -= 1
                 waiting[back] = next_row
                 back += 1

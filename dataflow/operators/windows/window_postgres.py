@@ -79,7 +79,7 @@ class PostgresCall:
             return self._over(rows, _REMAINING, low)
         return self._of_frames(rows, different, frame_of)
 
-    def _over(self, rows: WindowRows, bounds: str, place: np.ndarray) -> Answer:
+    def _over(self, rows: WindowRows, bounds: str, position: np.ndarray) -> Answer:
         """Return the value at int64[n] positions of a window over ROWS of the sequence."""
         sql = (
             f"SELECT tidemark_row.g, ${_AT} AS at, {self._text(_AT)}{self._filtered(_AT)} "
@@ -88,7 +88,7 @@ class PostgresCall:
         )
         types = (INT8, *(self._types[c] for c in self._columns))
         columns = (Column(rows.position), *(rows.columns[c] for c in self._columns))
-        return self._answered(rows, sql, types, columns, place)
+        return self._answered(rows, sql, types, columns, position)
 
     def _in_sequence(self, rows: WindowRows) -> Answer:
         """Compute a window function, which may depend on peers and on its frame: rows are sorted,
@@ -119,14 +119,14 @@ class PostgresCall:
         sql: str,
         types: Sequence[SqlType],
         columns: Sequence[Column],
-        place: np.ndarray,
+        position: np.ndarray,
     ) -> Answer:
         _, (at, values), failed = self._evaluator.evaluate_groups(
             sql, types, columns, rows.partition, (INT8, self._call.field.type)
         )
         answer = np.full(len(rows), -1, np.int64)
         answer[at.values] = np.arange(len(at))
-        return pick(values, answer[place]), of_partitions(failed, rows)
+        return pick(values, answer[position]), of_partitions(failed, rows)
 
     def _of_frames(self, rows: WindowRows, different: Frames, frame_of: np.ndarray) -> Answer:
         """Compute each distinct frame as a group of its rows; a placeholder row represents an empty
@@ -161,10 +161,10 @@ class PostgresCall:
                 for row in np.flatnonzero(frame_of == frame).tolist():
                     errors.add(row, *error)
             first = last
-        place = np.full(len(counts), -1, np.int64)
+        position = np.full(len(counts), -1, np.int64)
         every = np.concatenate(numbers)
-        place[every] = np.arange(len(every))
-        return pick(Column.concat(parts), place[frame_of]), errors
+        position[every] = np.arange(len(every))
+        return pick(Column.concat(parts), position[frame_of]), errors
 
     def _text(self, before: int) -> str:
         """Return the call over columns that follow `before` others; constants are literals."""

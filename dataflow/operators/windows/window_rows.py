@@ -46,8 +46,8 @@ def sequence_rows(rows: Delta, partition: np.ndarray, order: RowOrder) -> Window
     """Return the rows (weights > 0) of the partitions int64[m] (any numbers), in sequence."""
     m = len(rows)
     peers = order.peers(rows.columns, m)
-    places = order.places(rows.columns, m, peers)
-    source = np.lexsort((places, partition))
+    positions = order.ranks(rows.columns, m, peers)
+    source = np.lexsort((positions, partition))
     source = np.repeat(source, rows.weights[source])
     part, peers = partition[source], peers[source]
     begin, end = runs_of(_changes(part))

@@ -25,7 +25,7 @@ from dataflow.operators.windows.window_sums import (
     decimals_of,
     linear_call,
     overflowed,
-    places_of,
+    ranks_of,
     running_sums,
 )
 from dataflow.operators.windows.window_values import argument_column, as_type, pick
@@ -148,10 +148,10 @@ class _First(_Running):
         own = as_type(argument.type, argument_column(argument, rows), result)
         known = start.base[0].values[start.sequence]
         pool = Column.concat([own, start.base[1]])
-        place = np.where(known, len(rows) + start.sequence, start.origin)
+        position = np.where(known, len(rows) + start.sequence, start.origin)
         has_before = known | (self._before(rows) > start.origin)
-        states = [Column(has_before), pick(pool, np.where(has_before, place, -1))]
-        return Ran(pick(pool, place), RowErrors(), states)
+        states = [Column(has_before), pick(pool, np.where(has_before, position, -1))]
+        return Ran(pick(pool, position), RowErrors(), states)
 
 
 class _Extreme(_Running):
@@ -169,14 +169,14 @@ class _Extreme(_Running):
     def run(self, rows: WindowRows, start: Start) -> Ran:
         n, argument = len(rows), self._call.arguments[0]
         pool = Column.concat([argument_column(argument, rows), start.base[0]])
-        places = places_of(self._call.function, argument.type, pool, self._evaluator)
+        positions = ranks_of(self._call.function, argument.type, pool, self._evaluator)
         valid = pool.mask()
         base = np.where(valid[n:], np.arange(n, len(pool)), -1)[start.sequence]
 
         def best(high: np.ndarray) -> Column:
             high = np.maximum(high, start.origin)
-            found = best_rows(places[:n], valid[:n], start.origin, high)
-            wins = (found >= 0) & ((base < 0) | (places[found] >= places[base]))
+            found = best_rows(positions[:n], valid[:n], start.origin, high)
+            wins = (found >= 0) & ((base < 0) | (positions[found] >= positions[base]))
             return pick(pool, np.where(wins, found, base))
 
         values = as_type(argument.type, best(self._high(rows)), self._call.field.type)
@@ -242,8 +242,8 @@ class _Decimal(_Running):
             )
         ]
         columns = list(zip(*states, strict=True)) or [()] * 4
-        kept = [Column.of(k, part) for k, part in zip(self.kinds, columns, strict=True)]
-        return Ran(Column.of(KIND_BYTES, values), RowErrors(), kept)
+        stored = [Column.of(k, part) for k, part in zip(self.kinds, columns, strict=True)]
+        return Ran(Column.of(KIND_BYTES, values), RowErrors(), stored)
 
     def _after(self, rows: WindowRows, start: Start) -> list[tuple]:
         """Return Return (units, scale, count, flags) after each row."""
@@ -252,17 +252,17 @@ class _Decimal(_Running):
         base = list(zip(*(b.to_list() for b in start.base), strict=True))
         scales, flags = numbers.scales.tolist(), numbers.flags.tolist()
         out: list[tuple] = []
-        units, scale, count, seen = 0, 0, 0, 0
+        units, scale, count, visited = 0, 0, 0, 0
         for i, (origin, of) in enumerate(
             zip(start.origin.tolist(), start.sequence.tolist(), strict=True)
         ):
             if i == origin:
-                units, scale, count, seen = base[of]
+                units, scale, count, visited = base[of]
                 units = int_of(units.decode())
             if valid[i]:
                 wider = max(scale, scales[i])
                 units *= 10 ** (wider - scale)
                 units += numbers.units[i] * 10 ** (wider - scales[i])
-                scale, count, seen = wider, count + 1, seen | flags[i]
-            out.append((units, scale, count, seen))
+                scale, count, visited = wider, count + 1, visited | flags[i]
+            out.append((units, scale, count, visited))
         return out

@@ -114,7 +114,7 @@ class Turn:
         within = (index >= 0) & (index < self.count[side])
         return np.where(within, begins + index, -1)
 
-    def of_sides(self, values: np.ndarray) -> np.ndarray:
+    def of_versions(self, values: np.ndarray) -> np.ndarray:
         """Return int64[n]: of each row the value, int64[2, s], of its sequence."""
         return values.T.reshape(-1)[self.rows.partition]
 
@@ -130,7 +130,7 @@ class Turn:
         return (np.cumsum(counts) - counts).reshape(-1, 2).T
 
     @property
-    def behind(self) -> np.ndarray:
+    def after_changes(self) -> np.ndarray:
         """Return int64[2, s]: the index of the first row after the last change."""
         return self.count - self.same
 

@@ -163,23 +163,23 @@ def _extremes(
     how: tuple[str, SqlType, SqlType, Evaluator], column: Column, frames: Frames
 ) -> Answer:
     name, type, result, evaluator = how
-    places = places_of(name, type, column, evaluator)
+    positions = ranks_of(name, type, column, evaluator)
     valid = column.mask()
     best = np.full(len(column), -1, np.int64)
     for low, high in zip(frames.low, frames.high, strict=True):
-        found = best_rows(places, valid, low, high)
-        wins = (found >= 0) & ((best < 0) | (places[found] >= places[best]))
+        found = best_rows(positions, valid, low, high)
+        wins = (found >= 0) & ((best < 0) | (positions[found] >= positions[best]))
         best = np.where(wins, found, best)
     return as_type(type, pick(column, best), result), RowErrors()
 
 
-def places_of(name: str, type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
+def ranks_of(name: str, type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
     """Return int64[n] ranks: the "min" or "max" is the value of the greatest rank."""
-    places = np.zeros(len(column), np.int64)
+    positions = np.zeros(len(column), np.int64)
     present = np.flatnonzero(column.mask())
     if len(present):
-        places[present] = peer_ranks(type, column.take(present), evaluator)
-    return ~places if name == "min" else places
+        positions[present] = peer_ranks(type, column.take(present), evaluator)
+    return ~positions if name == "min" else positions
 
 
 def _sums_of(name: str, type: SqlType) -> Callable[[Column, Frames], Answer]:

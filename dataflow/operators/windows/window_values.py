@@ -101,8 +101,8 @@ def shifting(call: WindowCall) -> Callable[[WindowRows], Answer]:
             return pick(column, np.where(within & known, at, -1)), RowErrors()
         others = as_type(default.type, argument_column(default, rows), result)
         pool = Column.concat([column, others])
-        place = np.where(within, at, rows.position + len(rows))
-        return pick(pool, np.where(known, place, -1)), RowErrors()
+        position = np.where(within, at, rows.position + len(rows))
+        return pick(pool, np.where(known, position, -1)), RowErrors()
 
     return compute
 

@@ -64,18 +64,18 @@ class Keys:
     def reduced(self, columns: Key) -> Key:
         """Return fewer columns that determine all of `columns`, at least one; later ones are
         removed first."""
-        kept = set(columns)
+        retained = set(columns)
         for column in sorted(columns, reverse=True):
-            if len(kept) > 1 and column in self.closure(frozenset(kept - {column})):
-                kept.remove(column)
-        return frozenset(kept)
+            if len(retained) > 1 and column in self.closure(frozenset(retained - {column})):
+                retained.remove(column)
+        return frozenset(retained)
 
     def is_once(self, columns: Iterable[int]) -> bool:
         """Return whether no two rows agree on the columns."""
         known = self.closure(frozenset(columns))
         return any(key <= known for key in self.keys)
 
-    def settled(self, width: int) -> Keys:
+    def minimized(self, width: int) -> Keys:
         """Return the same facts with smaller keys, each determining all of the output's `width`
         columns."""
         keys = fewest([self.reduced(key) for key in self.keys])
@@ -100,11 +100,11 @@ class Keys:
 
 def fewest(keys: Iterable[Key]) -> tuple[Key, ...]:
     """Return the keys that contain no other key, the smallest first."""
-    kept: list[Key] = []
+    retained: list[Key] = []
     for key in sorted(set(keys), key=lambda k: (len(k), sorted(k))):
-        if not any(other <= key for other in kept):
-            kept.append(key)
-    return tuple(kept[:_MOST_KEYS])
+        if not any(other <= key for other in retained):
+            retained.append(key)
+    return tuple(retained[:_MOST_KEYS])
 
 
 def is_plain(type: SqlType) -> bool:

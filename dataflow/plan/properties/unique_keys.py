@@ -59,7 +59,7 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
     derive = _DERIVED.get(type(plan))
     found = derive(plan, *inputs) if derive else Keys(())
     declared = {i for i, f in enumerate(plan.fields) if not f.is_nullable}
-    return replace(found, present=found.present | declared).settled(len(plan.fields))
+    return replace(found, present=found.present | declared).minimized(len(plan.fields))
 
 
 def _scan(plan: Scan) -> Keys:
@@ -114,20 +114,24 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
 
 
 def _project(plan: Project, below: Keys) -> Keys:
-    places = _places(plan.expressions, below)
-    shown = frozenset(places)
-    keys = [_moved(key, places) for key in below.keys if key <= shown]
+    positions = _places(plan.expressions, below)
+    shown = frozenset(positions)
+    keys = [_moved(key, positions) for key in below.keys if key <= shown]
     if not keys and below.is_once(shown):
-        keys.append(_moved(below.reduced(shown), places))
-    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    equal += [(same[0], other) for same in places.values() for other in same[1:]]
+        keys.append(_moved(below.reduced(shown), positions))
+    equal = [
+        (positions[a][0], positions[b][0])
+        for a, b in below.equal
+        if a in positions and b in positions
+    ]
+    equal += [(same[0], other) for same in positions.values() for other in same[1:]]
     determined = []
     for source, _ in below.determined:
         if source <= shown:
             known = below.closure(source)
-            follows = _moved(known & shown, places) | _computed_from(plan, known)
-            determined.append((_moved(source, places), follows))
-    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
+            follows = _moved(known & shown, positions) | _computed_from(plan, known)
+            determined.append((_moved(source, positions), follows))
+    constants = [(p, text) for c, text in below.constants for p in positions.get(c, ())]
     constants += _constants(plan.expressions)
     tight = tuple(
         Field(f.name, f.type, f.is_nullable and i not in below.present)
@@ -139,18 +143,18 @@ def _project(plan: Project, below: Keys) -> Keys:
 
 def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
     """Return the position of each input column, or of one equal to it, among the expressions."""
-    places: dict[int, list[int]] = {}
+    positions: dict[int, list[int]] = {}
     for i, expression in enumerate(expressions):
         while isinstance(expression, Call) and _is_integer_cast(expression):
             expression = expression.arguments[0]
         if isinstance(expression, ColumnRef):
-            places.setdefault(expression.index, []).append(i)
+            positions.setdefault(expression.index, []).append(i)
     # Run twice to follow a chain of equal columns in any order.
     for a, b in (*below.equal, *below.equal):
         for x, y in ((a, b), (b, a)):
-            if x not in places and y in places:
-                places[x] = places[y]
-    return places
+            if x not in positions and y in positions:
+                positions[x] = positions[y]
+    return positions
 
 
 def _is_integer_cast(call: Call) -> bool:
@@ -175,8 +179,8 @@ def _is_stable(expression: Expression) -> bool:
     return any(map(_is_stable, children(expression)))
 
 
-def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
-    return frozenset(places[i][0] for i in columns)
+def _moved(columns: Key, positions: dict[int, list[int]]) -> Key:
+    return frozenset(positions[i][0] for i in columns)
 
 
 def _join(plan: Join, left: Keys, right: Keys) -> Keys:
@@ -236,18 +240,22 @@ def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
 
 
 def _aggregate(plan: Aggregate, below: Keys) -> Keys:
-    places = _places(plan.groups, below)
-    shown = frozenset(places)
+    positions = _places(plan.groups, below)
+    shown = frozenset(positions)
     keys = [frozenset(range(len(plan.groups)))]
-    keys += [_moved(key, places) for key in below.keys if key <= shown]
+    keys += [_moved(key, positions) for key in below.keys if key <= shown]
     determined = [
-        (_moved(source, places), _moved(below.closure(source) & shown, places))
+        (_moved(source, positions), _moved(below.closure(source) & shown, positions))
         for source, _ in below.determined
         if source <= shown
     ]
-    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
-    present = frozenset(p for c in below.present for p in places.get(c, ()))
+    equal = [
+        (positions[a][0], positions[b][0])
+        for a, b in below.equal
+        if a in positions and b in positions
+    ]
+    constants = [(p, text) for c, text in below.constants for p in positions.get(c, ())]
+    present = frozenset(p for c in below.present for p in positions.get(c, ()))
     return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
 
 

@@ -239,9 +239,9 @@ class CallWriter:
         if not keys:
             return []
         _, end = self._span()
-        place = self.shape.call.meta.get("order", end - 1)
+        position = self.shape.call.meta.get("order", end - 1)
         before = ", " if self.shape.order else " ORDER BY "
-        return [(place, place, before + ", ".join(keys))]
+        return [(position, position, before + ", ".join(keys))]
 
     def _sorted_by(self) -> list[str]:
         """Return the order of the rows."""

@@ -19,7 +19,7 @@ from dataflow.sql.bind.grouping import Grouping, find_aggregates
 from dataflow.sql.bind.grouping_sets import bind_grouping, group_keys
 from dataflow.sql.bind.relations import NOTHING, Relations, project
 from dataflow.sql.bind.row_clauses import RowClauses, sorting_nodes
-from dataflow.sql.bind.row_order_use import keeps_order, uses_order
+from dataflow.sql.bind.row_order_use import preserves_order, uses_order
 from dataflow.sql.bind.scope import Context, FromEntry, Scope, entry_of
 from dataflow.sql.bind.set_functions import add_set_calls, bind_selected
 from dataflow.sql.bind.set_operations import (
@@ -89,7 +89,7 @@ def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> Fr
     Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
     expressions = bind_selected(context, scope, nodes, others, atom)
     order: tuple[SortKey, ...] = ()
-    if scope is below and clauses.is_taken_in_order and keeps_order(select):
+    if scope is below and clauses.is_taken_in_order and preserves_order(select):
         order = _order_above(scope.order, expressions)
     names += [f"order {i}" for i in range(len(expressions) - width)]
     plan = bind_distinct(context, project(scope.plan, expressions, names), select)

@@ -87,7 +87,7 @@ class Grouping:
         self._scope = scope
         self._scalars = Scalars(context, atom)
         # Whether PostgreSQL may sort the rows itself.
-        self._is_sorted_anew = False
+        self._is_resorted = False
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
@@ -98,7 +98,7 @@ class Grouping:
             keys.setdefault(self._context.text_of(column), column)
         self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
         group_expressions = self._scalars.bind(list(keys.values()))
-        self._is_sorted_anew = bool(keys) or any(s.order or s.is_distinct for s in shapes)
+        self._is_resorted = bool(keys) or any(s.order or s.is_distinct for s in shapes)
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
         fields = self._scope.plan.fields
         outputs = [
@@ -192,7 +192,7 @@ class Grouping:
             written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
                 self._warn_of_order(shape, _OPEN)
-            elif order and self._is_sorted_anew and not shape.order:
+            elif order and self._is_resorted and not shape.order:
                 self._warn_of_order(shape, _LENT)
             condition = self._bound(shape.condition)
             found = AggregateCall(

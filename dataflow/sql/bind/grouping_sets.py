@@ -118,19 +118,21 @@ def _branch(
     Keys grouped after the named ones are determined by keys that every set has.
     """
     missing = {i for i, name in enumerate(names) if name not in chosen}
-    kept = [i for i in range(len(whole.groups)) if i not in missing]
+    retained = [i for i in range(len(whole.groups)) if i not in missing]
     first_call = len(whole.groups)
-    fields = tuple(whole.fields[i] for i in kept) + whole.fields[first_call:]
-    groups = tuple(whole.groups[i] for i in kept)
+    fields = tuple(whole.fields[i] for i in retained) + whole.fields[first_call:]
+    groups = tuple(whole.groups[i] for i in retained)
     grouped = Aggregate(whole.input, groups, whole.calls, fields)
-    places = {old: new for new, old in enumerate([*kept, *range(first_call, len(whole.fields))])}
+    positions = {
+        old: new for new, old in enumerate([*retained, *range(first_call, len(whole.fields))])
+    }
     shown: list[Expression] = []
     shown_fields: list[Field] = []
     for i, field in enumerate(whole.fields):
         if i in missing:
             shown.append(Literal(None, field.type))
         else:
-            shown.append(ColumnRef(places[i], field.type, field.name))
+            shown.append(ColumnRef(positions[i], field.type, field.name))
         shown_fields.append(Field(field.name, field.type, field.is_nullable or i in missing))
     for mark in marks:
         bits = "".join("0" if name in chosen else "1" for name in mark)

@@ -11,7 +11,7 @@ from sqlglot import exp
 from dataflow.expressions.ir import Expression
 from dataflow.sql.bind.scope import Context
 from dataflow.sql.bind.subqueries import Subqueries
-from dataflow.sql.bind.whole_rows import marked, names_whole_row, record, told_names
+from dataflow.sql.bind.whole_rows import marked, names_whole_row, original_names, record
 from dataflow.sql.parse.shapes import span_of
 
 
@@ -27,7 +27,7 @@ def record_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expre
     wide = query.copy()
     wide.set("expressions", [_column(row, name) for name in listed])
     values = subqueries.values(marked(subqueries.bind(wide)))
-    names = told_names(context, row.table, listed) or listed
+    names = original_names(context, row.table, listed) or listed
     return record(values[:-1], names, values[-1])
 
 

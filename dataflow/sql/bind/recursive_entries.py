@@ -43,7 +43,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
     names[: len(given)] = given
     trail = Trail(context, entry)
     base = trail.begin(renamed(base, names))
-    term = trail.handed_on(query.expression)
+    term = trail.with_state_passed(query.expression)
     unique = _unique(context, alias.name)
     known, fields = dict(context.ctes), base.fields
     try:

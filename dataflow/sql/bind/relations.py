@@ -204,8 +204,8 @@ class Relations:
             (bound,) = Scalars(context, atom).bind([node.this])
             expressions.append(bound)
             fields.append(Field(name, bound.type, is_nullable(bound, scan.fields)))
-        kept = [ColumnRef(i, f.type, f.name) for i, f in enumerate(scan.fields)]
-        plan = Project(scan, (*kept, *expressions), tuple(fields))
+        retained = [ColumnRef(i, f.type, f.name) for i, f in enumerate(scan.fields)]
+        plan = Project(scan, (*retained, *expressions), tuple(fields))
         positions = {f.name: i for i, f in enumerate(fields)}
         return FromEntry(plan, (), tuple((name, positions[name]) for name, _ in table.columns))
 
@@ -312,13 +312,13 @@ class Relations:
         merged = self._merged(joined, names, pairs)
         added = [e for e in merged if not isinstance(e, ColumnRef)]
         if added:
-            kept = [_ref(joined, i) for i in range(len(plan.fields))]
+            retained = [_ref(joined, i) for i in range(len(plan.fields))]
             fields = [
                 Field(name, e.type, is_nullable(e, plan.fields))
                 for name, e in zip(names, merged, strict=True)
                 if not isinstance(e, ColumnRef)
             ]
-            joined = Project(joined, (*kept, *added), (*plan.fields, *fields))
+            joined = Project(joined, (*retained, *added), (*plan.fields, *fields))
         positions, next_position = [], len(plan.fields)
         for expression in merged:
             if isinstance(expression, ColumnRef):

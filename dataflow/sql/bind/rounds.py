@@ -117,10 +117,10 @@ class _Threader:
     def carry(self, plan: Plan) -> Plan:
         """Return the plan's rows of each round, the round after its fields; a shared node stays
         shared."""
-        place = (id(plan), tuple(self._names))
-        if place not in self._carried:
-            self._carried[place] = self._changed(plan)
-        return self._carried[place]
+        position = (id(plan), tuple(self._names))
+        if position not in self._carried:
+            self._carried[position] = self._changed(plan)
+        return self._carried[position]
 
     def _changed(self, plan: Plan) -> Plan:
         if not self._has_rounds(plan):
@@ -297,9 +297,9 @@ def _arranged(
     plan: Plan, at: int, fields: tuple[Field, ...], found: Expression | None = None
 ) -> Plan:
     """Return the fields, then the round, of a plan that has the round at `found`."""
-    kept = [ColumnRef(i + (i >= at), f.type, f.name) for i, f in enumerate(fields)]
+    retained = [ColumnRef(i + (i >= at), f.type, f.name) for i, f in enumerate(fields)]
     shown = found if found is not None else ColumnRef(at, INT8, ROUND.name)
-    return Project(plan, (*kept, shown), (*fields, ROUND))
+    return Project(plan, (*retained, shown), (*fields, ROUND))
 
 
 def _refusal(what: str) -> SqlError:

@@ -118,12 +118,12 @@ class RowClauses:
         plan, order, width = entry.plan, entry.order, len(entry.star)
         hidden = self.hidden(selected) if self._is_block else []
         texts = [self._text(node) for node in (*selected, *hidden)]
-        places = {text: i for i, text in reversed(list(enumerate(texts)))}
+        positions = {text: i for i, text in reversed(list(enumerate(texts)))}
         if self._ordered:
-            found = [self._sort_key(part, plan, places) for part in self._ordered]
+            found = [self._sort_key(part, plan, positions) for part in self._ordered]
             order = tuple(k for k in found if k is not None)
         if self._on:
-            partition = tuple(_column(plan, places[self._text(n)]) for n in self._on)
+            partition = tuple(_column(plan, positions[self._text(n)]) for n in self._on)
             for column in partition:
                 check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
             sorted_by = tuple(SortKey(column) for column in partition)
@@ -142,14 +142,14 @@ class RowClauses:
                 self._warn_of_ties(plan, width, "LIMIT" if self._limit is not None else "OFFSET")
         if self._is_ordered or width == len(plan.fields):
             return replace(entry, plan=plan, order=order if self._is_ordered else ())
-        kept = tuple(_column(plan, i) for i in range(width))
-        return replace(entry, plan=Project(plan, kept, plan.fields[:width]), order=())
+        retained = tuple(_column(plan, i) for i in range(width))
+        return replace(entry, plan=Project(plan, retained, plan.fields[:width]), order=())
 
-    def _sort_key(self, part: exp.Ordered, plan: Plan, places: dict[str, int]) -> SortKey | None:
+    def _sort_key(self, part: exp.Ordered, plan: Plan, positions: dict[str, int]) -> SortKey | None:
         """Return the sort key; None for a constant, which orders nothing."""
         node = bare(part.this)
         if self._is_block:
-            position = places[self._text(node)]
+            position = positions[self._text(node)]
         elif isinstance(node, exp.Literal):
             position = int(node.name) - 1
         else:

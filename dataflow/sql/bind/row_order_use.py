@@ -35,7 +35,7 @@ def may_use_order(context: Context, query: exp.Expr) -> bool:
     return False
 
 
-def keeps_order(query: exp.Expr) -> bool:
+def preserves_order(query: exp.Expr) -> bool:
     """Return whether a block without groups preserves the order of its input."""
     windows = [node for node in _above(query) if isinstance(node, exp.Window)]
     is_sorted = any(w.args.get("order") or w.args.get("partition_by") for w in windows)

@@ -72,13 +72,13 @@ class Scalars:
 
     def learn(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes and query the types of all nodes that have one."""
-        wanted: dict[str, exp.Expr] = {}
+        required: dict[str, exp.Expr] = {}
         for node in nodes:
-            self._gather(node, wanted)
-        self._context.refuse_sets(wanted.values())
-        self._ask_types(list(wanted))
-        self._check_collations(wanted)
-        self._ask_constants(wanted)
+            self._gather(node, required)
+        self._context.refuse_sets(required.values())
+        self._ask_types(list(required))
+        self._check_collations(required)
+        self._ask_constants(required)
 
     def resolve(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes that are only rendered."""
@@ -132,8 +132,8 @@ class Scalars:
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """Return PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
         columns = passed(self._atoms[id(a)] for a in self._atoms_in(node))
-        places = {column: i for i, column in enumerate(columns, 1)}
-        return self.render(node, lambda c: f"${places[c]}"), tuple(columns)
+        positions = {column: i for i, column in enumerate(columns, 1)}
+        return self.render(node, lambda c: f"${positions[c]}"), tuple(columns)
 
     @property
     def columns(self) -> list[Expression]:
@@ -153,7 +153,7 @@ class Scalars:
         name."""
         return f"tidemark_row.c{self._places[column] + 1}"
 
-    def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
+    def _gather(self, node: exp.Expr, required: dict[str, exp.Expr]) -> None:
         """Resolve all columns below a node, and collect the nodes whose type must be queried."""
         if id(node) in self._atoms:
             return
@@ -167,12 +167,12 @@ class Scalars:
             for part, value in values_outside(node, self._atom):
                 self._note(part, value)
             if "span" in node.meta:
-                wanted.setdefault(self.probe(node), node)
+                required.setdefault(self.probe(node), node)
             return
         for child in operands(node):
-            self._gather(child, wanted)
+            self._gather(child, required)
         if is_value(node):
-            wanted.setdefault(self.probe(node), node)
+            required.setdefault(self.probe(node), node)
 
     def _note(self, node: exp.Expr, value: Expression) -> None:
         self._atoms[id(node)] = value
@@ -196,11 +196,11 @@ class Scalars:
                 except SqlError:
                     self._types[probe] = None
 
-    def _check_collations(self, wanted: dict[str, exp.Expr]) -> None:
+    def _check_collations(self, required: dict[str, exp.Expr]) -> None:
         """Refuse a comparison of two collations that names none: it would fail once there are
         rows."""
         mixed = []
-        for probe, node in wanted.items():
+        for probe, node in required.items():
             met = {
                 c.type.collation for a in self._atoms_in(node) for c in passed([self._atoms[id(a)]])
             }
@@ -209,9 +209,9 @@ class Scalars:
         if mixed:
             self._context.analyzer.check_collations([c.type for c in self._columns], mixed)
 
-    def _ask_constants(self, wanted: dict[str, exp.Expr]) -> None:
+    def _ask_constants(self, required: dict[str, exp.Expr]) -> None:
         """Let PostgreSQL compute the largest subtrees without a column."""
-        fixed = {p: n for p, n in wanted.items() if not self._atoms_in(n) and self._types.get(p)}
+        fixed = {p: n for p, n in required.items() if not self._atoms_in(n) and self._types.get(p)}
         inner = {
             id(d)
             for n in fixed.values()

@@ -58,10 +58,10 @@ class Trail:
             return base
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            kept: Expression = Literal("0", INT8)
+            retained: Expression = Literal("0", INT8)
             if self._search.args["word"] == "depth":
-                kept = _first(self._row(base, self._search))
-            added.append((".search", kept))
+                retained = _first(self._row(base, self._search))
+            added.append((".search", retained))
         if self._cycle is not None:
             path = _first(self._row(base, self._cycle))
             added += [(".mark", self._marks[1]), (".path", path)]
@@ -71,20 +71,20 @@ class Trail:
         """Return the rows of the step, which end with the state of the row that each came from."""
         if self.is_empty:
             return step
-        kept = refs(step)[-self._width :]
+        retained = refs(step)[-self._width :]
         n = len(step.fields) - self._width
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            following: Expression | None = native_call("+", (kept[0], Literal("1", INT8)), INT8)
+            following: Expression | None = native_call("+", (retained[0], Literal("1", INT8)), INT8)
             if self._search.args["word"] == "depth":
-                following = _next(kept[0], self._row(step, self._search))
+                following = _next(retained[0], self._row(step, self._search))
             assert following is not None
             added.append((".search", following))
         if self._cycle is not None:
-            mark, path = kept[-2:]
+            mark, path = retained[-2:]
             row, columns = self._row(step, self._cycle)
-            seen = InPostgres(f"({row} = ANY (${len(columns) + 1}))", (*columns, path), BOOL)
-            cell = Call("case", (seen, *self._marks), mark.type)
+            visited = InPostgres(f"({row} = ANY (${len(columns) + 1}))", (*columns, path), BOOL)
+            cell = Call("case", (visited, *self._marks), mark.type)
             added += [(".mark", cell), (".path", _next(path, (row, columns)))]
             is_open = native_call("<>", (mark, self._marks[0]), BOOL)
             step = Filter(step, is_open or InPostgres("($1 <> $2)", (mark, self._marks[0]), BOOL))
@@ -98,23 +98,23 @@ class Trail:
         if self.is_empty:
             return plan
         n = len(plan.fields) - self._width
-        kept = refs(plan)[n:]
+        retained = refs(plan)[n:]
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            cell = Call("cast", (kept[0],), _RECORDS)
+            cell = Call("cast", (retained[0],), _RECORDS)
             if self._search.args["word"] == "breadth":
-                row, columns = self._row(plan, self._search, (kept[0],))
+                row, columns = self._row(plan, self._search, (retained[0],))
                 cell = Call("cast", (InPostgres(row, columns, TEXT),), _RECORD)
             added.append((self._search.args["column"].name, cell))
         if self._cycle is not None:
-            path = Call("cast", (kept[-1],), _RECORDS)
-            added += [(self._cycle.args["mark"].name, kept[-2])]
+            path = Call("cast", (retained[-1],), _RECORDS)
+            added += [(self._cycle.args["mark"].name, retained[-2])]
             added += [(self._cycle.args["path"].name, path)]
         if is_inside:
-            added += [(f.name, ref) for f, ref in zip(plan.fields[n:], kept, strict=True)]
+            added += [(f.name, ref) for f, ref in zip(plan.fields[n:], retained, strict=True)]
         return _extended(plan, n, added)
 
-    def handed_on(self, step: exp.Expr) -> exp.Expr:
+    def with_state_passed(self, step: exp.Expr) -> exp.Expr:
         """Return the step, which also selects the state of the row that it starts from."""
         if self.is_empty:
             return step

@@ -46,8 +46,8 @@ def with_row(
     if not known:
         plan, known = marked(plan), [len(plan.fields)]
     names = next(v for v in entry.visible if v.alias == alias).columns
-    told = () if type_name else told_names(context, alias, [name for name, _ in names])
-    shape = RowShape(type_name, known[0], told, is_join)
+    reported = () if type_name else original_names(context, alias, [name for name, _ in names])
+    shape = RowShape(type_name, known[0], reported, is_join)
     visible = tuple(replace(v, row=shape) if v.alias == alias else v for v in entry.visible)
     return FromEntry(plan, visible, entry.star, entry.order)
 
@@ -121,7 +121,7 @@ def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, 
         if not names_whole_row(row):
             continue
         listed = _listed(row)
-        names = told_names(context, row.table, listed) if listed else ()
+        names = original_names(context, row.table, listed) if listed else ()
         if names:
             values = [f"{quoted(row.table)}.{quoted(name)}" for name in listed]
             condition = f" WHERE {quoted(row.table)}.* IS DISTINCT FROM NULL"
@@ -140,7 +140,7 @@ def _listed(row: exp.Column) -> list[str]:
     return []
 
 
-def told_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
+def original_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
     """Return the original names of a row's columns, if the text lists others; () otherwise.
 
     pg_get_viewdef numbers ambiguous names (ruleutils.c, make_colname_unique), aliases included; a

@@ -108,13 +108,13 @@ class Windows:
         self._named = {w.this.name: w for w in named}
         windows = [w for w in map(window_of, calls.values()) if w is not None]
         definitions = [self._definition(w) for w in windows]
-        wanted = [n for d in definitions for n in d.nodes()]
+        required = [n for d in definitions for n in d.nodes()]
         for window in windows:
             condition = condition_of(window)
-            wanted += [condition] if condition is not None else []
-        self._scalars.learn([*wanted, *(a for w in windows for a in arguments_of(w))])
-        bound = self._scalars.bind(wanted)
-        by_node = {id(n): e for n, e in zip(wanted, bound, strict=True)}
+            required += [condition] if condition is not None else []
+        self._scalars.learn([*required, *(a for w in windows for a in arguments_of(w))])
+        bound = self._scalars.bind(required)
+        by_node = {id(n): e for n, e in zip(required, bound, strict=True)}
         names = [self._name(n) for n in calls.values()]
         types = self._types(names, windows)
         groups: dict[tuple, list[tuple[str, WindowCall]]] = {}
@@ -125,7 +125,7 @@ class Windows:
             call = self._call((names[i], types[i]), windows[i], definition, by_node)
             own = order
             call, order = self._in_order(call, order)
-            self._warn(call, partition, order, is_lent=order != own)
+            self._warn(call, partition, order, is_borrowed=order != own)
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
             self._add(partition, order, found)
@@ -279,12 +279,12 @@ class Windows:
         partition: Sequence[Expression],
         order: Sequence[SortKey],
         *,
-        is_lent: bool,
+        is_borrowed: bool,
     ) -> None:
         """Warn if the answer depends on an order that the query leaves open."""
         if not depends_on_ties(call):
             return
-        if is_lent and partition:
+        if is_borrowed and partition:
             self._context.warn(
                 f"{call.function} OVER takes the rows of its partition in the order of the sorted "
                 "subquery, which PostgreSQL leaves open: write ORDER BY inside OVER"
@@ -328,5 +328,5 @@ def _keys(
         )
         for o in definition.order
     ]
-    kept = tuple(dict.fromkeys(e for e in partition if not isinstance(e, Literal)))
-    return kept, tuple(order)
+    retained = tuple(dict.fromkeys(e for e in partition if not isinstance(e, Literal)))
+    return retained, tuple(order)

@@ -55,7 +55,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRows:
     """One arrangement. bytes_: before compression."""
 
     node: str
@@ -88,9 +88,9 @@ class _Flow:
     delta: dict[RelationName, float] = field(default_factory=dict)
 
 
-def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
+def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
     """Return the arrangements of the operators, without those of the base tables."""
-    found: list[Kept] = []
+    found: list[StoredRows] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
         plan = node.plan
@@ -109,7 +109,7 @@ def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
             found.append(_sums(node, rows, size.width, 2))
         elif isinstance(plan, TopK | Window):
             row = inputs[0].width + ROW_BYTES + _TREE_BYTES
-            found.append(Kept(node.name, inputs[0].rows, inputs[0].rows * row))
+            found.append(StoredRows(node.name, inputs[0].rows, inputs[0].rows * row))
             if isinstance(plan, Window) and is_followed(plan):
                 found.append(_kept(node, size))
         elif isinstance(plan, Remember | Loop):
@@ -156,15 +156,15 @@ def width_of(node: Node) -> float:
     return float(sum(_BY_KIND.get(f.type.kind, 8) + _WIDE for f in node.plan.fields))
 
 
-def _kept(node: Node, size: Size) -> Kept:
-    return Kept(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
+def _kept(node: Node, size: Size) -> StoredRows:
+    return StoredRows(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
 
 
-def _sums(node: Node, rows: float, width: float, sums: int) -> Kept:
-    return Kept(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
+def _sums(node: Node, rows: float, width: float, sums: int) -> StoredRows:
+    return StoredRows(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
 
 
-def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept]:
+def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[StoredRows]:
     """Return the arrangements of an aggregate: sums of each group, and the values or rows of calls
     that need all of them."""
     share = len(plan.groups) / max(1, len(plan.fields))
@@ -173,7 +173,7 @@ def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept
         operands = len(call.operands)
         each = rows.width * (operands + len(plan.groups)) / max(1, len(plan.input.fields))
         if call.sql:
-            found.append(Kept(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
+            found.append(StoredRows(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
         elif call.is_distinct or call.function in ("min", "max", "least") or call.fraction:
             found.append(_sums(node, rows.rows, each, 1))
     return found

@@ -126,9 +126,9 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
     joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
     if extra == hidden == 0:
         return joined
-    kept = references(plan.fields[:was_left])
-    kept += references(plan.fields[was_left:], was_left + extra)
-    return project(joined, kept, plan.fields)
+    retained = references(plan.fields[:was_left])
+    retained += references(plan.fields[was_left:], was_left + extra)
+    return project(joined, retained, plan.fields)
 
 
 def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
@@ -201,8 +201,8 @@ def _table_function(plan: TableFunction, input: Plan) -> Plan:
     called = replace(plan, input=below, calls=calls, condition=condition, fields=fields)
     if extra == 0:
         return called
-    kept = references(plan.fields[:width]) + references(plan.fields[width:], width + extra)
-    return project(called, kept, plan.fields)
+    retained = references(plan.fields[:width]) + references(plan.fields[width:], width + extra)
+    return project(called, retained, plan.fields)
 
 
 def _key_form(expression: Expression) -> Expression:
@@ -255,17 +255,17 @@ def _window(plan: Window, input: Plan) -> Plan:
     calls = [_masked(c) for c in plan.calls]
     partition = [_key_form(e) for e in plan.partition]
     parts = [e for c in calls for e in c.operands]
-    wanted = [*partition, *(k.expression for k in plan.order)]
-    wanted += [e for e in parts if not isinstance(e, Literal)]
-    below, columns = _widened(input, wanted)
-    at = dict(zip(wanted, columns, strict=True))
+    required = [*partition, *(k.expression for k in plan.order)]
+    required += [e for e in parts if not isinstance(e, Literal)]
+    below, columns = _widened(input, required)
+    at = dict(zip(required, columns, strict=True))
     order = tuple(replace(k, expression=at[k.expression]) for k in plan.order)
     made = tuple(c.over(lambda e: at.get(e, e)) for c in calls)
     fields = below.fields + tuple(c.field for c in made)
     window = Window(below, tuple(at[e] for e in partition), order, made, fields)
     shown = plan.fields[n:]
-    kept = references(plan.fields[:n]) + references(shown, len(below.fields))
-    return project(window, kept, plan.fields)
+    retained = references(plan.fields[:n]) + references(shown, len(below.fields))
+    return project(window, retained, plan.fields)
 
 
 def _masked(call: WindowCall) -> WindowCall:
@@ -311,8 +311,8 @@ def _set_operation(plan: SetOperation, left: Plan, right: Plan) -> Plan:
         ]
         sides.append(project(side, expressions, [*fields, *(names[i] for i in shown)]))
     compared = SetOperation(plan.kind, plan.is_all, sides[0], sides[1], len(forms))
-    places = {i: len(forms) + k for k, i in enumerate(shown)}
-    above = [ColumnRef(places.get(i, i), f.type, f.name) for i, f in enumerate(plan.fields)]
+    positions = {i: len(forms) + k for k, i in enumerate(shown)}
+    above = [ColumnRef(positions.get(i, i), f.type, f.name) for i, f in enumerate(plan.fields)]
     return project(compared, above, plan.fields)
 
 

@@ -435,7 +435,7 @@ def parse(text: str) -> exp.Expr:
 def _words_at(text: str, parser: _Parser) -> str:
     """Return the text around a parser's current position, on one line."""
     token = parser._curr or parser._prev
-    place = token.start if token else 0
-    around = on_one_line(text[max(place - 40, 0) : place + 40])
-    before = "..." if place > 40 else ""
-    return f"{before}{around.strip()}{'...' if place + 40 < len(text) else ''}"
+    position = token.start if token else 0
+    around = on_one_line(text[max(position - 40, 0) : position + 40])
+    before = "..." if position > 40 else ""
+    return f"{before}{around.strip()}{'...' if position + 40 < len(text) else ''}"

@@ -148,12 +148,12 @@ def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
         has_alias = column.place is not None and column.place < len(own)
         return own[column.place] if has_alias else column.called  # type: ignore[index]
 
-    kept = {called(column) for column in columns if column.place is not None}
+    retained = {called(column) for column in columns if column.place is not None}
     names: list[str] = []
     for column in columns:
         name = called(column)
         # A later column may have the name of another one in the query.
-        while column.place is None and name in kept:
+        while column.place is None and name in retained:
             name += "_"
         names.append(name)
     most = len(columns)
@@ -165,9 +165,9 @@ def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
     return ", ".join(map(_quoted, names[: max(most, *aliased, 0)]))
 
 
-def _words_before(query: str, place: int) -> tuple[Token, ...]:
+def _words_before(query: str, position: int) -> tuple[Token, ...]:
     """Return TABLE or TABLE ONLY directly before a position."""
-    before = tuple(t for t in tokens(query) if t.offset < place)
+    before = tuple(t for t in tokens(query) if t.offset < position)
     is_only = bool(before) and before[-1].kind == "word" and before[-1].text == "only"
     words = before[-2:] if is_only else before[-1:]
     return words if all(t.kind == "word" for t in words) else ()

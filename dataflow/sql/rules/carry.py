@@ -134,8 +134,8 @@ class Carrier:
             condition = plan.condition
             if condition is not None:
                 # It also reads the calls' columns, which now follow the carried ones.
-                places = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
-                condition = self.local(_moved(condition, places), n)
+                positions = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
+                condition = self.local(_moved(condition, positions), n)
             made = (*carried.fields, *plan.fields[n:])
             return _reordered(replace(local, condition=condition, fields=made), plan, n, len(keys))
         raise InvariantError("plan.decorrelate", f"no rule carries a {type(plan).__name__}")
@@ -159,7 +159,7 @@ class Carrier:
         ]
         n, m, k = len(plan.left.fields), len(plan.right.fields), len(self.fields)
         start = n + k if carries[0] else n
-        places = {i: i if i < n else i - n + start for i in range(n + m)}
+        positions = {i: i if i < n else i - n + start for i in range(n + m)}
         at = start + m if plan.kind == "right" or not carries[0] else n
         left_keys = tuple(self.local(e, n) for e in plan.left_keys)
         right_keys = tuple(self.local(e, m) for e in plan.right_keys)
@@ -168,16 +168,16 @@ class Carrier:
             right_keys += self.keys(m)
         residual = plan.residual
         if residual is not None:
-            residual = self.local(_moved(residual, places), at)
+            residual = self.local(_moved(residual, positions), at)
         fields = _padded(plan.kind, sides[0], sides[1])
         joined = Join(plan.kind, sides[0], sides[1], left_keys, right_keys, residual, fields)
-        own = [ColumnRef(places[i], f.type, f.name) for i, f in enumerate(plan.fields)]
-        kept = self.keys(at)
+        own = [ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields)]
+        retained = self.keys(at)
         if plan.kind == "full":
             other = self.keys(start + m)
-            pairs = zip(kept, other, strict=True)
-            kept = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
-        return Project(joined, (*own, *kept), (*plan.fields, *self.fields))
+            pairs = zip(retained, other, strict=True)
+            retained = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
+        return Project(joined, (*own, *retained), (*plan.fields, *self.fields))
 
     def _semi_join(self, plan: SemiJoin) -> Plan:
         if plan.kind == "not in" and self.depends(plan.right):
@@ -193,8 +193,8 @@ class Carrier:
             right_keys = (*(self.local(e, m) for e in right_keys), *self.keys(m))
         residual = plan.residual
         if residual is not None:
-            places = {i: i if i < n else i + k for i in range(n + m)}
-            residual = self.local(_moved(residual, places), n)
+            positions = {i: i if i < n else i + k for i in range(n + m)}
+            residual = self.local(_moved(residual, positions), n)
         return SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
 
     def _recursive(self, plan: Recursive) -> Plan:
@@ -321,9 +321,9 @@ class CarryKeys(Carrier):
 def _reordered(plan: Plan, like: Plan, split: int, k: int) -> Plan:
     """Return the plan with its carried columns, at `split`, moved to the end."""
     own = refs(plan)
-    kept = own[split : split + k]
+    retained = own[split : split + k]
     carried = plan.fields[split : split + k]
-    expressions = (*own[:split], *own[split + k :], *kept)
+    expressions = (*own[:split], *own[split + k :], *retained)
     return Project(plan, expressions, (*like.fields, *carried))
 
 
@@ -338,8 +338,8 @@ def _padded(kind: str, left: Plan, right: Plan) -> tuple[Field, ...]:
 def without_not_in(plan: SemiJoin) -> SemiJoin:
     """Rewrite `not in` as an anti join of rows that are equal or may be."""
     n = len(plan.left.fields)
-    places = {i: i + n for i in range(len(plan.right.fields))}
-    sides = (plan.left_keys[0], _moved(plan.right_keys[0], places))
+    positions = {i: i + n for i in range(len(plan.right.fields))}
+    sides = (plan.left_keys[0], _moved(plan.right_keys[0], positions))
     maybe = Call("is not false", (equality(*sides),), BOOL)
     return SemiJoin("anti", plan.left, plan.right, (), (), maybe)
 
@@ -351,10 +351,10 @@ def equality(left: Expression, right: Expression) -> Expression:
     return Call("=", (left, right), BOOL)
 
 
-def _moved(expression: Expression, places: dict[int, int] | None, by: int = 0) -> Expression:
+def _moved(expression: Expression, positions: dict[int, int] | None, by: int = 0) -> Expression:
     def change(leaf: Expression) -> Expression:
         if isinstance(leaf, ColumnRef):
-            index = leaf.index + by if places is None else places[leaf.index]
+            index = leaf.index + by if positions is None else positions[leaf.index]
             return replace(leaf, index=index)
         return leaf
 

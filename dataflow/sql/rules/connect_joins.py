@@ -78,19 +78,19 @@ def _is_link(plan: Plan) -> bool:
 def _order(parts: list[_Part], conditions: list[Expression]) -> list[_Part]:
     """Return the written order, except that an input waits until an earlier one connects it."""
     rest, done = list(parts), []
-    seen: set[int] = set()
+    visited: set[int] = set()
     while rest:
-        linked = [p for p in rest if any(_connects(c, seen, p.columns) for c in conditions)]
+        linked = [p for p in rest if any(_connects(c, visited, p.columns) for c in conditions)]
         chosen = (linked or rest)[0]
         rest.remove(chosen)
         done.append(chosen)
-        seen |= chosen.columns
+        visited |= chosen.columns
     return done
 
 
-def _connects(condition: Expression, seen: set[int], columns: set[int]) -> bool:
+def _connects(condition: Expression, visited: set[int], columns: set[int]) -> bool:
     used = columns_of(condition)
-    if not used & seen or not used & columns or not used <= seen | columns:
+    if not used & visited or not used & columns or not used <= visited | columns:
         return False
     # Positions of the new input after those of the others: only its own operand is compared.
     moved = {i: i + 1_000_000 if i in columns else i for i in used}

@@ -100,7 +100,7 @@ class _Applies:
         n = len(left.fields)
         if not self._reads(right):
             return _joined("inner", left, right, None)
-        if isinstance(right, Project) and _tells_of_all_rows(right):
+        if isinstance(right, Project) and _computes_over_totals(right):
             return self._aggregated(left, right.input, right)
         if isinstance(right, Project):
             below = self._beside(left, right.input)
@@ -153,8 +153,8 @@ class _Applies:
         keys = carrier.keys(len(plan.input.fields))
         grouped = replace(local, groups=keys, fields=(*carrier.fields, *plan.fields))
         outputs = right.expressions if isinstance(right, Project) else refs(plan)
-        told = [shifted(e, len(keys)) for e in outputs]
-        joined, values = over_empty(left, grouped, [placed(e, 0) for e in carrier.outer], told)
+        reported = [shifted(e, len(keys)) for e in outputs]
+        joined, values = over_empty(left, grouped, [placed(e, 0) for e in carrier.outer], reported)
         own = refs(joined)[: len(left.fields)]
         return Project(joined, (*own, *values), left.fields + right.fields)
 
@@ -197,7 +197,7 @@ class _Applies:
         return Project(joined, refs(joined)[: n + m], joined.fields[: n + m])
 
 
-def _tells_of_all_rows(plan: Project) -> bool:
+def _computes_over_totals(plan: Project) -> bool:
     """Return whether the plan computes expressions over aggregates of all rows that cannot fail for
     any group."""
     below = plan.input
@@ -322,12 +322,12 @@ def _only_if(condition: Expression, value: Expression) -> Expression:
 
 def _as_existing(right: Plan) -> Plan:
     """Return a cheaper right side that has rows exactly when the given one has."""
-    while _keeps_existence(right):
+    while _preserves_existence(right):
         (right,) = inputs_of(right)
     return right
 
 
-def _keeps_existence(plan: Plan) -> bool:
+def _preserves_existence(plan: Plan) -> bool:
     if isinstance(plan, TopK):
         return plan.offset == 0 and plan.limit != 0
     return isinstance(plan, Project | Distinct) or (

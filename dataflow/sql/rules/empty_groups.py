@@ -54,8 +54,8 @@ def over_empty(
     if any(o and not _is_null(e) for o, e in zip(nullable, shown, strict=True)):
         computed.append(Literal("t", BOOL))
         fields.append(Field("found", BOOL, False))
-    kept = (*refs(grouped)[:k], *computed)
-    right = Project(grouped, kept, (*grouped.fields[:k], *fields))
+    retained = (*refs(grouped)[:k], *computed)
+    right = Project(grouped, retained, (*grouped.fields[:k], *fields))
     joined = _left_join(left, right, left_keys)
     values = []
     for i, (expression, is_null) in enumerate(zip(shown, nullable, strict=True)):

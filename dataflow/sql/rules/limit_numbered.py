@@ -51,10 +51,10 @@ def _bound(part: Expression, window: Window) -> tuple[int, bool] | None:
         word, left, right = _MIRRORED[word], right, left
     if not isinstance(left, ColumnRef) or not isinstance(right, Literal) or right.text is None:
         return None
-    place = left.index - len(window.input.fields)
-    if place < 0 or not right.text.lstrip("-").isdigit():
+    position = left.index - len(window.input.fields)
+    if position < 0 or not right.text.lstrip("-").isdigit():
         return None
-    function, number = window.calls[place].function, int(right.text)
+    function, number = window.calls[position].function, int(right.text)
     if word == "<":
         number -= 1
     if word not in ("<", "<=", "=") or (word == "=" and number != 1):

@@ -18,12 +18,12 @@ def merge_projects(plan: Plan) -> Plan:
     """Merge projections; the root keeps its fields."""
     shared = shared_nodes(plan)
     # The shared nodes that compute something, as rewritten by the rule.
-    kept: dict[int, Plan] = {}
+    retained: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
-        merged = _merge(with_inputs(node, inputs), kept)
+        merged = _merge(with_inputs(node, inputs), retained)
         if id(node) in shared and isinstance(merged, Project) and _computes(merged):
-            kept[id(merged)] = merged
+            retained[id(merged)] = merged
         return merged
 
     merged = fold(plan, visit)
@@ -36,15 +36,15 @@ def _computes(plan: Project) -> bool:
     return any(children(e) for e in plan.expressions)
 
 
-def _merge(plan: Plan, kept: dict[int, Plan]) -> Plan:
+def _merge(plan: Plan, retained: dict[int, Plan]) -> Plan:
     if isinstance(plan, Aggregate) and isinstance(plan.input, Project):
         return _merge_aggregate(plan, plan.input)
     if not isinstance(plan, Project):
         return plan
     below = plan.input
-    if isinstance(below, Project) and id(below) not in kept and _all_fit(plan, below):
+    if isinstance(below, Project) and id(below) not in retained and _all_fit(plan, below):
         expressions = tuple(substitute(e, below.expressions) for e in plan.expressions)
-        return _merge(Project(below.input, expressions, plan.fields), kept)
+        return _merge(Project(below.input, expressions, plan.fields), retained)
     if plan.expressions == refs(below) and plan.fields == below.fields:
         return below
     return plan

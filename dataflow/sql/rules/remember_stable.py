@@ -65,27 +65,27 @@ def _change_answers(plan: Plan) -> Plan:
         return _joined(plan, (left, left_places.get), (right, right_places.get))
     if len(inputs) != 1:
         return plan
-    kept, places = _answers(inputs[0], _unconditional(plan))
-    if not places:
+    retained, positions = _answers(inputs[0], _unconditional(plan))
+    if not positions:
         return plan
-    return _over(plan, kept, lambda e: places.get(e, e))
+    return _over(plan, retained, lambda e: positions.get(e, e))
 
 
-def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) -> Plan:
+def _over(plan: Plan, retained: Plan, change: Callable[[Expression], Expression]) -> Plan:
     """Return the node over an input with additional columns, with its expressions changed."""
     n = len(inputs_of(plan)[0].fields)
-    extra = len(kept.fields) - n
+    extra = len(retained.fields) - n
     if not extra or not isinstance(plan, Window | TableFunction):
-        changed = map_expressions(plan, change, (kept,))
+        changed = map_expressions(plan, change, (retained,))
         if changed.fields == plan.fields:
             return changed
         return Project(changed, refs(plan), plan.fields)
     # Its own columns follow those of its input.
-    own, wide = refs(plan), replace(plan, fields=(*kept.fields, *plan.fields[n:]))
+    own, wide = refs(plan), replace(plan, fields=(*retained.fields, *plan.fields[n:]))
     if isinstance(wide, TableFunction) and wide.condition is not None:
         wide = replace(wide, condition=_moved(wide.condition, n, extra))
     shown = (*own[:n], *(shifted(r, extra) for r in own[n:]))
-    return Project(map_expressions(wide, change, (kept,)), shown, plan.fields)
+    return Project(map_expressions(wide, change, (retained,)), shown, plan.fields)
 
 
 def _unconditional(plan: Plan) -> Sequence[Expression]:
@@ -101,13 +101,13 @@ def _answers(
     plan: Plan, expressions: Sequence[Expression]
 ) -> tuple[Plan, dict[Expression, Expression]]:
     """Return the plan with the results of expressions that may change, and their positions."""
-    places: dict[Expression, Expression] = {}
+    positions: dict[Expression, Expression] = {}
     for e in dict.fromkeys(expressions):
         if _changes(e) and columns_of(e):
-            field = Field(f"answer {len(places)}", e.type)
-            places[e] = ColumnRef(len(plan.fields), e.type, field.name)
+            field = Field(f"answer {len(positions)}", e.type)
+            positions[e] = ColumnRef(len(plan.fields), e.type, field.name)
             plan = Remember(plan, (e,), (*plan.fields, field), by_arguments=True)
-    return plan, places
+    return plan, positions
 
 
 def _changes(expression: Expression | None) -> bool:
@@ -130,8 +130,8 @@ def _change(plan: Plan) -> Plan:
         return _join(plan)
     (below,) = inputs_of(plan)
     stable = _all_stable(expressions_within(plan))
-    kept, places = _remembered(below, stable)
-    return _over(plan, kept, lambda e: _replaced(e, places))
+    retained, positions = _remembered(below, stable)
+    return _over(plan, retained, lambda e: _replaced(e, positions))
 
 
 def _join(plan: Join | SemiJoin) -> Plan:
@@ -189,24 +189,24 @@ def _remembered(
         return plan, {}
     n = len(plan.fields)
     fields = tuple(Field(f"kept {i}", e.type) for i, e in enumerate(stable))
-    places: dict[Expression, ColumnRef] = {
+    positions: dict[Expression, ColumnRef] = {
         e: ColumnRef(n + i, e.type, f.name)
         for i, (e, f) in enumerate(zip(stable, fields, strict=True))
     }
-    return Remember(plan, tuple(stable), (*plan.fields, *fields)), places
+    return Remember(plan, tuple(stable), (*plan.fields, *fields)), positions
 
 
-def _replaced(expression: Expression, places: dict[Expression, ColumnRef]) -> Expression:
-    return _rebuilt(expression, places.get)
+def _replaced(expression: Expression, positions: dict[Expression, ColumnRef]) -> Expression:
+    return _rebuilt(expression, positions.get)
 
 
-def _rebuilt(expression: Expression, place) -> Expression:
+def _rebuilt(expression: Expression, position) -> Expression:
     """Return the expression with every subtree in `place` replaced by its stored result."""
-    found = place(expression)
+    found = position(expression)
     if found is not None:
         return found
     arguments = children(expression)
-    changed = tuple(_rebuilt(a, place) for a in arguments)
+    changed = tuple(_rebuilt(a, position) for a in arguments)
     return expression if changed == arguments else replace(expression, arguments=changed)  # type: ignore[call-arg]
 
 
