@@ -91,9 +91,9 @@ def internal_error(where: str, error: Exception) -> ViewError:
     """Return the ViewError of a view that a bug has ended; the exception is its cause."""
     found = ViewError(
         "view.internal_error",
-        f"{where} has failed for a reason that is not the view's own",
+        f"{where} failed because of a bug in Tidemark",
         detail=described(error),
-        hint="send the report to the developers; rebuild the view to try again",
+        hint="report the error to the developers; rebuild the view to try again",
     )
     found.__cause__ = error
     return found

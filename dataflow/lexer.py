@@ -92,7 +92,7 @@ def one_query(sql: str) -> str:
         if token.text == ";":
             raise SqlError(
                 "sql.many_statements",
-                "the text holds more than one statement",
+                "the text has more than one statement",
                 hint="a view is one SELECT",
                 position=position_of(sql, token.offset),
             )

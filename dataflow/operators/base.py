@@ -187,17 +187,17 @@ def _abandoned(name: str, error: OutOfSpaceError | MemoryError | NegativeWeightE
     if isinstance(error, NegativeWeightError):
         return ViewError(
             error.code,
-            f'operator "{name}" was told to take away what it does not have',
+            f'operator "{name}" got a retraction of a row that it does not have',
             detail=error.detail,
             hint=f"{error.hint}, and please report it",
         )
     detail = error.detail if isinstance(error, OutOfSpaceError) else "malloc has no more"
     return ViewError(
         "view.out_of_memory",
-        f'operator "{name}" would take more memory at once than there is',
+        f'operator "{name}" needs more memory at once than is available',
         detail=detail,
-        hint="a larger --memory (and limit of the container), or a query whose window, group or "
-        "recursion has fewer rows together",
+        hint="raise --memory (and the container's limit), or write the query so that each window "
+        "partition, group or recursion has fewer rows",
     )
 
 

@@ -138,8 +138,8 @@ class RecursiveOperator:
         return ViewError(
             "view.recursion_too_large",
             f"the recursion {self._name} found more than {MOST_ROWS} rows at once",
-            hint="end it with a condition, or write UNION instead of UNION ALL where rows are "
-            "found in circles",
+            hint="end it with a condition, or write UNION instead of UNION ALL if the rows "
+            "form cycles",
         )
 
 

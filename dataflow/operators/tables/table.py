@@ -119,7 +119,7 @@ class TableState:
         rows = Delta(columns, np.ones(len(kinds), np.int64))
         if self._relation.is_append:
             if (kinds != Changes.INSERT).any():
-                raise self._refusal("rows of a relation that is only added to were changed")
+                raise self._refusal("rows of an append-only relation were changed")
             return rows if self._has_unique_rows else rows.consolidate()
         unchanged = {
             i: changes.unchanged[c] for i, c in enumerate(positions) if c in changes.unchanged
@@ -162,10 +162,10 @@ class TableState:
         """Resolve changes whose old rows come whole, each directly before its new one."""
         adds = _ADDS[kinds]
         if _KEYS_ONLY[kinds].any():
-            raise self._refusal("a change of a relation without key came without its old row")
+            raise self._refusal("a change of a relation without key has no old row")
         is_new = kinds == Changes.NEW
         if is_new.any() and (is_new[0] or (kinds[:-1][is_new[1:]] != Changes.OLD).any()):
-            raise self._refusal("an update of a relation without key came without its old row")
+            raise self._refusal("an update of a relation without key has no old row")
         before = np.arange(len(rows)) - 1
         columns = [
             _filled(column, unchanged.get(i), column, before)
@@ -192,7 +192,7 @@ class TableState:
         present = ~is_first & adds[previous]
         broken = ~is_first & (present != removes)
         if broken.any():
-            raise self._refusal("two changes of one row do not follow each other", rows, broken)
+            raise self._refusal("two changes of one row contradict each other", rows, broken)
         asked = np.flatnonzero(is_first & removes)
         index, stored = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
         found = np.bincount(index, minlength=len(asked))
@@ -223,7 +223,7 @@ class TableState:
     ) -> Delta:
         """Resolve upserts: the last change of each key wins, whatever was there before."""
         if not (_IS_BY_PRESENCE[kinds].all() and self._is_keyed):
-            raise self._refusal("rows are told by key and otherwise too, or have none")
+            raise self._refusal("changes mix upserts by key with other kinds, or have no key")
         n = len(kinds)
         touched = touch(columns_at(rows, self._key), n)
         group = touched.group
@@ -250,10 +250,10 @@ class TableState:
             if missing.any():
                 raise SourceError(
                     "source.no_old_value",
-                    f'a change of "{self._relation.name}" leaves out a value of a row not known',
-                    detail="the value was not sent since it had not changed, and no earlier row"
-                    " of its key has been seen",
-                    hint="begin to read the relation where its rows are sent whole (a snapshot)",
+                    f'a change of "{self._relation.name}" omits a value of an unknown row',
+                    detail="the source did not send the value because it had not changed, and no"
+                    " earlier row of its key is stored",
+                    hint="start reading the relation from a snapshot, which has whole rows",
                     relation=self._relation.name,
                 )
             # Examine only rows that stay: a removal needs no missing values.

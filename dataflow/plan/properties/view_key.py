@@ -35,16 +35,16 @@ def why_bag(plan: Plan) -> str:
         return ""
     known = keys_of(plan)
     if NO_COLUMNS in known.keys:
-        return "it has one row at most, and no columns that tell rows apart"
+        return "it has at most one row, and no columns that identify rows"
     if not known.keys:
-        return "no columns of the answer tell its rows apart: select those of a unique key"
+        return "no output columns identify its rows: select those of a unique key"
     key = known.keys[0]
     unknown = [plan.fields[i].name for i in sorted(key - known.present)]
     if unknown:
         names = ", ".join(f'"{name}"' for name in unknown)
-        return f"rows are told apart by columns of which {names} may be NULL"
+        return f"its rows are identified by columns of which {names} may be NULL"
     names = ", ".join(f'"{plan.fields[i].name}"' for i in sorted(key))
-    return f"the sink's index cannot tell values of {names} apart as PostgreSQL's = does"
+    return f"the sink's index cannot compare values of {names} as PostgreSQL's = does"
 
 
 def tightened(plan: Plan) -> Plan:

@@ -38,8 +38,7 @@ def array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expres
     keys.append('($1)::text COLLATE "C"')
     if not order:
         context.warn(
-            "the order inside ARRAY(SELECT ...) is not given by the query: its values come in "
-            "their own order"
+            "the order inside ARRAY(SELECT ...) is not defined by the query: the values are sorted"
         )
     sql = f"array_agg($1 ORDER BY {', '.join(keys)})"
     field = Field("array", type)

@@ -58,7 +58,7 @@ _KINDS = {
     **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
     **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
-_OPEN = "is not given by the query: its values come in their own order"
+_OPEN = "is not defined by the query: the values are sorted"
 _LENT = (
     "is that of the sorted subquery, which PostgreSQL need not keep here: "
     "write ORDER BY inside the aggregate"
@@ -178,8 +178,8 @@ class Grouping:
         except SqlError as error:
             names = [shape.name for shape in shapes]
             raise self._context.refuse(
-                f"an aggregate's result has no type of its own: {', '.join(names)}",
-                "give rows a type by a cast, or aggregate their columns one by one",
+                f"an aggregate's result has no named type: {', '.join(names)}",
+                "cast the rows to a named type, or aggregate their columns one by one",
                 names[0].split(".")[-1],
             ) from error
         return [self._call(s, t) for s, t in zip(shapes, types, strict=True)]
@@ -240,7 +240,7 @@ class Grouping:
             return None
         if function == LEAST:
             self._context.warn(
-                f"{self._context.text_of(shape.node)} is the least of its values by their text"
+                f"{self._context.text_of(shape.node)} is the least of its values by text"
             )
         argument = bound[0] if bound else None
         return AggregateCall(function, argument, is_distinct, condition, field)

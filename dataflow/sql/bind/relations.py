@@ -281,7 +281,7 @@ class Relations:
         for node in subquery_nodes(on):
             if _names_any(node, left) and _names_any(node, right):
                 raise context.refuse(
-                    "a subquery over both sides of a FULL JOIN is not maintained",
+                    "a subquery over both inputs of a FULL JOIN is not maintained",
                     "write a LEFT JOIN and a RIGHT JOIN, and UNION ALL them",
                     "full",
                 )

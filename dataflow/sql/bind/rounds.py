@@ -144,7 +144,7 @@ class _Threader:
         """Return the rounds in which the step is computed: the first, and each whose previous one
         has rows."""
         if self._is_inner or len(self._names) > 1:
-            raise _refusal("a step that has rows of its own, inside another recursion,")
+            raise _refusal("a step that makes rows from nothing, inside another recursion,")
         return RecursionRef(LOOP_ROUNDS, (ROUND,))
 
     def _in_each_round(self, plan: Plan) -> Plan:
@@ -306,5 +306,5 @@ def _refusal(what: str) -> SqlError:
     return SqlError(
         "sql.not_maintained",
         f"{what} in the step of WITH RECURSIVE is not maintained",
-        hint="compute that part outside of the recursion",
+        hint="compute that part outside the recursion",
     )

@@ -49,8 +49,8 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 _ZONED = ("date", "timestamp", "timestamptz")
 # age(x) with one argument depends on the day of the call.
 _CLOCK = frozenset({"age"})
-_CLOCK_HINT = "write age(CURRENT_DATE, x), which is counted from the day when the view is made"
-_ONCE = "is computed once, when the view is made"
+_CLOCK_HINT = "write age(CURRENT_DATE, x), which is computed on the day when the view is created"
+_ONCE = "is computed once, when the view is created"
 _KEPT = (
     "is computed for each row when it comes, and kept: a change of whatever else it reads is not "
     "followed"

@@ -24,7 +24,7 @@ from dataflow.types import INT8
 _LIMITS = ("limit", "offset", "fetch")
 DROPPED = "ORDER BY is dropped: a stored view has no order; sort where you read it"
 _TIES = (
-    "{} leaves open which of equal rows are taken: the first by all their columns are; "
+    "{} leaves open which of equal rows are taken: the first by all their columns are taken; "
     "add a unique key to ORDER BY to choose"
 )
 
@@ -194,14 +194,14 @@ class RowClauses:
             raise self._not_constant(word)
         if value.text is not None and int(value.text) < 0:
             raise self._context.refuse(
-                f"{word} must not be negative", "give a number from 0 on", self._word(word)
+                f"{word} must not be negative", "write a number that is 0 or more", self._word(word)
             )
         return None if value.text is None else int(value.text)
 
     def _not_constant(self, word: str) -> Exception:
         return self._context.refuse(
             f"{word} is maintained for constants only",
-            "number the rows with row_number() in a subquery, and compare the number outside",
+            "number the rows with row_number() in a subquery, and filter by the number outside",
             self._word(word),
         )
 

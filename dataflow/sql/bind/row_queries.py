@@ -65,7 +65,7 @@ def check_reads_nothing(context: Context, node: exp.Expr) -> None:
     """Refuse a query over relations where only a plain expression is possible."""
     if reads_relations(node):
         raise context.refuse(
-            "a subquery in this place is not maintained",
+            "a subquery in this position is not maintained",
             "join the subquery in FROM, or write it as a conjunct of WHERE",
             "(",
             "select",

@@ -255,7 +255,7 @@ class Scalars:
         if found is None:
             shown = self._context.text_of(self._shown[probe])
             raise self._context.refuse(
-                f"an expression without a type of its own is not maintained: {shown}",
+                f"an expression without a named type is not maintained: {shown}",
                 "select the fields of a row one by one",
             )
         return found

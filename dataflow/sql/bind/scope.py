@@ -87,7 +87,7 @@ class Context:
         is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
         if is_row and len(node.expressions) in self.named_rows:
             raise self.refuse(
-                "the row that the alias of USING stands for is not maintained as a value",
+                "the row of a USING alias is not maintained as a value",
                 "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
                 "using",
             )

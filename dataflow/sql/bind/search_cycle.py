@@ -156,7 +156,7 @@ class Trail:
             if key_form(column) != column:
                 raise self._context.refuse(
                     f"SEARCH or CYCLE by values of type {column.type.name} is not maintained",
-                    "name columns whose text tells their value, such as integers or text",
+                    "name columns of types with one text per value, such as integers or text",
                     "search" if clause is self._search else "cycle",
                 )
         arguments = (*before, *columns)
@@ -178,7 +178,7 @@ def check_records(context: Context, plan: Plan) -> None:
 
 def _refusal(context: Context) -> Exception:
     return context.refuse(
-        "the columns of SEARCH and CYCLE can be selected as text, and nothing else",
+        "the columns of SEARCH and CYCLE can only be selected as text",
         "keep an array in a column of your own: ARRAY[id], then path || id",
         "search" if "search" in context.query.lower() else "cycle",
     )

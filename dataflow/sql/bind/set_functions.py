@@ -121,7 +121,7 @@ def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
         for routine in filter(is_stable, routines):
             raise context.refuse(
                 f'"{routine.name}" in a function that returns a set is not maintained: it is '
-                "stable, its rows may be others when they leave",
+                "stable, so it may return other rows when they are deleted",
                 "compute it in a subquery in FROM, or declare the function IMMUTABLE",
                 routine.name.split(".")[-1],
             )

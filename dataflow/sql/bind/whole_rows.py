@@ -79,7 +79,7 @@ def _whole_row(
     if visible.row is None or is_open:
         raise context.refuse(
             "the row of this relation as a value is not maintained",
-            f"name the columns that are needed: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
+            f"name the required columns: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
             visible.alias,
         )
     values = [column(position) for _, position in visible.columns]
@@ -155,8 +155,8 @@ def original_names(context: Context, alias: str, listed: Sequence[str]) -> tuple
     }
     if len(found) > 1:
         raise context.refuse(
-            f'the names in the row of "{alias}" cannot be told: columns have the same name',
-            "give each column of the subquery a name of its own",
+            f'the names in the row of "{alias}" are ambiguous: columns have the same name',
+            "give each column of the subquery a different name",
         )
     return next((names for names in found if list(names) != list(listed)), ())
 

@@ -66,7 +66,7 @@ def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
     found = scope.added(context.text_of(node))
     if found is None:
         raise context.refuse(
-            "a window function in this place is not maintained",
+            "a window function in this position is not maintained",
             "compute it in a subquery in FROM",
             "over",
         )
@@ -147,8 +147,8 @@ class Windows:
         if not found or not IN_ROWS.isdisjoint(rows):
             named = ", ".join(f"{name} OVER" for name in rows)
             raise self._context.refuse(
-                f"a row without a type of its own is not maintained in {named}",
-                "name the columns of the row that are needed",
+                f"a row without a named type is not maintained in {named}",
+                "name the required columns of the row",
                 "over",
             )
         return found
@@ -263,12 +263,12 @@ class Windows:
         distance = by_node[id(value)]
         if not isinstance(distance, Literal) or distance.text is None:
             raise self._context.refuse(
-                "the distance of a window's frame is no constant", "write a constant", direction
+                "the distance of a window frame is not a constant", "write a constant", direction
             )
         if mode in _NUMBERED and int(distance.text) < 0:
             raise self._context.refuse(
-                "the distance of a window's frame is negative",
-                "write a number of rows from 0 on",
+                "the distance of a window frame is negative",
+                "write a number of rows that is 0 or more",
                 direction,
             )
         return FrameBound(direction, distance)
@@ -297,7 +297,7 @@ class Windows:
             return
         self._context.warn(
             f"{call.function} OVER depends on the order of rows that its ORDER BY leaves open: "
-            "rows that tie come in the order of all their columns by text"
+            "ties are sorted by the text of all their columns"
         )
 
 

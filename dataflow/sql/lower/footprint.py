@@ -147,7 +147,9 @@ def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list
         found += _risks(node, size, inputs)
     if why_bag:
         hint = "select the key's columns, and a change of a row is one update by its key"
-        found.append(Risk("output", f"the view is a bag, without a key: {why_bag}", hint))
+        found.append(
+            Risk("output", f"the view is a multiset view (no unique key): {why_bag}", hint)
+        )
     return found
 
 
@@ -214,28 +216,28 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     if isinstance(plan, Join) and not plan.left_keys:
         few = min(i.rows for i in inputs)
         if few > 1.5:
-            why = "without an equality every row meets every row of the other side"
+            why = "without an equality every row pairs with every row of the other input"
             found.append(
-                Risk(node.name, why, "join on an equality, or filter one side to few rows")
+                Risk(node.name, why, "join on an equality, or filter one input to few rows")
             )
     elif isinstance(plan, Join):
         most = max(size.rows / max(i.rows, 1.0) for i in inputs)
         if most > _FAN_OUT:
-            why = f"a changed row meets about {most:,.0f} rows"
-            found.append(Risk(node.name, why, "aggregate one side before the join, or add a key"))
+            why = f"a changed row pairs with about {most:,.0f} rows"
+            found.append(Risk(node.name, why, "aggregate one input before the join, or add a key"))
     if isinstance(plan, Window):
         partition = inputs[0].rows / max(size.groups, 1.0)
         if partition > _PARTITION and not is_followed(plan):
-            why = f"a change computes its whole partition anew, about {partition:,.0f} rows"
+            why = f"a change recomputes its whole partition, about {partition:,.0f} rows"
             hint = "use a frame that ends at CURRENT ROW, or a finer PARTITION BY (docs/SQL.md)"
             found.append(Risk(node.name, why, hint))
     if isinstance(plan, Aggregate) and any(c.sql for c in plan.calls):
         group = inputs[0].rows / max(size.rows, 1.0)
         names = ", ".join(dict.fromkeys(c.function for c in plan.calls if c.sql))
-        why = f"{names}: PostgreSQL computes each changed group anew, about {group:,.0f} rows"
+        why = f"{names}: PostgreSQL recomputes each changed group, about {group:,.0f} rows"
         found.append(Risk(node.name, why, "use aggregates that are native (docs/SQL.md)"))
     if isinstance(plan, Loop):
-        why = "a change may set off many rounds of the recursion"
+        why = "a change may cause many rounds of the recursion"
         found.append(Risk(node.name, why, "bound the depth by a condition"))
     if isinstance(plan, TableFunction) or _in_postgres(node):
         why = "expressions are computed by PostgreSQL, in batches: a round trip each epoch"

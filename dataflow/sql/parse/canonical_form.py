@@ -425,8 +425,8 @@ def parse(text: str) -> exp.Expr:
         raise SqlError(
             "sql.not_maintained",
             "the query has a form that is not maintained",
-            detail=f'it is the form of "{_words_at(text, parser)}" in PostgreSQL\'s text of it',
-            hint="write it with plainer expressions, or compute that part in a function",
+            detail=f'the form is "{_words_at(text, parser)}" in PostgreSQL\'s text of it',
+            hint="write it with simpler expressions, or compute that part in a function",
         ) from error
     assert len(found) == 1 and found[0] is not None
     return found[0]

@@ -161,7 +161,7 @@ def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
         most -= 1
     aliased = [i for i, c in enumerate(columns, 1) if c.place is not None and c.place < len(own)]
     if own and columns and not aliased:
-        raise ValueError("all columns that it gives an alias are gone")
+        raise ValueError("all columns that it aliases are gone")
     return ", ".join(map(_quoted, names[: max(most, *aliased, 0)]))
 
 
