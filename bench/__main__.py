@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check(words: Sequence[str]) -> list[str]:
-    """The words that name nothing."""
+    """Return the words that name nothing."""
     known = {*WORKLOADS, *PARTS, *streams.RUNNERS, "flink"}
     return [word for word in words if word not in known]
 

@@ -1,4 +1,4 @@
-"""What the figures are to reach, and whether they do. Ratios are ours over the peer's."""
+"""Targets of the figures, and whether they are met. Ratios are ours over the peer's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Judged:
 
 
 def at_least(least: float | None, wall: float, cpu: float | None = None, unit: str = "") -> Judged:
-    """Whether a figure, or else the same by CPU time, reaches an aim."""
+    """Return whether a figure, or else the same by CPU time, reaches an aim."""
     if least is None:
         return Judged()
     verdict = NOT_MET
@@ -64,7 +64,7 @@ def at_least(least: float | None, wall: float, cpu: float | None = None, unit: s
 
 
 def at_most(most: float | None, value: float, unit: str = "") -> Judged:
-    """Whether a figure keeps below an aim."""
+    """Return whether a figure keeps below an aim."""
     if most is None:
         return Judged()
     return Judged(f"at most {most:g}{unit}", MET if value <= most else NOT_MET)

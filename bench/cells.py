@@ -15,13 +15,13 @@ def measured(record: Record, newest: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return lines of a Markdown table."""
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """For people."""
+    """For human readers."""
     if value is None:
         return ""
     shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
@@ -29,11 +29,11 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def answer(fault: str | None) -> str:
-    """The verdict of the oracle."""
+    """Return the verdict of the oracle."""
     return "right" if fault is None else f"**wrong**: {fault}"
 
 
 def rates(figures: dict[str, Any]) -> tuple[float, float]:
-    """Changes a second, and changes a second of CPU."""
+    """Return changes a second, and changes a second of CPU."""
     changes = figures["changes"]
     return changes / max(figures["wall_s"], 1e-9), changes / max(figures["cpu_s"], 1e-9)

@@ -41,7 +41,7 @@ class ByHand:
                 self._add(customer, status, amount, 1)
 
     def rows(self) -> Answer:
-        """(region, segment) -> (count, sum)."""
+        """Return (region, segment) -> (count, sum)."""
         return {key: (n, total) for key, (n, total) in self.groups.items() if n}
 
     def _add(self, customer: int, status: str, amount: int, weight: int) -> None:
@@ -87,7 +87,7 @@ def run(rows: Generated) -> DictionaryResult:
 
 
 def tuples(rows: Generated, table: Table, part: str, *more: str) -> Iterator[tuple[object, ...]]:
-    """A part's rows as Python values, `more` columns in front."""
+    """Return a part's rows as Python values, `more` columns in front."""
     names = [*more, *table.names]
     read = rows.read(table, part, names, 0, rows.count(table, part))
     columns = []

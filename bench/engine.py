@@ -89,7 +89,7 @@ class Result:
 
 
 def run(job: Job) -> Result:
-    """A run of the job; call it in a process of its own."""
+    """Return a run of the job; call it in a process of its own."""
     # Twice: compiled loops are there after the first, the second leaves what allocators keep.
     for _ in range(2):
         with TemporaryDirectory(prefix="tidemark-bench-") as folder:
@@ -204,7 +204,7 @@ class BatchReader:
         self._at = 0
 
     def next(self, size: int) -> SourceBatch | None:
-        """The next `size` changes; None when there are no more."""
+        """Return the next `size` changes; None when there are no more."""
         low, high = self._at, min(self._at + size, self._changes)
         if low == high:
             return None
@@ -230,7 +230,7 @@ class _Stream:
         self.changes = int(last[0]) + 1 if len(last) else 0
 
     def take(self, before: int) -> Changes | None:
-        """What is left of the changes whose number is below `before`; None for none."""
+        """Return what is left of the changes whose number is below `before`; None for none."""
         if self._read_to < self._count and (not len(self._seq) or self._seq[-1] < before):
             self._read_more(before)
         cut = int(np.searchsorted(self._seq, before))
@@ -286,7 +286,7 @@ def _without_gone_values(
 
 
 def _nulled(column: Column, is_there: np.ndarray) -> Column:
-    """The column with NULL, which is zero bits or an empty string, elsewhere."""
+    """Return the column with NULL, which is zero bits or an empty string, elsewhere."""
     if column.kind != KIND_BYTES:
         return Column(np.where(is_there, column.values, 0), is_there)
     pool = Column.concat([column, Column.of(KIND_BYTES, [""])])
@@ -299,7 +299,7 @@ _words: dict[tuple[Path, str, str], Column] = {}
 
 
 def columns_of(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
-    """The table's columns out of what is kept on disk."""
+    """Return the table's columns out of what is stored on disk."""
     columns = []
     for name, kind in table.columns:
         if kind == "i":
@@ -351,7 +351,7 @@ class Output:
 
 
 def _value(text: str | None) -> object:
-    """An int, a decimal, or the text itself."""
+    """Return an int, a decimal, or the text itself."""
     if text is None or not text.lstrip("-").replace(".", "", 1).isdigit():
         return text
     return int(text) if "." not in text else Decimal(text)

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(n: int) -> dict[str, Any]:
-    """Seconds of each step, with a key and without."""
+    """Return seconds of each step, with a key and without."""
     changed = [0]
 
     def rows() -> Iterator[tuple[int, str, float, int]]:
@@ -91,7 +91,7 @@ def measure(n: int) -> dict[str, Any]:
 
 
 def _copy(dsn: str, rows: Callable[[], Any], key: tuple[str, ...]) -> Callable[[], None]:
-    """The lines of COPY, made before, into an empty table."""
+    """Return the lines of COPY, made before, into an empty table."""
     lines = spool("floor", Function("floor", rows).read(), tuple(COLUMNS.items()))
     primary = f", PRIMARY KEY ({', '.join(key)})" if key else ""
     types = ", ".join(f"{n} {t}" for n, t in COLUMNS.items())
@@ -127,7 +127,7 @@ class _Meter:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return what the last run found, as lines of Markdown; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
@@ -135,7 +135,7 @@ def section(path: Path = FIGURES) -> list[str]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     lines = [
         f"A Python generator of {figures['rows']:,} tuples of four values as a table "
         f"([ENGINE.md](../docs/ENGINE.md)), by `python -m bench.engine_refresh`: "

@@ -1,7 +1,7 @@
 """Estimates against the truth: the 22 views of TPC-H, estimated and then built.
 
-`python -m bench.estimate [--scale 0.05]`. For each view what `POST /views/validate` would say is
-noted, then it is built by the local road in a child process; its rows, the bytes of its state
+`python -m bench.estimate [--scale 0.05]`. For each view the answer of `POST /views/validate` is
+recorded, then it is built by the local engine in a child process; its rows, the bytes of its state
 files and the CPU seconds of the child are the truth: what else the machine does is not in them.
 Prints ratios estimated/true and the constants that would fit best.
 """
@@ -65,7 +65,8 @@ def main(arguments: list[str]) -> int:
 
 
 def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
-    """Figures by view: what was estimated, what is true, and the work that was thought of."""
+    """Return figures by view: what was estimated, what is true, and the work that was thought
+    of."""
     rng = Random(seed)
     source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
     connection = database.connect()
@@ -93,7 +94,7 @@ def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
 
 
 def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
-    """What validate says, and what it takes to say it."""
+    """Return what validate says, and what it takes to say it."""
     started = time.perf_counter()
     estimator = Estimator(dsn, definition, [])
     found = estimator.estimate("local")
@@ -110,7 +111,7 @@ def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
 
 
 def built(dsn: str, definition: ViewDefinition, work_dir: Path) -> dict[str, float]:
-    """The truth of one view."""
+    """Return the truth of one view."""
     work_dir.mkdir()
     relations = definition.relations()
     source = PostgresSource(dsn, "source")
@@ -153,12 +154,12 @@ def ratios(figures: dict[str, Any], measure: str) -> dict[str, float]:
 
 
 def geometric(values: Iterable[float]) -> float:
-    """The geometric mean of how far ratios are from 1, in either direction."""
+    """Return the geometric mean of how far ratios are from 1, in either direction."""
     return math.exp(statistics.fmean(abs(math.log(v)) for v in values))
 
 
 def fit(figures: dict[str, Any]) -> str:
-    """The constants of service/verify/estimate.py that would fit these figures best."""
+    """Return the constants of service/verify/estimate.py that would fit these figures best."""
     views = figures["views"].values()
     true_s = np.array([v["true"]["backfill_s"] for v in views])
     known = [[1.0, v["estimated"]["read"], v["estimated"]["stepped"]] for v in views]
@@ -173,7 +174,7 @@ def fit(figures: dict[str, Any]) -> str:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return what the last run found, as lines of Markdown; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
@@ -189,7 +190,7 @@ def section(path: Path = FIGURES) -> list[str]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     by_measure = {m: ratios(figures, m) for m in _MEASURES}
     took = [v["estimated"]["took_ms"] for v in figures["views"].values()]
     lines = [

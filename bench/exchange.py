@@ -38,7 +38,7 @@ from service.engine.engine import Engine
 from storage.rocks import RocksStore
 
 RESULT = Path(__file__).parent / "exchange.json"
-# Epochs of so many changes, and how often; each beside epochs of half as many.
+# Epochs of that many changes, and how often; each beside epochs of half as many.
 EPOCHS = ((10_000, 5), (1_000, 40), (100, 300))
 ROUNDS = 4
 TABLE_KEY, JOIN_KEY = 0, 1
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Exchange:
-    """CPU µs a row of an exchange of so many rows, and µs a wait.
+    """CPU µs a row of an exchange of that many rows, and µs a wait.
 
     cut: hash and cut in two; hand_over: put one half into shared memory, and take the other's out;
     join: both halves as one delta; write: one half into a store, as it would be needed again.
@@ -73,7 +73,7 @@ class Exchange:
     write_us: float
 
     def of_half(self) -> float:
-        """A worker's CPU µs for each row of the whole: it handles half of them."""
+        """Return a worker's CPU µs for each row of the whole: it handles half of them."""
         handled_us = self.cut_us + self.join_us
         return (handled_us + self.hand_over_us + self.write_us) / 2
 
@@ -151,13 +151,13 @@ def measure_parts(job: Job) -> list[Parts]:
 
 
 def read_rows(rows: Generated, start: int, count: int) -> Delta:
-    """Rows of the stream of orders, whole, as they come out of the decoder."""
+    """Return rows of the stream of orders, whole, as they come out of the decoder."""
     read = rows.read(ORDERS, "changes", ORDERS.names, start, start + count)
     return Delta(engine.columns_of(rows, ORDERS, read), np.ones(count, np.int64))
 
 
 def cut(rows: Delta, key: int) -> tuple[Delta, Delta]:
-    """The rows of either worker, by the hash of a column."""
+    """Return the rows of either worker, by the hash of a column."""
     is_second = hash_columns([rows.columns[key]], len(rows)) >> np.uint64(63) != 0
     return rows.take(np.flatnonzero(~is_second)), rows.take(np.flatnonzero(is_second))
 
@@ -175,7 +175,7 @@ def put(segment: SharedMemory, rows: Delta) -> list[tuple[int, int, str]]:
 
 
 def take(segment: SharedMemory, kinds: str, places: list[tuple[int, int, str]]) -> Delta:
-    """The delta as it lies there."""
+    """Return the delta as it lies there."""
     buffers = [np.ndarray((n,), dtype, segment.buf, at) for at, n, dtype in places]
     columns = []
     for kind in kinds:
@@ -207,7 +207,7 @@ def measure_exchange(rows: Generated, changes: int, repeats: int) -> Exchange:
 
 
 def _one_exchange(delta: Delta, segment: SharedMemory, store: RocksStore) -> np.ndarray:
-    """CPU seconds of the four parts: cut all, hand one half over, join, write the half."""
+    """Return CPU seconds of the four parts: cut all, hand one half over, join, write the half."""
     marks = [time.process_time()]
     mine, theirs = cut(delta, JOIN_KEY)
     marks.append(time.process_time())
@@ -231,7 +231,8 @@ def _answer(channel: Connection) -> None:
 
 
 def measure_waits(count: int) -> dict[str, float]:
-    """CPU µs of both sides, and elapsed ones, for one wait of two processes for each other."""
+    """Return CPU µs of both sides, and elapsed ones, for one wait of two processes for each
+    other."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=_answer, args=(theirs,))
@@ -254,7 +255,7 @@ def measure_waits(count: int) -> dict[str, float]:
 
 
 def bound(whole: Parts, half: Parts, exchanges: list[Exchange], wait_us: float) -> dict[str, float]:
-    """The most that two workers gain on two idle cores, decoding included and not."""
+    """Return the most that two workers gain on two idle cores, decoding included and not."""
     n = whole.changes
     one_us = whole.shared_us + whole.rest_us
     exchange_us = sum(e.of_half() for e in exchanges) * n
@@ -295,7 +296,7 @@ def run(sizes: Sizes, *, is_quick: bool) -> dict[str, Any]:
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """The tables of decision 19."""
+    """Return the tables of decision 19."""
     lines = ["| changes an epoch | " + " | ".join(list(result["epochs"][0]["bound"])[1:]) + " |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for epoch in result["epochs"]:

@@ -1,4 +1,4 @@
-"""Peak memory of the pipeline where one change meets very many rows, kind by kind.
+"""Peak memory of the pipeline when one change pairs with very many rows, kind by kind.
 
 `python -m bench.fan_out --memory 384`: a truncation, joins with conditions, a NULL in NOT IN, a
 recursion, a window, each against a service and a server of its own, in a cgroup with the cap as
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run(name: str, rows: int, memory_mb: int, wait_s: float) -> Outcome:
-    """One kind, step by step until it is over."""
+    """Return one kind, step by step until it is over."""
     kind = fan_out.KINDS[name]
     with (
         TemporaryDirectory(prefix="tidemark-bench-") as folder,

@@ -1,4 +1,4 @@
-"""The runs under fire that are kept, and their section of the page of results.
+"""The runs under fire that are stored, and their section of the page of results.
 
 bench/fire.jsonl has one JSON line a run, as tests/harness/figures.py writes it. A figure is never
 without its command, its date and its revision, and a wrong state or a failed run stays in the sum.
@@ -50,7 +50,7 @@ _ALWAYS = ("kind", "count", "epochs", "wrong", "command", "date", "revision")
 
 
 def read(path: Path = KEPT) -> list[dict[str, Any]]:
-    """The runs of a file, in its order."""
+    """Return the runs of a file, in its order."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
@@ -68,7 +68,7 @@ def take(files: Iterable[Path], kept: Path = KEPT) -> int:
 
 
 def section(path: Path = KEPT) -> list[str]:
-    """Lines of Markdown; none before the first run."""
+    """Return lines of Markdown; none before the first run."""
     runs = read(path)
     if not runs:
         return []
@@ -87,7 +87,8 @@ def section(path: Path = KEPT) -> list[str]:
 
 
 def _since(runs: Sequence[dict[str, Any]]) -> str:
-    """What has gone well since the newest run that found something wrong; none without one."""
+    """Return what has gone well since the newest run that found something wrong; none without
+    one."""
     newest = max((run for run in runs if run["wrong"]), key=lambda run: run["date"], default=None)
     if newest is None:
         return ""
@@ -129,7 +130,7 @@ def _has_failed(run: dict[str, Any]) -> bool:
 
 
 def _cases(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What runs have told beyond their counts: the newest of each kind and case."""
+    """Return what runs have told beyond their counts: the newest of each kind and case."""
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: run["date"]):
         if run.keys() - set(_ALWAYS):
@@ -145,7 +146,7 @@ def _cases(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """For people: numbers with their thousands."""
+    """For human readers: numbers with their thousands."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value).replace("|", "\\|")
     return f"{value:,}" if isinstance(value, int) else number(value)

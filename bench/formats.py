@@ -52,7 +52,7 @@ class Rate:
 
 
 def run(count: int, seconds: float = _SECONDS) -> dict[str, Rate]:
-    """Every format with this many records; the answers of all formats are compared."""
+    """Return every format with this many records; the answers of all formats are compared."""
     rows = make_rows(count)
     columns = declare_columns([{"name": name, "type": type} for name, (type, _) in _TYPES.items()])
     found, expected = {}, None
@@ -72,7 +72,7 @@ def run(count: int, seconds: float = _SECONDS) -> dict[str, Rate]:
 
 
 def make_rows(count: int) -> list[dict[str, Any]]:
-    """Rows in plain values: cents, microseconds since 1970."""
+    """Return rows in plain values: cents, microseconds since 1970."""
     draw = random.Random(7)
     return [
         {

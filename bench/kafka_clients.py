@@ -1,7 +1,7 @@
 """kafka-python beside confluent-kafka on the same records, and our feed, which decodes them too.
 
 A broker of our own on this machine holds one topic of JSON records. Each client reads all of it,
-and writes a share of it anew, in a process of its own: what is timed begins once it is connected,
+and writes a share of it again, in a process of its own: what is timed begins once it is connected,
 for readers with the second batch. The broker takes its part of the machine, so CPU seconds of the
 client are told beside the clock.
 """
@@ -97,7 +97,7 @@ def make_topics(bootstrap: str) -> None:
 
 
 def page_view(number: int) -> dict[str, Any]:
-    """What a record says."""
+    """Return what a record says."""
     return {
         "id": number,
         "user_id": number * 7919 % 100_003,
@@ -111,7 +111,7 @@ def page_view(number: int) -> dict[str, Any]:
 
 
 def value_of(number: int) -> bytes:
-    """A record of about 200 bytes."""
+    """Return a record of about 200 bytes."""
     view = page_view(number)
     return json.dumps({**view, "url": f"{view['url']}?from=mail"}).encode()
 
@@ -201,7 +201,7 @@ def read_plain(bootstrap: str, count: int) -> Iterator[int]:
 def source_of(
     bootstrap: str, topic: str, columns: Mapping[str, str] = COLUMNS
 ) -> tuple[KafkaSource, dict[str, Any]]:
-    """A source with one append topic of JSON, and places at its beginning."""
+    """Return a source with one append topic of JSON, and places at its beginning."""
     topics = {TOPIC: {"topic": topic, "format": "json", "columns": columns}}
     options = read_options({"bootstrap_servers": bootstrap, "topics": topics})
     fields = tuple(Field(name, declared_type(of)[0]) for name, of in columns.items())

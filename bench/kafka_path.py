@@ -96,7 +96,7 @@ def run(folder: Path, *, is_quick: bool) -> None:
 
 
 def value_of(number: int) -> bytes:
-    """A record of about 200 bytes and nine fields."""
+    """Return a record of about 200 bytes and nine fields."""
     view = {**clients.page_view(number), "campaign": f"autumn-{number % 50}"}
     return json.dumps(view, separators=(",", ":")).encode()
 
@@ -139,7 +139,7 @@ class Written:
 
 
 def floors(bootstrap: str, dsn: str, count: int) -> dict[str, Any]:
-    """What can be had below the service: {thing: seconds by the clock and of CPU}."""
+    """Return what can be had below the service: {thing: seconds by the clock and of CPU}."""
     consumed = in_child(consuming, bootstrap, count)
     decoded = in_child(feeding, bootstrap, count)
     with session(dsn) as sql:
@@ -168,7 +168,7 @@ def feeding(bootstrap: str, count: int) -> dict[str, Any]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of a process and of all below it, those that have ended among them."""
+    """Return CPU seconds of a process and of all below it, those that have ended among them."""
     below = process.children(recursive=True)
     alive = [p.cpu_times() for p in (process, *below)]
     return sum(t.user + t.system + t.children_user + t.children_system for t in alive)
@@ -191,7 +191,7 @@ class _Bench:
         self._written, self._sizes = written, sizes
 
     def run(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all figures."""
         topic = {"topic": clients.TOPIC, "format": "json", "columns": {**COLUMNS, **PLACES}}
         options = {"bootstrap_servers": self._bootstrap, "topics": {clients.TOPIC: topic}}
         self._service.declare("bench", "kafka", options)
@@ -296,7 +296,7 @@ class _Timing:
 
 
 class _Watch:
-    """A session that looks at the sink's progress all the time."""
+    """A session that polls the sink's progress continuously."""
 
     def __init__(self, dsn: str, reached: int) -> None:
         self._reached, self._moments = [reached], [time.perf_counter()]
@@ -305,7 +305,7 @@ class _Watch:
         self._thread.start()
 
     def seen_beyond(self, offset: int) -> float:
-        """The moment at which the record with this offset was first seen to be in."""
+        """Return the moment at which the record with this offset was first seen to be in."""
         deadline = time.monotonic() + TIMEOUT_S
         while self._reached[-1] <= offset:
             if time.monotonic() > deadline or not self._thread.is_alive():
@@ -314,7 +314,7 @@ class _Watch:
         return self._moments[bisect_left(self._reached, offset + 1)]
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._is_over.set()
         self._thread.join()
 

@@ -39,7 +39,7 @@ class Figure:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, by nearest rank."""
+    """Return the value below which this share lies, by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -53,20 +53,21 @@ def peak_rss_mb(pid: int | str = "self") -> float:
 
 
 def reset_peak_rss_mb() -> float:
-    """Let the peak of this process begin anew; the memory it holds now, in MB."""
+    """Let the peak of this process restart; the memory it holds now, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_rss_mb()
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function that ran in a process of its own, so that its memory is its own."""
+    """Return the result of a function that ran in a process of its own, so that its memory is its
+    own."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def machine() -> str:
-    """Where figures come from: the machine, and what they depend on."""
+    """Return where figures come from: the machine, and what they depend on."""
     model = next(
         (
             line.split(":")[1].strip()

@@ -1,7 +1,7 @@
 """Peak memory of the pipeline process under its cap: `python -m bench.memory`, one JSON object.
 
 A transaction of many rows, an update that a join makes a thousand rows of each of its own, and a
-sink that stands still under a lock while writes go on; after each, every view must equal
+sink that stands still under a lock while writes continue; after each, every view must equal
 PostgreSQL's own answer. In a cgroup with the cap as its limit where one can be made, and by the
 process's peak RSS everywhere.
 """
@@ -47,7 +47,7 @@ class Result:
 
 
 def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
-    """All steps on a server of their own, and how the kernel has held to the cap."""
+    """Return all steps on a server of their own, and how the kernel has held to the cap."""
     with EmbeddedPostgres() as postgres, session(postgres.dsn) as cursor:
         cursor.execute(fan_out.TABLES)
         cursor.execute(fan_out.fill_owners(max(load.rows // load.fan_out, load.owners)))
@@ -69,7 +69,7 @@ def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
 
 
 def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
-    """Small transactions go on while another session holds a lock on a view's table."""
+    """Return small transactions continue while another session holds a lock on a view's table."""
     with session(dsn) as other:
         other.execute("BEGIN; LOCK TABLE totals IN ACCESS EXCLUSIVE MODE")
         started, number = time.perf_counter(), 0

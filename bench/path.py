@@ -1,7 +1,7 @@
-"""The whole path through the real service, beside PostgreSQL's own ways, on one server.
+"""The whole path through the real service, beside PostgreSQL's own features, on one server.
 
-Snapshot by both roads, sustained changes while the source is written as fast as it can, time
-from commit to visible at steady rates. At the end the view must equal its query.
+Backfill with both engines, sustained changes while the source is written at full speed, time from
+commit to visible at steady rates. At the end the view must equal its query.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Peers:
 
 
 def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
-    """All figures of the whole path."""
+    """Return all figures of the whole path."""
     figures: list[Figure] = []
     with (
         EmbeddedPostgres() as postgres,
@@ -77,7 +77,7 @@ def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
 
 
 def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
-    """The peers' figures, and how many changes they took."""
+    """Return the peers' figures, and how many changes they took."""
     part = max(changes // 10, 1)
     create_s, refresh_s = server.refresh_seconds(cursor, 3)
     alone = sum(server.apply_all(cursor, 0, part, BATCH))
@@ -97,7 +97,7 @@ def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
 
 
 def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figure]:
-    """Rows a second from POST to live, by each road, cold and warm; the last view stays."""
+    """Return rows a second from POST to live, by each road, cold and warm; the last view stays."""
     rows = sizes.customers + sizes.orders
     peer = ("CREATE MATERIALIZED VIEW", rows / peers.create_s)
     figures = []
@@ -114,7 +114,7 @@ def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figu
 def _sustained(
     cursor: Any, service: ServiceRun, span: tuple[int, int], peers: Peers
 ) -> list[Figure]:
-    """The source written as fast as it can, until the last change is visible."""
+    """Return the source written as fast as it can, until the last change is visible."""
     low, high = span
     cpu_before = service.pipeline_cpu_s()
     started = time.perf_counter()
@@ -164,7 +164,8 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
 
 
 def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
-    """(position before the commit, moment the commit returned) of each of `count` inserts."""
+    """Return (position before the commit, moment the commit returned) of each of `count`
+    inserts."""
     commits = []
     with server.session(dsn) as cursor:
         cursor.execute("SELECT max(order_id) + 1 FROM orders")
@@ -180,7 +181,7 @@ def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tupl
 
 
 class Watcher:
-    """A session that looks at the sink's position all the time."""
+    """A session that polls the sink's position continuously."""
 
     def __init__(self, dsn: str) -> None:
         self._positions: list[int] = []
@@ -198,7 +199,7 @@ class Watcher:
             time.sleep(0.001)
 
     def seen_beyond(self, position: int) -> float:
-        """The moment at which the sink was first seen beyond a position."""
+        """Return the moment at which the sink was first seen beyond a position."""
         return self._moments[bisect_left(self._positions, position + 1)]
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ DEFAULT, WHOLE = "default", "full"
 
 
 def plan(dsn: str, workload: Workload, *, full: bool = False) -> ViewPlan:
-    """The plan of a workload's view; its tables are made, and dropped again."""
+    """Return the plan of a workload's view; its tables are made, and dropped again."""
     names = ", ".join(table.name for table in workload.tables)
     with session(dsn) as cursor:
         cursor.execute("".join(create_table(t, full=full) for t in workload.tables))

@@ -68,18 +68,19 @@ def measuring(part: str, runner: str, sizes: dict[str, Any], folder: Path) -> It
 
 
 def read_all(folder: Path = RESULTS) -> list[Record]:
-    """All records of a folder."""
+    """Return all records of a folder."""
     return [Record(**json.loads(p.read_text())) for p in sorted(folder.glob("*.json"))]
 
 
 def revision() -> str:
-    """The last commit that touched the product, with "+" when what is on disk is another."""
+    """Return the last commit that touched the product, with "+" when what is on disk is another."""
     head = _git("log", "-1", "--format=%h", "--", *PRODUCT) or "unknown"
     return head + ("+" if _git("status", "--porcelain", "--", *PRODUCT) else "")
 
 
 def commits_since(measured: str) -> int | None:
-    """How many commits have touched the product since a revision; None when git cannot tell."""
+    """Return how many commits have touched the product since a revision; None when git cannot
+    tell."""
     counted = _git("rev-list", "--count", f"{measured.rstrip('+')}..HEAD", "--", *PRODUCT)
     return int(counted) if counted else None
 
@@ -92,13 +93,13 @@ def _git(*arguments: str) -> str:
 
 
 def _busy_s() -> float:
-    """CPU seconds of the whole machine so far."""
+    """Return CPU seconds of the whole machine so far."""
     told = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     ticks = [int(t) for t in told]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_s() -> float:
-    """CPU seconds of this program and of its children that have ended."""
+    """Return CPU seconds of this program and of its children that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(u.ru_utime + u.ru_stime for u in used)

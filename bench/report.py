@@ -45,7 +45,7 @@ def write(page: Path = PAGE, folder: Path = RESULTS) -> str:
 
 
 def compose(records: Sequence[Record]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     newest = max(records, key=lambda r: r.date).revision if records else ""
     lines = ["# Measured", "", *_preamble(records, newest)]
     by_part: dict[str, list[Record]] = {}
@@ -94,7 +94,7 @@ _TITLES = (
 
 
 def _stream(workload: Workload, records: list[Record], newest: str) -> list[str]:
-    """One workload: ours, then each peer with its ratios."""
+    """Return one workload: ours, then each peer with its ratios."""
     ours = next((r for r in records if r.runner == "ours"), None)
     lines = [
         f"## {workload.name.upper()}",

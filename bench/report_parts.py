@@ -40,7 +40,7 @@ def _single(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _growth(records: Sequence[Record], newest: str) -> list[str]:
-    """What a change costs with more rows of state."""
+    """Return what a change costs with more rows of state."""
     ordered = sorted(records, key=lambda r: int(r.runner))
     rows, wall, cpu = [], [], []
     for record in ordered:
@@ -106,7 +106,7 @@ def _memory(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _sharing(records: Sequence[Record], newest: str) -> list[str]:
-    """Views with much in common."""
+    """Return views with much in common."""
     record = records[0]
     lines = [
         "## Sharing",
@@ -120,7 +120,7 @@ def _sharing(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _cap(records: Sequence[Record], newest: str) -> list[str]:
-    """The service under --memory."""
+    """Return the service under --memory."""
     record = records[0]
     cap = record.figures["cap_mb"]
     rows = []
@@ -187,7 +187,7 @@ def _judge(group: str, what: str, peer: str, value: float, ratio: float | None) 
 
 
 def _formats(records: Sequence[Record], newest: str) -> list[str]:
-    """Records to columns."""
+    """Return records to columns."""
     record = records[0]
     rows = []
     sizes: list[str] = []
@@ -214,7 +214,7 @@ def _formats(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _kafka(records: Sequence[Record], newest: str) -> list[str]:
-    """What clients of Kafka read and write in a second, and ours with its decoding."""
+    """Return what clients of Kafka read and write in a second, and ours with its decoding."""
     rows = []
     for record in records:
         when = measured(record, newest)
@@ -278,7 +278,7 @@ def _kafka_path(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _work(timed: dict[str, float], least: float | None = None) -> list[str]:
-    """Records a second of CPU, the aim and whether it is met, and by the clock."""
+    """Return records a second of CPU, the aim and whether it is met, and by the clock."""
     by_cpu = timed["records"] / max(timed["cpu_s"], 0.01)
     judged = at_least(least, by_cpu)
     by_clock = timed["records"] / max(timed["wall_s"], 0.01)

@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Microseconds of CPU a batch, by rows of one: without a sandbox, and in it."""
+    """Return microseconds of CPU a batch, by rows of one: without a sandbox, and in it."""
     found: dict[str, dict[str, float]] = {}
     with EmbeddedPostgres(settings={"fsync": "off", "jit": "off"}) as server:
         evaluator = PostgresEvaluator(server.dsn)
@@ -82,7 +82,7 @@ class _Unconfined(PostgresEvaluator):
 
 
 def _cpu_s(server: int, evaluate: Callable[[], object], batches: int) -> float:
-    """CPU seconds of this process and of the server's sessions for so many batches."""
+    """Return CPU seconds of this process and of the server's sessions for so many batches."""
     evaluate()
     before = _used(server)
     for _ in range(batches):
@@ -99,7 +99,7 @@ def _used(server: int) -> float:
 
 
 def section() -> list[str]:
-    """The page's part; [] before anything was measured."""
+    """Return the page's part; [] before anything was measured."""
     if not FIGURES.exists():
         return []
     figures: dict[str, Any] = json.loads(FIGURES.read_text())

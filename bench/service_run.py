@@ -75,7 +75,7 @@ class ServiceRun:
             self._child.kill()
 
     def create(self, name: str, query: str, road: str) -> float:
-        """Seconds from POST until the view is live."""
+        """Return seconds from POST until the view is live."""
         started = time.perf_counter()
         body = {"name": name, "query": query, "options": {"backfill": road}}
         answer = self._client.post(f"/views?wait_s={BUILD_S:.0f}", json=body)
@@ -100,7 +100,7 @@ class ServiceRun:
             raise RuntimeError(f"sink {name} has not begun: {answer.text}\n{self.log_tail()}")
 
     def view(self, name: str) -> dict[str, Any]:
-        """What REST says of a view."""
+        """Return what REST says of a view."""
         return self._client.get(f"/views/{name}").json()
 
     def drop(self, name: str) -> None:
@@ -108,21 +108,21 @@ class ServiceRun:
         self._client.delete(f"/views/{name}").raise_for_status()
 
     def pipeline_rss_mb(self) -> float:
-        """Peak memory of the pipeline's process so far."""
+        """Return the peak memory of the pipeline's process so far."""
         pipeline = self._pipeline()
         return peak_rss_mb(pipeline.pid) if pipeline else 0.0
 
     def pipeline_pid(self) -> int:
-        """The pipeline's process, 0 while there is none."""
+        """Return the pipeline's process, 0 while there is none."""
         pipeline = self._pipeline()
         return pipeline.pid if pipeline else 0
 
     def pipeline_cpu_s(self) -> float:
-        """CPU seconds of the pipeline's process so far."""
+        """Return CPU seconds of the pipeline's process so far."""
         return self.cpu_s()["pipeline"]
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of "api" and "pipeline" so far."""
+        """Return CPU seconds of "api" and "pipeline" so far."""
         spent = {}
         for name in ("api", "pipeline"):
             found = self._child_called(name)
@@ -141,12 +141,12 @@ class ServiceRun:
         return None
 
     def log_tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self._log_path.read_text()[-4000:] if self._log_path.exists() else ""
 
 
 def await_position(cursor: Any, position: int, timeout_s: float) -> float:
-    """The moment (perf_counter) at which the sink was seen to be beyond a WAL position."""
+    """Return the moment (perf_counter) at which the sink was seen to be beyond a WAL position."""
     deadline = time.perf_counter() + timeout_s
     while time.perf_counter() < deadline:
         cursor.execute(PROGRESS)

@@ -60,12 +60,12 @@ COLUMNS = ("region", "segment", "region, segment", "region, status", "segment, s
 
 
 def alike() -> list[str]:
-    """One join and its sums, under ten conditions: only the last step is a view's own."""
+    """Return one join and its sums, under ten conditions: only the last step is a view's own."""
     return [f"SELECT * FROM ({SUMS}) s WHERE total > {i} * 100" for i in range(VIEWS)]
 
 
 def kindred() -> list[str]:
-    """The same tables joined, but each with columns and a filter of its own."""
+    """Return the same tables joined, but each with columns and a filter of its own."""
     return [
         f"SELECT {COLUMNS[i % len(COLUMNS)]}, count(*) AS n, max(amount) AS most "
         f"FROM orders o JOIN customers c USING (customer_id) WHERE amount > {i} GROUP BY "
@@ -101,14 +101,14 @@ class Shop:
         return [Column(ids), Column(customers), self._word("status", ids), Column(amounts)]
 
     def chunks(self, relation: Relation, columns: Sequence[int]) -> list[Delta]:
-        """The first rows of a table in these columns."""
+        """Return the first rows of a table in these columns."""
         kept = [self.rows[relation.name.name][c] for c in columns]
         rows = Delta(kept, np.ones(len(kept[0]), np.int64))
         starts = range(0, len(rows), LOAD_ROWS)
         return [rows.slice(at, min(at + LOAD_ROWS, len(rows))) for at in starts]
 
     def batch(self, relation: Relation, size: int, position: int) -> SourceBatch:
-        """The next changes of the orders."""
+        """Return the next changes of the orders."""
         kinds = self._random.choice(
             np.array([Changes.INSERT, Changes.NEW, Changes.DELETE_KEY], np.uint8),
             size,
@@ -132,7 +132,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Cost:
-    """state_bytes: what is kept for all views; cpu_us: of one change, by changes in an epoch."""
+    """state_bytes: what is stored for all views; cpu_us: of one change, by changes in an epoch."""
 
     views: int
     state_bytes: int
@@ -197,7 +197,7 @@ class Apart:
 
 
 def definition_of(number: int, plan: ViewPlan) -> ViewDefinition:
-    """A view of its number."""
+    """Return a view of its number."""
     table = SinkTable("public", f"v{number}", plan.root.fields, plan.key)
     return ViewDefinition(f"{number}", table, "", plan)
 
@@ -259,7 +259,7 @@ def _orders_of(plan: ViewPlan) -> Relation:
 
 
 def text_of(name: str, result: Result) -> str:
-    """The result for people."""
+    """Return the result for human readers."""
     lines = [
         f"{name}: {result.together.views} views",
         "| | together | apart | apart / together | one view |",

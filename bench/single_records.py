@@ -13,7 +13,7 @@ TOPICS, EXCHANGE = HOME / "topics.json", HOME / "exchange.json"
 
 
 def topics(path: Path = TOPICS) -> list[str]:
-    """What a view's topic takes; none before the first run."""
+    """Return what a view's topic takes; none before the first run."""
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())
@@ -36,7 +36,8 @@ def topics(path: Path = TOPICS) -> list[str]:
 
 
 def exchange(path: Path = EXCHANGE) -> list[str]:
-    """The bound of what two workers in one pipeline could gain; none before the first run."""
+    """Return the bound of what two workers in one pipeline could gain; none before the first
+    run."""
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())

@@ -57,7 +57,7 @@ RUNNERS: dict[str, tuple[str, ...]] = {
 
 
 def chosen(words: Iterable[str]) -> list[tuple[str, str]]:
-    """(workload, runner) pairs that the words name; a runner's word may be its beginning."""
+    """Return (workload, runner) pairs that the words name; a runner's word may be its beginning."""
     words = list(words)
     workloads = [w for w in WORKLOADS if w in words] or list(WORKLOADS)
     runners = [r for r in RUNNERS if any(r == w or r.startswith(w + "-") for w in words)]

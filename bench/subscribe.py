@@ -1,9 +1,10 @@
 """Subscriptions: from a commit to its event at each reader, and what a log of changes costs.
 
 At a steady rate of changes three clocks stop for the same commits: the sink's table shows it, and
-its mark has come to each reader (server-sent events, each reader a connection). The floor beside
-them, in the same run: as many sessions that LISTEN to what a row trigger tells. Then W1's changes
-as fast as the source can be written, with a log that nobody reads and without, in turn.
+its progress marker has reached each reader (server-sent events, each reader a connection). The
+floor beside them, in the same run: as many sessions that LISTEN to what a row trigger tells. Then
+W1's changes as fast as the source can be written, with a log that nobody reads and without, in
+turn.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SubscribeSizes:
 
 
 def sizes_of(sizes: Sizes, seconds: float, *, is_quick: bool) -> SubscribeSizes:
-    """What fits these rows."""
+    """Return what fits these rows."""
     if is_quick:
         few = SubscribeSizes(sizes.customers, sizes.orders, (1, 3), seconds=1, pairs=1)
         return replace(few, changes=sizes.changes // 4)
@@ -57,7 +58,7 @@ def sizes_of(sizes: Sizes, seconds: float, *, is_quick: bool) -> SubscribeSizes:
 
 
 def run(rows: Generated, sizes: SubscribeSizes) -> dict[str, Any]:
-    """All figures: `latency`, one a number of readers, and `log`, one a run."""
+    """Return all figures: `latency`, one a number of readers, and `log`, one a run."""
     with (
         EmbeddedPostgres() as postgres,
         TemporaryDirectory(prefix="tidemark-bench-") as name,
@@ -115,7 +116,7 @@ def _has_log(folder: Path) -> bool:
 
 
 def _one_run(cursor: Any, service: ServiceRun, low: int, high: int) -> dict[str, float]:
-    """Changes a second until visible, and CPU of the pipeline."""
+    """Return changes a second until visible, and CPU of the pipeline."""
     cpu_s, started = service.pipeline_cpu_s(), time.perf_counter()
     server.apply_all(cursor, low, high - 1, BATCH)
     cursor.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
@@ -132,7 +133,7 @@ def _one_run(cursor: Any, service: ServiceRun, low: int, high: int) -> dict[str,
 
 
 def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes) -> dict[str, Any]:
-    """The floor, then ours, each at the same rate for as long."""
+    """Return the floor, then ours, each at the same rate for as long."""
     count = max(int(sizes.rate * sizes.seconds), 5)
     batch_sizer = (dsn, sizes.rate, count, sizes.customers)
     with notifying(dsn), elsewhere(listen, dsn, readers) as others:

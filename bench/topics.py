@@ -73,7 +73,7 @@ def _delta(start: int, n: int) -> Delta:
 
 
 def encoding(rows: int) -> dict[str, float]:
-    """Records a second that are made, without a broker."""
+    """Return records a second that are made, without a broker."""
     figures = {}
     for name, form in (("json", JsonForm(TABLE)), ("avro", AvroForm(TABLE, 1, 2))):
         records = TopicRecords(TABLE, form)
@@ -90,7 +90,7 @@ def encoding(rows: int) -> dict[str, float]:
 
 
 def writing(broker: EmbeddedKafka, rows: int) -> dict[str, float]:
-    """Deltas a second into a topic of three partitions, exactly once."""
+    """Return deltas a second into a topic of three partitions, exactly once."""
     figures = {}
     for mode in ("changes", "upsert"):
         options = {"bootstrap_servers": broker.bootstrap, "topic": mode, "mode": mode}
@@ -106,7 +106,7 @@ def writing(broker: EmbeddedKafka, rows: int) -> dict[str, float]:
 
 
 def writing_by_peer(broker: EmbeddedKafka, rows: int) -> float:
-    """The same records by kafka-python, in transactions of the same size."""
+    """Return the same records by kafka-python, in transactions of the same size."""
     made = [
         record
         for epoch in epochs(rows)
@@ -130,7 +130,7 @@ def writing_by_peer(broker: EmbeddedKafka, rows: int) -> float:
 
 
 def latency(broker: EmbeddedKafka, commits: int) -> dict[str, float]:
-    """Milliseconds from a commit at the source until its record is read, one at a time."""
+    """Return milliseconds from a commit at the source until its record is read, one at a time."""
     with EmbeddedPostgres() as server, TemporaryDirectory() as folder:
         with session(server.dsn) as cursor:
             cursor.execute("CREATE TABLE orders (id bigint PRIMARY KEY, amount bigint NOT NULL)")

@@ -4,7 +4,7 @@
 service's local road, a child process each. Each refresh is one transaction of the specification's
 refresh functions or some updates; afterwards every view is compared with PostgreSQL's answer. What
 a view costs is the CPU of the thread that steps it, in all refreshes; a count over lineitem alone
-is kept beside the 22 to compare with. Prints a table and ends with 1 when any view was wrong.
+is stored beside the 22 to compare with. Prints a table and ends with 1 when any view was wrong.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
 
 
 def load(connection: Any, source: Tpch, rng: Random, keys: list[int]) -> int:
-    """All tables with their rows; how many."""
+    """Return all tables with their rows; how many."""
     count = 0
     with connection.cursor() as cursor:
         cursor.execute(DDL)
@@ -243,7 +243,7 @@ def refresh(source: Tpch, rng: Random, keys: list[int], number: int, scale: floa
 
 
 def timed_query(connection: Any, query: str) -> float:
-    """Seconds that PostgreSQL takes for the query, warm."""
+    """Return seconds that PostgreSQL takes for the query, warm."""
     with connection.cursor() as cursor:
         started = time.perf_counter()
         cursor.execute(query)
@@ -252,7 +252,7 @@ def timed_query(connection: Any, query: str) -> float:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return what the last run found, as lines of Markdown; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
@@ -264,7 +264,7 @@ def section(path: Path = FIGURES) -> list[str]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     kept, again = figures["change_s"], figures["query_s"]
     changes = figures["changes"] / figures["refreshes"]
     load_s = figures["load_s"]

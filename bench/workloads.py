@@ -175,7 +175,8 @@ QUICK = Sizes(500, 2_000, 30_000, 20_000, 20_000)
 
 
 def fold(workload: Workload, rows: Iterable[tuple[Sequence[Any], int]]) -> Answer:
-    """The answer that (row, weight) pairs add up to; what should not be there is in it too."""
+    """Return the answer that (row, weight) pairs add up to; what should not be there is in it
+    too."""
     if not workload.keys:
         count, sums = 0, [0] * len(workload.summed)
         for row, weight in rows:
@@ -196,7 +197,7 @@ def fold(workload: Workload, rows: Iterable[tuple[Sequence[Any], int]]) -> Answe
 
 
 def difference(expected: Answer, found: Answer) -> str | None:
-    """What is wrong with an answer, in a line; None when nothing is."""
+    """Return what is wrong with an answer, in a line; None when nothing is."""
     for key, values in expected.items():
         if key not in found:
             return f"{_told(key)} is missing"

@@ -70,7 +70,8 @@ def install(peer: Peer, home: Path = HOME) -> Path:
 
 
 def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) -> dict[str, Any]:
-    """The figures of a job in the peer's environment; PeerMissing with the end of its log."""
+    """Return the figures of a job in the peer's environment; PeerMissing with the end of its
+    log."""
     python = install(peer, home)
     log_path = home / f"{peer.name}.log"
     command = [python, "-m", f"bench.peers.{peer.name}", json.dumps(job)]

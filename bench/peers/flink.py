@@ -125,12 +125,11 @@ class Cluster:
         return [*samples, done]
 
     def cpu_s(self) -> float:
-        """CPU seconds of the JVM."""
+        """Return CPU seconds of the JVM."""
         return sum(map(cpu_s, self.jvm))
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the job."""
     workload = WORKLOADS[job["workload"]]
     with tempfile.TemporaryDirectory(prefix="flink-") as folder:
         cluster = Cluster(job, folder)
@@ -149,7 +148,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(cluster: Cluster, workload: Workload, job: dict[str, Any]) -> str | None:
-    """What is wrong with its answer over the small rows."""
+    """Return what is wrong with its answer over the small rows."""
     query = cluster.inputs(workload, job["small_paths"], "small_")
     rows = []
     with cluster.tables.execute_sql(query).collect() as collected:
@@ -161,7 +160,7 @@ def _check(cluster: Cluster, workload: Workload, job: dict[str, Any]) -> str | N
 
 
 def _measure(cluster: Cluster, workload: Workload, job: dict[str, Any]) -> dict[str, Any]:
-    """Wall and CPU seconds of the changes, and of what is loaded before."""
+    """Return wall and CPU seconds of the changes, and of what is loaded before."""
     query = cluster.inputs(workload, job["paths"], "whole_")
     key = ", ".join(c.split()[0] for c in _OUTPUTS[workload.name].split(", ")[: workload.keys])
     primary = f", PRIMARY KEY ({key}) NOT ENFORCED" if key else ""

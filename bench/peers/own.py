@@ -10,7 +10,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int | str = "self") -> float:
-    """CPU seconds of all threads of a running program so far."""
+    """Return CPU seconds of all threads of a running program so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -24,7 +24,7 @@ def peak_rss_mb(pid: int | str = "self") -> float:
 
 
 def children(pid: int) -> list[int]:
-    """The programs that one has started."""
+    """Return the programs that one has started."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -38,6 +38,6 @@ def children(pid: int) -> list[int]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, by nearest rank."""
+    """Return the value below which this share lies, by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

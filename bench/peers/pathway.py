@@ -31,7 +31,6 @@ _KINDS = {"i": int, "s": str}
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the job."""
     pw.set_license_key(None)
     workload = WORKLOADS[job["workload"]]
     run = Run(workload, Generated(Path(job["folder"])), job["singles"])
@@ -85,7 +84,7 @@ class Run:
         barrier.wait()
 
     def figures(self) -> dict[str, Any]:
-        """What was measured, and what is wrong with the answer."""
+        """Return what was measured, and what is wrong with the answer."""
         (fed, cpu_fed), (done, cpu_done) = self.marks["fed"], self.marks["done"]
         changes = sum(
             int(((f["kind"] != OLD) & (f["seq"] >= 0) & (f["seq"] < self._single_from)).sum())
@@ -155,7 +154,7 @@ class Feed(pw.io.python.ConnectorSubject):
                 time.sleep(0.002)
 
     def _send(self, before: int) -> int:
-        """All rows of changes below `before`, and a commit; how many."""
+        """Return all rows of changes below `before`, and a commit; how many."""
         start, high = self._at, int(self._seq.searchsorted(before))
         for at in range(self._at, high):
             if self._gone[at]:
@@ -169,7 +168,7 @@ class Feed(pw.io.python.ConnectorSubject):
 
 
 def _frame(rows: Generated, table: Table) -> pd.DataFrame:
-    """What is loaded, as number -1, and the changes."""
+    """Return what is loaded, as number -1, and the changes."""
     parts = []
     if rows.parquet(table, "load").exists():
         load = pq.read_table(rows.parquet(table, "load")).to_pandas()

@@ -1,6 +1,6 @@
 """A SELECT while it is being made: features add to it, `build` makes it a part.
 
-Invariant: what `ties` names tells any two rows of the block apart, up to rows that are equal in
+Invariant: what `ties` names distinguishes any two rows of the block, up to rows that are equal in
 all that is selected; so an order that ends with it leaves nothing open.
 """
 
@@ -43,20 +43,21 @@ class Block:
         return [column for relation in self.relations for column in relation.columns]
 
     def atoms(self) -> list[Sql]:
-        """What expressions of the select list are made of."""
+        """Return what expressions of the select list are made of."""
         if self.groups is None:
             return self.columns()
         return [*self.groups, *self.calls]
 
     def around(self) -> list[Sql]:
-        """What subqueries in the select list may read: when grouped, keys that are columns."""
+        """Return what subqueries in the select list may read: when grouped, keys that are
+        columns."""
         if self.groups is None:
             return self.columns()
         columns = {column.text() for column in self.columns()}
         return [key for key in self.groups if key.text() in columns]
 
     def ties(self) -> list[str]:
-        """Expressions that tell the rows apart; none when there is one row."""
+        """Return expressions that distinguish the rows; none when there is one row."""
         if self.groups is None:
             return [tie for relation in self.relations for tie in relation.ties]
         found = [tie(key) for key in self.groups]
@@ -65,13 +66,13 @@ class Block:
         return found
 
     def is_unique(self) -> bool:
-        """Whether no two rows are equal in `ties`."""
+        """Return whether no two rows are equal in `ties`."""
         if self.groups is None:
             return all(relation.is_unique for relation in self.relations)
         return not self.grouping
 
     def order(self, *first: str) -> str:
-        """An ORDER BY that leaves nothing open, beginning with these."""
+        """Return an ORDER BY that leaves nothing open, beginning with these."""
         parts = [*first, *self.ties()]
         if any(" OVER " in output.text() for output in self.outputs):
             # Rows that are equal in all else may differ in what a window counts.
@@ -79,7 +80,7 @@ class Block:
         return f"ORDER BY {', '.join(parts)}" if parts else ""
 
     def build(self) -> Sql:
-        """The query, its columns named c0, c1, ..."""
+        """Return the query, its columns named c0, c1, ..."""
         columns = [Sql((o, f" AS c{i}")) for i, o in enumerate(self.outputs)]
         pieces: list[str | Sql] = ["SELECT "]
         if self.distinct:
@@ -115,14 +116,14 @@ class Block:
 
 
 def tie(term: Sql) -> str:
-    """An expression that tells values apart which print differently."""
+    """Return an expression that tells values apart which print differently."""
     if term.kind == "approx":
         return term.text()
     return f"({term.text()})::text"
 
 
 def canonical(term: Sql) -> Sql:
-    """The term in a form in which equal values print alike."""
+    """Return the term in a form in which equal values print alike."""
     form = CANONICAL.get(term.kind)
     if form is None:
         return term
@@ -131,19 +132,19 @@ def canonical(term: Sql) -> Sql:
 
 
 def comparable(term: Sql) -> Sql:
-    """The term in a form that DISTINCT and GROUP BY take."""
+    """Return the term in a form that DISTINCT and GROUP BY take."""
     if term.kind in CARRIED:
         return Sql(("(", term, " IS NULL)"), "bool")
     return canonical(term)
 
 
 def derived(query: Sql, kinds: Sequence[str], alias: str, join: str = "") -> Relation:
-    """A subquery in FROM, under an alias."""
+    """Return a subquery in FROM, under an alias."""
     part = Sql((f"{join}(", query, f") {alias}"), can_go=bool(join))
     return named(part, kinds, alias)
 
 
 def named(part: Sql, kinds: Sequence[str], alias: str) -> Relation:
-    """A relation of columns c0, c1, ... of these families."""
+    """Return a relation of columns c0, c1, ... of these families."""
     columns = tuple(plain(f"{alias}.c{i}", kind) for i, kind in enumerate(kinds))
     return Relation(part, alias, columns, tuple(tie(column) for column in columns))

@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 
 def unique_name(stem: str = "t") -> str:
-    """A name of a topic that nobody else has in this session of tests."""
+    """Return a name of a topic that nobody else has in this session of tests."""
     return f"{stem}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -81,7 +81,8 @@ def send(broker: EmbeddedKafka, topic: str, records: Iterable[Sent]) -> None:
 
 
 def read_all(broker: EmbeddedKafka, topic: str, *, is_committed: bool = True) -> list[Any]:
-    """All records of a topic by now, partition by partition in order (kafka-python's own)."""
+    """Return all records of a topic by now, partition by partition in order (kafka-python's
+    own)."""
     level = "read_committed" if is_committed else "read_uncommitted"
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap,
@@ -105,7 +106,7 @@ def read_all(broker: EmbeddedKafka, topic: str, *, is_committed: bool = True) ->
 
 
 def ends_of(broker: EmbeddedKafka, topic: str, *, is_committed: bool) -> int:
-    """The sum of the partitions' ends: of what is settled, or of all that was written."""
+    """Return the sum of the partitions' ends: of what is settled, or of all that was written."""
     level = "read_committed" if is_committed else "read_uncommitted"
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level=level)
     try:
@@ -116,7 +117,7 @@ def ends_of(broker: EmbeddedKafka, topic: str, *, is_committed: bool) -> int:
 
 
 def topic_names(broker: EmbeddedKafka) -> set[str]:
-    """The topics that the broker knows."""
+    """Return the topics that the broker knows."""
     with admin_of(broker) as admin:
         return set(admin.list_topics())
 

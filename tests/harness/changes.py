@@ -118,7 +118,7 @@ def _delete(table: TableSpec, rng: Random) -> Statement:
 
 
 def _storm(schema: TestSchema, rng: Random) -> list[Statement]:
-    """Statements that touch a whole table."""
+    """Return statements that touch a whole table."""
     table = rng.choice(schema.tables)
     name, choice = table.name, rng.random()
     several = [_insert(table, rng, rng.randint(3, 8))]
@@ -143,7 +143,7 @@ def _storm(schema: TestSchema, rng: Random) -> list[Statement]:
 
 
 def _some_rows(table: TableSpec, rng: Random, count: int) -> str:
-    """A condition that holds for `count` rows, chosen by their content alone.
+    """Return a condition that holds for `count` rows, chosen by their content alone.
 
     By ctid, so that one of several equal rows can be meant; which of them does not matter.
     """

@@ -30,7 +30,7 @@ class Face:
     others: list[Any] = field(default_factory=list)
 
     def through(self, url: str) -> Any:
-        """Another client of this kind, by another way."""
+        """Return another client of this kind, by another way."""
         self.others.append(self.connect(url))
         return self.others[-1]
 
@@ -38,7 +38,7 @@ class Face:
         return self.client.view(name)
 
     def collect(self, found: Any, count: int | None = None) -> list[Any]:
-        """What an iterator of one of the two kinds gives."""
+        """Return what an iterator of one of the two kinds gives."""
         if hasattr(found, "__anext__") or hasattr(found, "__aiter__"):
             return self.ask(_collected(found, count))
         taken = []
@@ -49,7 +49,7 @@ class Face:
         return taken
 
     def refused(self, found: Callable[[], Any]) -> str:
-        """The code that a call is refused with."""
+        """Return the code that a call is refused with."""
         with pytest.raises(TidemarkError) as caught:
             self.ask(found())
         return caught.value.code
@@ -90,5 +90,5 @@ def faces(kind: str, service: RunningService, place: Database, folder: Path) -> 
 
 
 def next_of(changes: Any) -> Any:
-    """The next epoch, or what is to be awaited for it."""
+    """Return the next epoch, or what is to be awaited for it."""
     return anext(changes) if hasattr(changes, "__anext__") else next(changes)

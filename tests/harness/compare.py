@@ -1,4 +1,4 @@
-"""Answers as bags of rows in PostgreSQL's own text, and the differences between two of them.
+"""Answers as multisets of rows in PostgreSQL's own text, and the differences between two of them.
 
 Invariant: equal means the same column names, the same types as format_type prints them, and the
 same rows as often as each other, character for character (so numeric scale counts); only floats
@@ -44,7 +44,7 @@ def empty_answer(fields: Sequence[Field]) -> Answer:
 
 
 def texts_of(delta: Delta, fields: Sequence[Field]) -> Iterable[Row]:
-    """The rows of a delta as PostgreSQL prints them."""
+    """Return the rows of a delta as PostgreSQL prints them."""
     if not fields:
         return [()] * len(delta)
     columns = [to_text(f.type, c).texts() for f, c in zip(fields, delta.columns, strict=True)]
@@ -77,7 +77,7 @@ WHERE typtype <> 'd' ORDER BY attnum
 def columns_of_query(
     connection: Any, sql: str, *, is_kept: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Names and types of a query's columns, from a temporary view that is rolled back.
+    """Return names and types of a query's columns, from a temporary view that is rolled back.
 
     Types as with an empty search_path: with their schema, unless that is pg_catalog. is_kept: as a
     view's table has them, which keeps a domain as the type below it.
@@ -94,7 +94,7 @@ def columns_of_query(
 
 
 def rows_of_query(connection: Any, sql: str) -> Counter[Row]:
-    """PostgreSQL's answer now, in the text of its output functions."""
+    """Return PostgreSQL's answer now, in the text of its output functions."""
     out = io.BytesIO()
     with connection.cursor() as cursor:
         cursor.copy_expert(f"COPY ({sql}) TO STDOUT", out)
@@ -103,7 +103,7 @@ def rows_of_query(connection: Any, sql: str) -> Counter[Row]:
 
 
 def difference(expected: Answer, got: Answer) -> str:
-    """What is wrong with `got`, for people; "" when nothing is."""
+    """Return what is wrong with `got`, for human readers; "" when nothing is."""
     if expected.columns != got.columns:
         return f"columns: expected {expected.columns}\n              got {got.columns}"
     if expected.rows == got.rows:

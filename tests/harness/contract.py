@@ -44,11 +44,11 @@ class Twin:
         self.operator = make(self.store, evaluator, ErrorRows())
 
     def step(self, *inputs: Delta) -> Counter:
-        """What a step gives, as a multiset."""
+        """Return what a step gives, as a multiset."""
         return summed([self.operator.step(*inputs)])
 
     def parts(self, *inputs: Delta) -> list[Delta]:
-        """What a step gives, in small parts if it has them."""
+        """Return what a step gives, in small parts if it has them."""
         make_parts = parts_of(self.operator)
         if make_parts is None:
             return [self.operator.step(*inputs)]
@@ -125,7 +125,7 @@ class Checked:
 
 
 def summed(deltas: Sequence[Delta]) -> Counter:
-    """The sum of deltas as a multiset; rows of weight zero are not in it."""
+    """Return the sum of deltas as a multiset; rows of weight zero are not in it."""
     total: Counter = Counter()
     for delta in deltas:
         for row, weight in delta.rows():
@@ -134,7 +134,7 @@ def summed(deltas: Sequence[Delta]) -> Counter:
 
 
 def added(left: Counter, right: Counter) -> Counter:
-    """The sum of two multisets."""
+    """Return the sum of two multisets."""
     total = Counter(left)
     for row, weight in right.items():
         total[row] += weight
@@ -142,13 +142,13 @@ def added(left: Counter, right: Counter) -> Counter:
 
 
 def is_consolidated(delta: Delta) -> bool:
-    """Whether each row comes once, with a weight that is not zero."""
+    """Return whether each row comes once, with a weight that is not zero."""
     rows = [exact(row) for row, _ in delta.rows()]
     return len(set(rows)) == len(rows) and bool((delta.weights != 0).all())
 
 
 def torn_apart(delta: Delta) -> Delta:
-    """The same sum: each row twice too often, then taken back, and rows that cancel out."""
+    """Return the same sum: each row twice too often, then taken back, and rows that cancel out."""
     if not len(delta):
         return delta
     again = delta.weighted(np.abs(delta.weights))

@@ -21,12 +21,12 @@ class _Counting:
     touched = 0
 
     def reset(self) -> int:
-        """The count so far, and start again from zero."""
+        """Return the count so far, and start again from zero."""
         touched, self.touched = self.touched, 0
         return touched
 
     def arrange(self, spec: ArrangementSpec):
-        """A counting arrangement."""
+        """Return a counting arrangement."""
         return _Arrangement(self, super().arrange(spec))  # type: ignore[misc]
 
     def arrange_sums(self, spec: SumsSpec):

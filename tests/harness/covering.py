@@ -14,7 +14,7 @@ TRIES = 30
 
 
 def singles(names: Sequence[str], rng: Random) -> list[tuple[str, ...]]:
-    """Each feature by itself."""
+    """Return each feature by itself."""
     return [(name,) for name in rng.sample(list(names), len(names))]
 
 

@@ -37,7 +37,7 @@ WORDS = [
 
 
 def quote(text: str) -> str:
-    """A SQL string literal.
+    """Return a SQL string literal.
 
     >>> quote("it's")
     "'it''s'"
@@ -51,7 +51,7 @@ def integers(low: int, high: int) -> Draw:
 
 
 def decimals(low: float, high: float, scale: int) -> Draw:
-    """Decimal numbers with exactly `scale` digits after the point."""
+    """Return decimal numbers with exactly `scale` digits after the point."""
     return lambda rng: f"{rng.uniform(low, high):.{scale}f}"
 
 
@@ -61,12 +61,12 @@ def floats(low: float, high: float) -> Draw:
 
 
 def choice(*texts: str) -> Draw:
-    """One of these strings, as literals."""
+    """Return one of these strings, as literals."""
     return lambda rng: quote(rng.choice(texts))
 
 
 def raw(*expressions: str) -> Draw:
-    """One of these SQL expressions, as they stand."""
+    """Return one of these SQL expressions, as they stand."""
     return lambda rng: rng.choice(expressions)
 
 
@@ -81,7 +81,7 @@ def booleans() -> Draw:
 
 
 def dates(first_year: int = 2023, last_year: int = 2024) -> Draw:
-    """Dates in whole years."""
+    """Return dates in whole years."""
 
     def draw(rng: Random) -> str:
         year, month, day = (
@@ -95,7 +95,7 @@ def dates(first_year: int = 2023, last_year: int = 2024) -> Draw:
 
 
 def instants(first_year: int = 2023, last_year: int = 2024) -> Draw:
-    """Timestamps with microseconds, some exactly at midnight."""
+    """Return timestamps with microseconds, some exactly at midnight."""
 
     def draw(rng: Random) -> str:
         day = dates(first_year, last_year)(rng)[1:-1]
@@ -113,12 +113,12 @@ def nullable(draw: Draw, share: float = 0.2) -> Draw:
 
 
 def mixed(*draws: Draw) -> Draw:
-    """One of these draws, each as likely."""
+    """Return one of these draws, each as likely."""
     return lambda rng: rng.choice(draws)(rng)
 
 
 def uuids(count: int) -> Draw:
-    """One of `count` fixed uuids."""
+    """Return one of `count` fixed uuids."""
     return lambda rng: f"'00000000-0000-4000-8000-{rng.randrange(count):012x}'"
 
 
@@ -133,7 +133,7 @@ def arrays(draw: Draw, type_name: str, longest: int = 3) -> Draw:
 
 
 def documents() -> Draw:
-    """Small JSON objects with nested members, some of them missing or null."""
+    """Return small JSON objects with nested members, some of them missing or null."""
 
     def draw(rng: Random) -> str:
         document: dict[str, object] = {"kind": rng.choice(WORDS[:4]), "n": rng.randint(0, 9)}
@@ -149,7 +149,8 @@ def documents() -> Draw:
 
 
 def long_texts(length: int) -> Draw:
-    """Texts that do not compress well, long enough to be kept out of line by PostgreSQL."""
+    """Return texts that do not compress well, long enough to be stored out of line by
+    PostgreSQL."""
 
     def draw(rng: Random) -> str:
         return quote("".join(rng.choice("0123456789abcdefghijklmnop") for _ in range(length)))
@@ -158,7 +159,7 @@ def long_texts(length: int) -> Draw:
 
 
 def weighted(pairs: Sequence[tuple[float, Draw]]) -> Draw:
-    """One of the draws, by weight."""
+    """Return one of the draws, by weight."""
     weights = [weight for weight, _ in pairs]
     draws = [draw for _, draw in pairs]
     return lambda rng: rng.choices(draws, weights)[0](rng)

@@ -19,6 +19,6 @@ def arm(folder: Path, point: str, action: str = "kill") -> None:
 
 
 def names_in_source() -> list[str]:
-    """Every place in the program, as often as it is named."""
+    """Return every place in the program, as often as it is named."""
     files = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
     return [name for path in files for name in _CALL.findall(path.read_text())]

@@ -24,7 +24,7 @@ VIEWS = {
 
 
 def fill_owners(owners: int) -> str:
-    """The statement that makes owners 1 to `owners`."""
+    """Return the statement that makes owners 1 to `owners`."""
     return f"INSERT INTO owners SELECT i, 'owner ' || i, i % 40 FROM generate_series(1, {owners}) i"
 
 
@@ -57,7 +57,7 @@ def hot_steps(rows: int) -> dict[str, str]:
 
 
 def insert_some(number: int) -> str:
-    """The statement of one more transaction of 1,000 rows."""
+    """Return the statement of one more transaction of 1,000 rows."""
     first = 100_000_000 + number * 1000
     return (
         f"INSERT INTO things SELECT {first} + i, i, i, repeat('s', 100)"
@@ -128,7 +128,7 @@ KINDS = {
 
 
 def hot_tables(rows: int) -> str:
-    """Statements that make the tables, with one owner that has so many things."""
+    """Return statements that make the tables, with one owner that has so many things."""
     return f"""{TABLES}
         CREATE TABLE excluded (v int);
         ALTER TABLE excluded REPLICA IDENTITY FULL;

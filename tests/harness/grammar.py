@@ -107,12 +107,12 @@ class Relation:
 
 
 def plain(text: str, kind: str = "") -> Sql:
-    """A part without parts."""
+    """Return a part without parts."""
     return Sql((text,), kind)
 
 
 def glued(parts: Sequence[str | Sql], glue: str) -> tuple[str | Sql, ...]:
-    """The parts with glue between them, as pieces that stay."""
+    """Return the parts with glue between them, as pieces that stay."""
     pieces: list[str | Sql] = []
     for part in parts:
         pieces += [glue, part] if pieces else [part]

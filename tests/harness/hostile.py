@@ -137,7 +137,7 @@ class TableText:
     after: tuple[str, ...]
 
     def ddl(self, name: str) -> list[str]:
-        """Statements that make the table."""
+        """Return statements that make the table."""
         columns = ", ".join(f"{column} {said}" for column, said in self.columns.items())
         return [f"CREATE TABLE {name} ({columns})", *(s.format(name) for s in self.after)]
 
@@ -197,7 +197,7 @@ def _columns(rng: Random) -> dict[str, Kind]:
 
 
 def _key(rng: Random, kinds: dict[str, Kind]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The key's columns, and what follows CREATE TABLE, with {} for the table."""
+    """Return the key's columns, and what follows CREATE TABLE, with {} for the table."""
     choice = rng.random()
     if choice < 0.45:
         return ("id",), ("ALTER TABLE {} ADD PRIMARY KEY (id)",)

@@ -38,7 +38,7 @@ def _is_logging(function: ast.expr) -> bool:
 
 
 def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
-    """What is assigned to names called `event`."""
+    """Return what is assigned to names called `event`."""
     return {
         target.id: node.value
         for node in ast.walk(tree)
@@ -49,7 +49,7 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _texts(node: ast.expr) -> list[str]:
-    """The event, or both of a choice."""
+    """Return the event, or both of a choice."""
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body), *_texts(node.orelse)]
     return [node.value] if isinstance(node, ast.Constant) and "." in str(node.value) else []

@@ -46,7 +46,7 @@ _NOT_OF_ROWS = (psycopg2.errors.IndeterminateCollation, psycopg2.errors.QueryCan
 
 @dataclass(frozen=True)
 class Fault:
-    """A view that is not what PostgreSQL says: after which transaction, and how."""
+    """A view that differs from PostgreSQL's answer: after which transaction, and how."""
 
     query: str
     transaction: int
@@ -77,7 +77,7 @@ class Plans:
 
 
 def plan_each(database: Database, queries: Mapping[str, str]) -> Plans:
-    """The plans of all queries, asked of one session."""
+    """Return the plans of all queries, asked of one session."""
     found = Plans()
     with PostgresAnalyzer(database.dsn, SOURCE) as analyzer:
         for name, query in queries.items():
@@ -93,14 +93,14 @@ def plan_each(database: Database, queries: Mapping[str, str]) -> Plans:
 
 
 def _general(what: str) -> str:
-    """A reason without what belongs to one query alone."""
+    """Return a reason without what belongs to one query alone."""
     return re.sub(r"\br?\d+\b", "N", re.sub(r'"[^"]*"', '"..."', what))
 
 
 def plan_all(
     database: Database, queries: Mapping[str, str]
 ) -> tuple[dict[str, ViewPlan], dict[str, str]]:
-    """The plans of all queries, and why those without a plan are refused."""
+    """Return the plans of all queries, and why those without a plan are refused."""
     found = plan_each(database, queries)
     return found.plans, {**found.refused, **found.broken}
 
@@ -166,7 +166,7 @@ class Maintained:
                 )
 
     def restart(self) -> None:
-        """Make all operators anew over the state that was committed, as after a restart."""
+        """Make all operators again over the state that was committed, as after a restart."""
         for name, view in list(self._views.items()):
             definition = decode(encode(view.definition))
             try:
@@ -190,7 +190,7 @@ class Maintained:
         self._store.commit()
 
     def compare(self, number: int, expected: Expected) -> list[Fault]:
-        """What differs from PostgreSQL's answers; a fault is told once a query."""
+        """Return what differs from PostgreSQL's answers; a fault is told once a query."""
         known = {fault.query for fault in self.faults}
         found = []
         for name, answer in self.answers.items():
@@ -203,7 +203,7 @@ class Maintained:
         return found
 
     def _broken_fact(self, name: str, answer: Answer) -> str:
-        """What planning claims to know of the view's rows, and they do not keep."""
+        """Return what planning claims to know of the view's rows, and they do not keep."""
         known = self._facts[name]
         for key in known.keys:
             rows = Counter(tuple(row[i] for i in sorted(key)) for row in answer.rows.elements())
@@ -238,7 +238,7 @@ class Maintained:
                 del self._errors[key]
 
     def close(self) -> None:
-        """End sessions and threads, drop the slot."""
+        """End sessions and threads; drop the slot."""
         if self._stream is not None:
             self._stream.close()
         self._evaluator.close()
@@ -265,7 +265,7 @@ def run_numbered(connection: Any, transaction: Transaction, number: int) -> None
 def ask(
     connection: Any, queries: Mapping[str, str], guarded: Mapping[str, str] | None = None
 ) -> Expected:
-    """PostgreSQL's answers now.
+    """Return PostgreSQL's answers now.
 
     guarded: for queries that may fail, the query without the rows that do.
     """

@@ -61,12 +61,13 @@ CASTABLE = {
 
 
 def family_of(name: str) -> str:
-    """The word for a type in the tables."""
+    """Return the word for a type in the tables."""
     return FAMILY.get(name, name)
 
 
 def functions_table(database: Database) -> list[str]:
-    """Rows of a Markdown table: functions and operators, and over which types they are native."""
+    """Return rows of a Markdown table: functions and operators, and over which types they are
+    native."""
     over: dict[str, set[str]] = defaultdict(set)
     for name, oids, names, result_oid, result in database.rows(CALLABLE):
         function = OPERATORS.get(name, name)
@@ -81,7 +82,7 @@ def functions_table(database: Database) -> list[str]:
 
 
 def casts_table() -> list[str]:
-    """Rows of a Markdown table: native casts from each type."""
+    """Return rows of a Markdown table: native casts from each type."""
     types = {name: sql_type(name, oid) for name, oid in CASTABLE.items()}
     to: dict[str, set[str]] = defaultdict(set)
     for name, source in types.items():
@@ -92,12 +93,12 @@ def casts_table() -> list[str]:
 
 
 def is_native(function: str, types: Iterable[SqlType], result: SqlType) -> bool:
-    """Whether a construct of the grammar has a kernel over these types."""
+    """Return whether a construct of the grammar has a kernel over these types."""
     return has_kernel(function, tuple(types), result)
 
 
 def _rows(found: dict[str, set[str]]) -> list[str]:
-    """Names with the same right side share a row."""
+    """Return names with the same right side share a row."""
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in sorted(found):
         alike[tuple(sorted(found[name]))].append(name)

@@ -1,7 +1,7 @@
 """The oracle of operators: a plan evaluated row by row in plain Python, over whole inputs.
 
 It is written from the SQL rules alone and shares nothing with the operators but the plan's shape
-and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples.
+and the physical form of values. Invariant: slow and obvious. A multiset is a Counter of row tuples.
 It is longer because every kind of node has its answer here.
 """
 
@@ -40,7 +40,7 @@ class Double(float):
 
 
 def exact(row: Row) -> Row:
-    """The row with its floats equal by their bits."""
+    """Return the row with its floats equal by their bits."""
     return tuple(Double(v) if isinstance(v, float) else v for v in row)
 
 
@@ -57,7 +57,7 @@ class Oracle:
         self.failures: Failures = Counter()
 
     def rows(self, plan: p.Plan) -> Bag:
-        """The bag that a plan computes."""
+        """Return the multiset that a plan computes."""
         return getattr(self, f"_{type(plan).__name__.lower()}")(plan)
 
     def _scan(self, plan: p.Scan) -> Bag:
@@ -103,7 +103,7 @@ class Oracle:
         return self._try(plan.residual, left + right, weight) is True
 
     def _keyed(self, plan: p.Plan, keys: tuple[Expression, ...]) -> Bag:
-        """The rows whose keys can be computed."""
+        """Return the rows whose keys can be computed."""
         out: Bag = Counter()
         for row, weight in self.rows(plan).items():
             try:
@@ -196,7 +196,7 @@ class Oracle:
             found += last
 
     def _new_rows(self, plan: p.Recursive, derived: Bag, seen: set[Row]) -> Bag:
-        """What a round adds; of rows that are equal under UNION the least."""
+        """Return what a round adds; of rows that are equal under UNION the least."""
         if not plan.is_distinct:
             return derived
         groups: dict[Row, list[Row]] = {}
@@ -260,7 +260,7 @@ class Oracle:
 
 
 def value_of(expression: Expression, row: Row) -> Any:
-    """One expression over one row."""
+    """Return one expression over one row."""
     if isinstance(expression, ColumnRef):
         return row[expression.index]
     if isinstance(expression, Literal):
@@ -312,7 +312,7 @@ def _literal(literal: Literal) -> Any:
 
 
 def identity(value: Any, type: SqlType) -> Any:
-    """What two values have in common iff PostgreSQL's = says equal."""
+    """Return what two values have in common iff PostgreSQL's = says equal."""
     if type.kind is TypeKind.DECIMAL:
         number = Decimal(value.decode())
         return "NaN" if number.is_nan() else number
@@ -324,7 +324,7 @@ def identity(value: Any, type: SqlType) -> Any:
 
 
 def order(value: Any, type: SqlType) -> Any:
-    """A sort key in PostgreSQL's order; NaN is greatest."""
+    """Return a sort key in PostgreSQL's order; NaN is greatest."""
     if type.kind is TypeKind.DECIMAL:
         number = Decimal(value.decode())
         return (1, Decimal(0)) if number.is_nan() else (0, number)
@@ -338,7 +338,7 @@ def _text_order(value: Any) -> Any:
 
 
 def _tie(value: Any) -> Any:
-    """A sort key of any value of a column: NULL last, NaN after all numbers, -0 before 0."""
+    """Return a sort key of any value of a column: NULL last, NaN after all numbers, -0 before 0."""
     if not isinstance(value, float):
         return (value is None, value)
     is_nan = math.isnan(value)
@@ -361,7 +361,7 @@ def _compare_rows(a: Row, b: Row, keys: tuple[p.SortKey, ...]) -> int:
 
 
 def aggregate(call: p.AggregateCall, rows: list[Row]) -> Any:
-    """One aggregate call over the rows of one group."""
+    """Return one aggregate call over the rows of one group."""
     if call.filter is not None:
         rows = [row for row in rows if value_of(call.filter, row) is True]
     if call.argument is None:

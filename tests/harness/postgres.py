@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def versions_to_test() -> list[int]:
-    """Those of WANTED_VERSIONS that are on this machine, or what TIDEMARK_TEST_PG names."""
+    """Return those of WANTED_VERSIONS that are on this machine, or what TIDEMARK_TEST_PG names."""
     chosen = os.environ.get("TIDEMARK_TEST_PG")
     if chosen:
         return [int(part) for part in chosen.split(",")]
@@ -44,7 +44,7 @@ class Database:
         return self.server.dsn_of(self.name)
 
     def connect(self, *, autocommit: bool = True) -> Connection:
-        """A new session; the caller closes it, or the end of the test does."""
+        """Return a new session; the caller closes it, or the end of the test does."""
         connection = psycopg2.connect(self.dsn)
         connection.autocommit = autocommit
         return connection
@@ -59,7 +59,7 @@ class Database:
             connection.close()
 
     def rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         connection = self.connect()
         try:
             with connection.cursor() as cursor:

@@ -58,7 +58,7 @@ class _Link:
     is_over: bool = False
 
     def ends(self, direction: str) -> tuple[socket.socket, socket.socket]:
-        """Where bytes of a direction come from and go to."""
+        """Return where bytes of a direction come from and go to."""
         return (self.client, self.server) if direction == UP else (self.server, self.client)
 
 

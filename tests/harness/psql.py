@@ -59,7 +59,7 @@ def give_query_role(place: Database, *services: str) -> None:
 
 
 def call(place: Database, statement: str, parameters: tuple[Any, ...] = ()) -> list[str]:
-    """A statement on a session of its own; its notices."""
+    """Return a statement on a session of its own; its notices."""
     session = place.connect()
     try:
         session.cursor().execute(statement, parameters or None)
@@ -69,7 +69,7 @@ def call(place: Database, statement: str, parameters: tuple[Any, ...] = ()) -> l
 
 
 def refusal(act: Callable[[], object]) -> psycopg2.Error:
-    """The error that an act ends in."""
+    """Return the error that an act ends in."""
     with pytest.raises(psycopg2.Error) as raised:
         act()
     return raised.value
@@ -84,12 +84,12 @@ def eventually(look: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def states(place: Database) -> list[tuple[Any, ...]]:
-    """How the requests stand that have not ended."""
+    """Return how the requests stand that have not ended."""
     return place.rows("SELECT status FROM tidemark.requests WHERE ended_at IS NULL")
 
 
 def as_role(place: Database, user: str, statement: str) -> list[tuple[Any, ...]]:
-    """The rows of a statement on a session of a role."""
+    """Return the rows of a statement on a session of a role."""
     session = session_of(place, user)
     try:
         cursor = session.cursor()
@@ -100,7 +100,7 @@ def as_role(place: Database, user: str, statement: str) -> list[tuple[Any, ...]]
 
 
 def session_of(database: Database, user: str) -> Connection:
-    """A session of a role, committing by itself."""
+    """Return a session of a role, committing by itself."""
     server = database.server
     dsn = f"host=127.0.0.1 port={server.port} user={user} dbname={database.name}"
     connection = psycopg2.connect(dsn)

@@ -58,7 +58,7 @@ class Writer:
     # --- queries -------------------------------------------------------------------------
 
     def query(self, wanted: Sequence[str]) -> Query:
-        """A query of these features; those that cannot share a SELECT are nested."""
+        """Return a query of these features; those that cannot share a SELECT are nested."""
         self._aliases = 0
         block = Block()
         for number, layer in enumerate(self._layers([FEATURES[name] for name in wanted])):
@@ -87,7 +87,7 @@ class Writer:
         return self._known.nulls_groups
 
     def _clash(self, feature: Feature, layer: list[Feature]) -> bool:
-        """Whether a feature cannot share a SELECT with these."""
+        """Return whether a feature cannot share a SELECT with these."""
         if feature.slot in {f.slot for f in layer} - {""}:
             return True
         names, phases = {feature.name}, {feature.phase}
@@ -117,12 +117,12 @@ class Writer:
     # --- relations -----------------------------------------------------------------------
 
     def alias(self) -> str:
-        """A name that the query does not have yet."""
+        """Return a name that the query does not have yet."""
         self._aliases += 1
         return f"r{self._aliases}"
 
     def table(self, join: str = "", name: str = "") -> Relation:
-        """A table under a new alias; join: text before it, such as CROSS JOIN."""
+        """Return a table under a new alias; join: text before it, such as CROSS JOIN."""
         name = name or self.rng.choice(list(self._hostile.families))
         alias = self.alias()
         families = self._hostile.families[name]
@@ -133,7 +133,7 @@ class Writer:
         return Relation(part, alias, columns, ties, is_unique, is_table=True)
 
     def small_block(self) -> Block:
-        """A SELECT over one table, with a condition at times, without outputs yet."""
+        """Return a SELECT over one table, with a condition at times, without outputs yet."""
         block = Block()
         block.relations.append(self.table())
         if self.rng.random() < 0.4:
@@ -150,7 +150,7 @@ class Writer:
         return list(self._hostile.families)
 
     def matching(self, left: Sequence[Sql], right: Sequence[Sql]) -> Sql:
-        """An equality between a column of each."""
+        """Return an equality between a column of each."""
         pairs = [
             (a, b)
             for a in left
@@ -167,11 +167,11 @@ class Writer:
     # --- expressions ---------------------------------------------------------------------
 
     def literal(self, family: str) -> Sql:
-        """A constant of a family."""
+        """Return a constant of a family."""
         return plain(self.rng.choice(LITERALS[family]), family)
 
     def term(self, atoms: Sequence[Sql], family: str, depth: int = 1) -> Sql:
-        """An expression of a family."""
+        """Return an expression of a family."""
         rng = self.rng
         mine = [a for a in atoms if a.kind == family]
         forms = EXPRESSIONS.get(family)
@@ -184,7 +184,7 @@ class Writer:
         return self.filled(rng.choice(forms), family, atoms, max(depth - 1, 0))
 
     def filled(self, form: str, family: str, atoms: Sequence[Sql], depth: int = 1) -> Sql:
-        """A form with its holes filled: {int} an expression, {=int} a constant, {^} the last
+        """Return a form with its holes filled: {int} an expression, {=int} a constant, {^} the last
         expression again."""
         pieces: list[str | Sql] = []
         at, last = 0, ""
@@ -205,7 +205,7 @@ class Writer:
         return Sql((*pieces, form[at:]), family)
 
     def any_term(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
-        """An expression of any family; one that reads something where that can be."""
+        """Return an expression of any family; one that reads something where that can be."""
         rng = self.rng
         atom = rng.choice(atoms) if atoms else None
         if atom is not None and (not depth or rng.random() < 0.4):
@@ -218,7 +218,7 @@ class Writer:
         )
 
     def predicate(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
-        """A condition that holds for many rows."""
+        """Return a condition that holds for many rows."""
         rng = self.rng
         choice = rng.random()
         if choice < 0.25 and atoms:
@@ -229,7 +229,7 @@ class Writer:
         return Sql(("(", term, ")"), "bool")
 
     def key(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
-        """An expression to group or partition by."""
+        """Return an expression to group or partition by."""
         rng = self.rng
         wanted = GROUPED if rng.random() < 0.9 else GROUPED_RARELY
         mine = [a for a in atoms if a.kind in wanted]
@@ -242,7 +242,7 @@ class Writer:
         return canonical(term)
 
     def common(self, term: Sql, family: str = "") -> Sql:
-        """The term in the one type of its family."""
+        """Return the term in the one type of its family."""
         term = comparable(term)
         form = COMMON.get(family or term.kind)
         if form is None:
@@ -252,7 +252,7 @@ class Writer:
 
 
 def _fitting(forms: Sequence[str], atoms: Sequence[Sql]) -> list[str]:
-    """The forms all of whose expressions can be columns."""
+    """Return the forms all of whose expressions can be columns."""
     kinds = {atom.kind for atom in atoms}
     return [f for f in forms if _families_in(f) and _families_in(f) <= kinds]
 

@@ -121,7 +121,7 @@ class Registry:
 
 
 def can_read(reader: Any, writer: Any) -> bool:
-    """Whether Avro's rules of resolution let `reader` read what `writer` wrote."""
+    """Return whether Avro's rules of resolution let `reader` read what `writer` wrote."""
     if isinstance(writer, list):
         return all(can_read(reader, branch) for branch in writer)
     if isinstance(reader, list):

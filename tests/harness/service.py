@@ -133,7 +133,7 @@ class RunningService:
         return False
 
     def pid_of(self, name: str) -> int | None:
-        """The pid of "pipeline" or "api"."""
+        """Return the pid of "pipeline" or "api"."""
         for child in self._family():
             with contextlib.suppress(psutil.Error):
                 if is_named(name, child.cmdline()):
@@ -141,18 +141,18 @@ class RunningService:
         return None
 
     def log_tail(self, size: int = 6000) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log_path.read_text()[-size:] if self.log_path.exists() else ""
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has logged, line by line; what is not of the log is left out."""
+        """Return what it has logged, line by line; what is not of the log is left out."""
         lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     # --- REST --------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        """One request; tried again while the API process is being restarted."""
+        """Return one request; tried again while the API process is being restarted."""
         deadline = time.monotonic() + 90
         while True:
             try:
@@ -216,5 +216,5 @@ class RunningService:
 
 
 def is_named(name: str, command: list[str]) -> bool:
-    """Whether a command line is that of a process of the service."""
+    """Return whether a command line is that of a process of the service."""
     return title_of(command).split()[:1] == [name]

@@ -54,25 +54,25 @@ KEY_FIELDS = (Field("region id", types.TEXT, False), Field("n", types.INT8, Fals
 
 
 def value_fields() -> tuple[Field, ...]:
-    """One column of each type, with hostile names."""
+    """Return one column of each type, with hostile names."""
     odd = ["select", 'q"uote', "it's", "%s", "{0}", "ünïcode", "__h", "__n", "u", "t", "c1", "a.b"]
     names = [*odd, *(f"column {k}" for k in range(len(TEXTS) - len(odd)))]
     return tuple(Field(n, t) for n, t in zip(names, TEXTS, strict=True))
 
 
 def keyed_table(name: str = "keyed", schema: str = "public") -> SinkTable:
-    """A view with a two-column key, which does not come first."""
+    """Return a view with a two-column key, which does not come first."""
     values = value_fields()
     return SinkTable(schema, name, (*values[:3], *KEY_FIELDS, *values[3:]), (3, 4))
 
 
 def bag_table(name: str = "bag", schema: str = "public") -> SinkTable:
-    """A view without a key."""
+    """Return a view without a key."""
     return SinkTable(schema, name, value_fields(), ())
 
 
 def delta_of(table: SinkTable, weights: Counter[Row]) -> Delta:
-    """The delta of rows given as texts."""
+    """Return the delta of rows given as texts."""
     rows = [(row, w) for row, w in weights.items() if w]
     columns = [
         from_text(f.type, Column.of("s", [row[i] for row, _ in rows]))

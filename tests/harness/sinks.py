@@ -1,4 +1,4 @@
-"""Further sinks of a running service: the REST calls, and waiting for what they say."""
+"""Additional sinks of a running service: REST calls, and waiting for their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_sink(
 
 
 def sink_of(service: RunningService, view: str, name: str = "events") -> dict[str, Any]:
-    """One sink as it stands."""
+    """Return one sink as it stands."""
     return service.call("GET", f"/views/{view}/sinks/{name}").json()
 
 
@@ -46,6 +46,6 @@ def await_sink(
 
 
 def progress_of(service: RunningService, rows: list[tuple[Any, ...]]) -> int:
-    """The epoch of `SELECT epoch FROM tidemark.progress`."""
+    """Return the epoch of `SELECT epoch FROM tidemark.progress`."""
     assert rows, service.log_tail()
     return rows[0][0]

@@ -32,7 +32,7 @@ class Example:
 
 
 def read_examples(path: Path) -> list[Example]:
-    """The examples of a page in order."""
+    """Return the examples of a page in order."""
     found: list[Example] = []
     text: list[str] = []
     for number, line in _lines(path):

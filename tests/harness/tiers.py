@@ -46,12 +46,12 @@ CASES = {
 
 
 def is_fast() -> bool:
-    """Whether this run is the fast tier."""
+    """Return whether this run is the fast tier."""
     return os.environ.get(VARIABLE) == "1"
 
 
 def count(variable: str, fast: int, every: int) -> int:
-    """How often: what the environment says, else the number of the tier."""
+    """Return how often: what the environment says, else the number of the tier."""
     given = os.environ.get(variable)
     return int(given) if given else fast if is_fast() else every
 
@@ -68,13 +68,13 @@ def configure(config: pytest.Config) -> None:
 
 
 def folder_of(item: pytest.Item) -> str:
-    """The first folder of a test's path; "." for a file beside the folders."""
+    """Return the first folder of a test's path; "." for a file beside the folders."""
     parts = item.path.relative_to(TESTS).parts
     return parts[0] if len(parts) > 1 else "."
 
 
 def is_whole_run(config: pytest.Config) -> bool:
-    """Whether all folders are asked for, and nothing picks among their tests."""
+    """Return whether all folders are asked for, and nothing picks among their tests."""
     picked = (config.getoption(name, None) for name in ("keyword", "markexpr", "lf", "maxfail"))
     return config.args == config.getini("testpaths") and not any(picked)
 
@@ -98,7 +98,8 @@ def select(config: pytest.Config, items: list[pytest.Item], versions: Sequence[i
 
 
 def _case_of(item: pytest.Item) -> tuple[str, str]:
-    """(file::test, id of its parameters), as in `CASES`; no id for one without parameters."""
+    """Return (file::test, id of its parameters), as in `CASES`; no id for one without
+    parameters."""
     callspec = getattr(item, "callspec", None)
     test = f"{item.path.relative_to(TESTS)}::{getattr(item, 'originalname', item.name)}"
     return test, "" if callspec is None else callspec.id

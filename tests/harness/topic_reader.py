@@ -1,7 +1,7 @@
 """An independent reader of a view's topic: kafka-python, read_committed, from the start.
 
-It knows nothing but docs/KAFKA_SINK.md. It reads the marks, and after each END every partition of
-the rows up to the offset that END names; what it holds then is the view at that epoch.
+It implements only docs/KAFKA_SINK.md. It reads the progress markers, and after each END every
+partition of the rows up to END's offset; its rows are then the view at that epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decode = Callable[[bytes], Any]
 
 @dataclass(frozen=True)
 class EpochSeen:
-    """One epoch: what its END mark says."""
+    """One epoch, from its END marker."""
 
     number: int
     position: dict[str, Any]
@@ -32,7 +32,7 @@ class EpochSeen:
 
 
 class TopicReader:
-    """Rows as a bag of JSON texts (mode changes), or by key (mode upsert)."""
+    """Rows as a multiset of JSON texts (mode changes), or by key (mode upsert)."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TopicReader:
         self._consumer.close()
 
     def rows(self) -> Counter[str]:
-        """The view's rows, each as JSON with its keys in order."""
+        """Return the view's rows, each as JSON with its keys in order."""
         if self._is_upsert:
             return Counter(map(canonical, self.by_key.values()))
         return self.bag
@@ -146,7 +146,7 @@ class TopicReader:
             self.by_key[key] = value
 
     def _next(self, partition: TopicPartition) -> Any:
-        """The next record of a partition, None when none has arrived within a moment."""
+        """Return the next record of a partition, None when none has arrived within a moment."""
         if not self._waiting[partition]:
             for arrived, records in self._consumer.poll(timeout_ms=100).items():
                 self._waiting[arrived].extend(records)

@@ -29,7 +29,7 @@ class Step:
     page: str = ""
 
     def differs(self, printed: str) -> str:
-        """How what was printed differs from what the page shows, "" if it does not."""
+        """Return how what was printed differs from what the page shows, "" if it does not."""
         if self.shown is None:
             return ""
         checker = doctest.OutputChecker()
@@ -40,7 +40,7 @@ class Step:
 
 
 def read_tour(page: Path, section: str = SECTION) -> list[Step]:
-    """The steps of a page's section."""
+    """Return the steps of a page's section."""
     steps: list[Step] = []
     language: str | None = None
     block: list[str] = []

@@ -57,7 +57,8 @@ DIMENSION_ROWS = 600
 
 
 def fetch() -> Path:
-    """The folder of schema, rows and queries. CalledProcessError where no registry is reached."""
+    """Return the folder of schema, rows and queries. CalledProcessError where no registry is
+    reached."""
     if (FOLDER / "helpers.txt").exists():
         return FOLDER
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ def columns_by_table(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def queries(folder: Path) -> dict[str, str]:
-    """The 99 queries by name, "q01" to "q99"."""
+    """Return the 99 queries by name, "q01" to "q99"."""
     text = (folder / "tpc-ds.sql").read_text()
     parts = re.split(r"-+\n-- TPC-DS (\d+)\n-+\n", text)[1:]
     found = {}
@@ -96,7 +97,7 @@ def queries(folder: Path) -> dict[str, str]:
 
 
 def schema(folder: Path, rows: int, seed: int) -> TestSchema:
-    """Tables with up to `rows` rows in each fact, and what changes them."""
+    """Return tables with up to `rows` rows in each fact, and what changes them."""
     columns = columns_by_table(folder)
     kept = {t: _rows(folder, t, columns[t], rows if t in FACTS else 1 << 30) for t in columns}
     _narrow(columns, kept, seed)

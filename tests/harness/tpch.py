@@ -42,7 +42,7 @@ class Tpch:
         self.rng = Random(self.seed)
 
     def fixed_rows(self) -> dict[str, list[str]]:
-        """The rows of all tables but orders and lineitem."""
+        """Return the rows of all tables but orders and lineitem."""
         rng = self.rng
         return {
             "region": [f"({k}, {quote(name)}, 'c')" for k, name in enumerate(REGIONS)],
@@ -72,7 +72,7 @@ class Tpch:
         }
 
     def order(self, rng: Random, key: int) -> tuple[str, list[str]]:
-        """The row of one order, and the rows of its lines."""
+        """Return the row of one order, and the rows of its lines."""
         day = FIRST_DAY + timedelta(rng.randrange(DAYS))
         lines = [self._line(rng, key, number, day) for number in range(1, rng.randint(2, 6))]
         row = (
@@ -96,7 +96,7 @@ class Tpch:
         )
 
     def rows(self) -> dict[str, list[str]]:
-        """All rows to begin with."""
+        """Return all rows to begin with."""
         rows = self.fixed_rows()
         rows["orders"], rows["lineitem"] = [], []
         for key in range(ORDERS):

@@ -52,7 +52,7 @@ class SimAnalyzer:
         return None
 
     def analyze(self, query: str) -> Analysis:
-        """The query itself, with the types of its output."""
+        """Return the query itself, with the types of its output."""
         query = canonical(query)
         found = _OUTPUT.search(query)
         assert found is not None
@@ -68,15 +68,15 @@ class SimAnalyzer:
         return Analysis(query, tuple(fields), tuple(Routine(c, "a", "i") for c in calls))
 
     def views_in(self, query: str) -> tuple[Relation, ...]:
-        """The maintained views that a query names."""
+        """Return the maintained views that a query names."""
         return tuple(v for n, v in sorted(self._views.items()) if f"public.{n}" in canonical(query))
 
     def tables(self, query: str) -> tuple[object, ...]:
-        """What else than in another run may stand for the names in a query: here nothing."""
+        """Return what else than in another run may stand for the names in a query: here nothing."""
         return ()
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
-        """A table or a maintained view."""
+        """Return a table or a maintained view."""
         relation = self._find(schema, name)
         if relation is None:
             raise SourceError("source.table_missing", f'table "{schema}.{name}" does not exist')
@@ -97,7 +97,7 @@ class SimAnalyzer:
         """All texts have the collation "C"."""
 
     def names(self, oids: Iterable[int]) -> KnownNames:
-        """A server of which nothing can be told, where nothing is ever called otherwise."""
+        """Return a server of which nothing can be told, where nothing is ever called otherwise."""
         return KnownNames()
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
@@ -117,7 +117,7 @@ class SimAnalyzer:
         return self._feeds.get((schema, name))
 
     def _columns_of(self, query: str) -> dict[str, Field]:
-        """The columns that a query may name, by their names in it."""
+        """Return the columns that a query may name, by their names in it."""
         known: dict[str, Field] = {}
         for read in reads(query):
             relation = self._find(read.schema, read.name)

@@ -71,7 +71,7 @@ def check_logs(state: Path, database: Database) -> None:
 
 
 def _epochs(folder: Path) -> list[tuple[int, list[dict[str, Any]]]]:
-    """The epochs of a log in order, each with its lines but for the mark."""
+    """Return the epochs of a log in order, each with its lines but for the mark."""
     found = []
     for floor in segment_floors(folder):
         raw = (folder / f"{floor:020d}{INDEX}").read_bytes()
@@ -94,7 +94,7 @@ def _epochs(folder: Path) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 def rows_at(history: list[tuple[int, Any, Rows]], epoch: int) -> Rows:
-    """The rows that a view showed at an epoch."""
+    """Return the rows that a view showed at an epoch."""
     found: Rows = Rows()
     for number, _, rows in history:
         if number <= epoch:
@@ -103,7 +103,7 @@ def rows_at(history: list[tuple[int, Any, Rows]], epoch: int) -> Rows:
 
 
 def shown_before(database: Database, identity: str, epoch: int) -> list[Rows]:
-    """What a view showed at an epoch on servers that are lost."""
+    """Return what a view showed at an epoch on servers that are lost."""
     lost = [history for newest, history in database.lost if newest >= epoch]
     return [rows_at(history[identity], epoch) for history in lost if identity in history]
 

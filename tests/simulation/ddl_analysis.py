@@ -1,6 +1,6 @@
 """What PostgreSQL says of the simulation's queries while tables change under their names.
 
-The tables of a query are locked for as long as it is looked at, so one that is being changed is
+The tables of a query are locked for as long as it is examined, so one that is being changed is
 waited for; what the names stand for then holds for all questions about this query.
 """
 
@@ -83,7 +83,7 @@ class DdlAnalyzer(SimAnalyzer):
         self._tables = {name: s.relation() for name, s in self._shapes.items()}
 
     def _labels(self, names: Iterable[str]) -> set[str]:
-        """Tables that have, or are about to have, one of these names."""
+        """Return tables that have, or are about to have, one of these names."""
         wanted = set(names)
         both = (*self._server.seen.values(), *self._server.now.values())
         return {shape.label for shape in both if shape.name in wanted}
@@ -98,17 +98,17 @@ def _names(shapes: Iterable[Shape]) -> KnownNames:
 
 
 def tables_in(query: str) -> list[str]:
-    """The relations of the database and the views that a query names."""
+    """Return the relations of the database and the views that a query names."""
     return [read.name for read in reads(query) if read.schema == SCHEMA]
 
 
 def columns_in(query: str) -> list[str]:
-    """The columns that a query names, as it does."""
+    """Return the columns that a query names, as it does."""
     text = re.sub(r" AS \w+", "", with_reads(query, lambda _: "?"))
     words = re.findall(r"(?:\b[a-z]\.)?\b[a-z]\w*", text)
     return [word for word in dict.fromkeys(words) if word.rsplit(".", 1)[-1] in COLUMNS]
 
 
 def plain_columns_in(query: str) -> set[str]:
-    """The same, without the aliases of their tables."""
+    """Return the same, without the aliases of their tables."""
     return {column.rsplit(".", 1)[-1] for column in columns_in(query)}

@@ -195,7 +195,7 @@ def _definition(stored: bytes) -> ViewDefinition:
 
 
 def _as_stored(query: str, fields: Iterable[Field]) -> str:
-    """The query with numbers of any size as the texts that they are kept as."""
+    """Return the query with numbers of any size as the texts that they are stored as."""
     shown = {f.name: f"CAST({f.name} AS TEXT)" if f.type == NUMERIC else f.name for f in fields}
     if all(name == text for name, text in shown.items()):
         return query
@@ -203,7 +203,7 @@ def _as_stored(query: str, fields: Iterable[Field]) -> str:
 
 
 def _bound(query: str, names: Mapping[str, Relation]) -> str:
-    """The query over tables by their oids, under the names that it knows."""
+    """Return the query over tables by their oids, under the names that it knows."""
 
     def table(read: Read) -> str:
         relation = names.get(read.name) if read.schema == SCHEMA else None

@@ -19,7 +19,7 @@ REASONS = {
     "source.table_missing": {"drop table"},
     "source.column_dropped": {"drop column"},
     "source.column_changed": {"type", "null"},
-    # A column that was touched in a table that was written anew, be it for another column.
+    # A column that was touched in a table that was rewritten, be it for another column.
     "source.table_rewritten": {"rewrite", "type"},
     "source.key_changed": {"identity", "key"},
     "source.not_published": {"unpublish"},
@@ -63,8 +63,8 @@ class Past:
         self._done.append((kind, changed.label, number))
 
     def require_reason(self, title: str, query: str, code: str) -> None:
-        """Violation where a view fails, or is built anew, by this code and nothing that it may
-        use was touched so."""
+        """Violation where a view fails, or is rebuilt, by this code and nothing that it may use was
+        touched so."""
         if not code.startswith(("source.", "sql.")):
             return
         if code not in {*REASONS, *OF_TABLES}:
@@ -83,7 +83,7 @@ class Past:
         raise Violation(f"{title} is told {code}, and nothing was done that would be a reason")
 
     def _named(self, query: str, label: str, columns: Iterable[str]) -> set[int]:
-        """The numbers of the columns that a query may mean by these names."""
+        """Return the numbers of the columns that a query may mean by these names."""
         wanted = set(columns)
         found = {n for column in wanted for n in self._numbers[label, column]}
         for read in reads(query):

@@ -56,7 +56,7 @@ class DdlApplication(Application):
         return dict.fromkeys(rows.elements()) if self._shapes[label].key else rows.copy()
 
     def changes(self, size: int) -> list[Change]:
-        """Some rows, legal after what the transaction has done."""
+        """Return some rows, legal after what the transaction has done."""
         found: list[Change] = []
         for _ in range(size if self._shapes else 0):
             label = self._random.choice(list(self._shapes))
@@ -65,7 +65,7 @@ class DdlApplication(Application):
         return found
 
     def alter(self, before: Shape | None, after: Shape | None) -> Change:
-        """A statement in the transaction."""
+        """Return a statement in the transaction."""
         made = before or after
         assert made is not None
         if after is None:
@@ -139,7 +139,7 @@ class Changer:
             return
         server.locked = labels
         if random.random() < 0.3:
-            # The transaction goes on for a while, with its locks.
+            # The transaction continues for a while, with its locks.
             self._faults.pause(random.uniform(0, 1.2))
         changes = self._written(statements)
         commit = server.commit(changes, self._faults.now)
@@ -166,7 +166,7 @@ class Changer:
                 self._faults.trace("ddl", f"{len(server.log)}: publish {shape.label}")
 
     def _written(self, statements: list[Statement]) -> list[Change]:
-        """The statements with rows before, between and after them."""
+        """Return the statements with rows before, between and after them."""
         random, writer = self._random, self._writer
         writer.begin(self._server.now)
         changes = writer.changes(random.choice((0, 0, 1, 3)))
@@ -187,7 +187,7 @@ class Changer:
     # --- what is done ----------------------------------------------------------------------------
 
     def _drawn(self) -> list[Statement]:
-        """Statements that follow one another."""
+        """Return statements that follow one another."""
         random, now = self._random, dict(self._server.now)
         found: list[Statement] = []
         for _ in range(random.choice((1, 1, 1, 2, 3))):
@@ -290,7 +290,7 @@ class Changer:
         return [("identity", table, replace(table, tells_all=not table.tells_all), 0)]
 
     def _change_key(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
-        """Another primary key: the second column comes to it, or leaves it."""
+        """Return another primary key: the second column comes to it, or leaves it."""
         second = table.column(2)
         if not table.key or second is None or second.field.is_nullable:
             return []
@@ -327,7 +327,7 @@ class Changer:
         return [("create table", None, replace(first, oid=self._oid, name=name), 0)]
 
     def _with(self, table: Shape, column: Column, **changes: Any) -> tuple[Shape, Shape]:
-        """The table before and after a column of it is touched."""
+        """Return the table before and after a column of it is touched."""
         touched = replace(column, version=column.version + 1, **changes)
         columns = tuple(touched if c is column else c for c in table.columns)
         return table, replace(table, columns=columns)

@@ -174,7 +174,7 @@ class DdlSnapshot(SimSnapshot):
             self._server.readers.remove(self._lock)
 
     def _table(self, relation: Relation) -> list[Any]:
-        """Rows by the positions of the relation; what is not what it was reads as NULL."""
+        """Return rows by the positions of the relation; what is not what it was reads as NULL."""
         label = label_of(self._server, relation)
         places = [n if self._is_there(relation, i) else 0 for i, n in enumerate(relation.numbers)]
         rows = self._rows[label].elements()
@@ -195,7 +195,7 @@ class DdlSnapshot(SimSnapshot):
 
 
 def label_of(server: DdlServer, relation: Relation | RelationName) -> str:
-    """What the log calls a table, there or not."""
+    """Return what the log calls a table, there or not."""
     if isinstance(relation, Relation):
         return f"t{relation.oid}"
     found = (s.label for s in server.seen.values() if s.name == relation.name)

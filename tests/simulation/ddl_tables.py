@@ -38,8 +38,8 @@ class Column:
 @dataclass(frozen=True)
 class Shape:
     """A table at one moment. template: the one of the shop that it is written to as; width: how
-    many columns it ever had; file: counts up when all rows are written anew; tells_all: old rows
-    are sent whole, though there is a key."""
+    many columns it ever had; file: counts up when all rows are rewritten; tells_all: old rows are
+    sent whole, though there is a key."""
 
     oid: int
     name: str
@@ -61,7 +61,7 @@ class Shape:
         return self.tells_all or not self.key
 
     def column(self, number: int) -> Column | None:
-        """A column by its number."""
+        """Return a column by its number."""
         return next((c for c in self.columns if c.number == number), None)
 
     def relation(self) -> Relation:
@@ -88,7 +88,7 @@ class Shape:
 
 
 def first_shapes() -> list[Shape]:
-    """The tables of the shop as they begin."""
+    """Return the tables of the shop as they begin."""
     found = []
     for name, relation in TABLES.items():
         columns = tuple(Column(n, f) for n, f in enumerate(relation.fields, 1))
@@ -152,11 +152,11 @@ class DdlServer(Server):
         self.locked = set()
 
     def is_free(self, labels: Iterable[str]) -> bool:
-        """Whether nobody changes these tables."""
+        """Return whether nobody changes these tables."""
         return self.locked.isdisjoint(labels)
 
     def is_read(self, labels: Iterable[str]) -> bool:
-        """Whether somebody who lives holds one of them against being changed."""
+        """Return whether somebody who lives holds one of them against being changed."""
         wanted = set(labels)
         self.readers = [(p, held) for p, held in self.readers if p is None or not p.is_dead]
         return any(wanted & held for _, held in self.readers)
@@ -175,7 +175,7 @@ class DdlServer(Server):
 
 
 def rewritten(row: Row, before: Shape | None, after: Shape) -> Row:
-    """A row of before a table was changed, as it is after."""
+    """Return a row of before a table was changed, as it is after."""
     if before is None:
         return row
     added = (after.column(number) for number in range(before.width + 1, after.width + 1))
@@ -187,6 +187,6 @@ def rewritten(row: Row, before: Shape | None, after: Shape) -> Row:
 
 
 def raised(before: Shape, after: Shape) -> list[tuple[int, int]]:
-    """The numbers of columns of which all values were changed, and by how much."""
+    """Return the numbers of columns of which all values were changed, and by how much."""
     both = ((c, after.column(c.number)) for c in before.columns)
     return [(c.number, now.raised - c.raised) for c, now in both if now and now.raised != c.raised]

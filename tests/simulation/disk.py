@@ -39,7 +39,7 @@ class Image:
         return self.positions().get("source", 0)
 
     def positions(self) -> dict[str, Any]:
-        """All positions, by source."""
+        """Return all positions, by source."""
         stored = self.values.get("progress")
         return json.loads(stored)["positions"] if stored else {}
 
@@ -50,7 +50,7 @@ class Image:
         return json.loads(stored)["epoch"] if stored else 0
 
     def views(self) -> set[str]:
-        """The identities of the views that are live in it."""
+        """Return the identities of the views that are live in it."""
         return {key.rsplit("/", 1)[1] for key in self.values if key.startswith("view/")}
 
 
@@ -97,11 +97,11 @@ class Disk:
         self.ahead = {}
 
     def start(self) -> Image:
-        """What a process finds that begins now."""
+        """Return what a process finds that begins now."""
         return self.images[-1]
 
     def open_store(self, step: Callable[[str], None]) -> Store:
-        """A process's handle. step: told before and after what crashes may come between."""
+        """Return a process's handle. step: told before and after what crashes may come between."""
         return SimStore(self, step)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class SimStore(MemoryStore):
         self._values.update(image.values)
 
     def image(self) -> Image:
-        """All that is in it now."""
+        """Return all that is in it now."""
         return Image(
             {n: (a.spec, list(a._parts._parts)) for n, a in self._arrangements.items()},
             {n: (s.spec, list(s._parts._parts)) for n, s in self._sums.items()},

@@ -32,7 +32,7 @@ class Plan:
 
     @staticmethod
     def drawn(random: Random) -> Plan:
-        """Some kinds often, some never: each seed has its own weather."""
+        """Return some kinds often, some never: each seed has its own weather."""
         kinds = ("sink.error", "sink.answer_lost", "sink.unknown", "sink.stall", "source.lost")
         kinds += ("source.error",)
         levels = {
@@ -77,7 +77,7 @@ class Faults:
         self.digest = 0
 
     def step(self, name: str) -> None:
-        """A moment: the process may die here, and others may go on."""
+        """A moment: the process may die here, and others may continue."""
         fiber = getcurrent()
         self._loop.require_alive(fiber)
         self.steps += 1
@@ -101,12 +101,12 @@ class Faults:
         self.on_crash(process, is_machine)
 
     def happens(self, kind: str) -> bool:
-        """Whether a fault of this kind comes now."""
+        """Return whether a fault of this kind comes now."""
         random = self.streams.get(kind, self.random)
         return random.random() < self.plan.odds.get(kind, 0) and self.is_allowed(kind)
 
     def is_allowed(self, kind: str) -> bool:
-        """Whether there may be one more fault, of this kind; it is counted."""
+        """Return whether there may be one more fault, of this kind; it is counted."""
         if self.is_calm or (self._most is not None and self.count >= self._most):
             return False
         self.count += 1

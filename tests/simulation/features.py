@@ -23,9 +23,9 @@ SHARES = {
     "rocks": 0.04,
     # A standby of the sink takes over that lacks some of what the sink had acknowledged.
     "failovers": 0.1,
-    # Views go to topics too, which are added and dropped while all goes on.
+    # Views go to topics too, which are added and dropped while all continues.
     "sinks": 0.15,
-    # Tables of the source are changed while all goes on.
+    # Tables of the source are changed while all continues.
     "ddl": 0.25,
     # Their primary keys too.
     "keys": 0.3,
@@ -45,12 +45,12 @@ ODDS = {
 
 
 def stream(seed: int, name: str) -> Random:
-    """The random numbers of one part of a run."""
+    """Return the random numbers of one part of a run."""
     return Random(f"{seed}/{name}")
 
 
 def drawn(seed: int) -> tuple[str, ...]:
-    """The parts that a seed has."""
+    """Return the parts that a seed has."""
     return tuple(n for n, share in SHARES.items() if stream(seed, f"has {n}").random() < share)
 
 

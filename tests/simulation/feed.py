@@ -1,7 +1,7 @@
 """A source of topics as a process has it: pins, snapshots, a feed; each call may fail.
 
-A feed hands out what it has read ahead, cut anywhere in each partition. With its places it keeps a
-note of how many records lie before them, which it must find beside the places when it is opened.
+A feed returns read-ahead records, cut anywhere in each partition. With its offsets it stores the
+number of records before them, which it must find beside the offsets when it is opened.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class SimFeed:
                 yield name, number, records
 
     def _take(self, name: str, max_rows: int, until: Places | None) -> list[Record]:
-        """Some of each partition, one partition after another."""
+        """Return some of each partition, one partition after another."""
         random, found = self._source.random, []
         for number, records in enumerate(self._topics[name].partitions):
             begin, end = self._next[name][number], len(records)
@@ -202,7 +202,7 @@ class SimFeedSnapshot:
 
 
 class SimFeedPart(SimPart):
-    """A partition up to a place."""
+    """A partition up to an offset."""
 
     def _meet_faults(self) -> None:
         self.faults.step("feed.read")

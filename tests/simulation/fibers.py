@@ -1,7 +1,7 @@
 """Threads of a simulated machine: fibers that one loop switches, in a time of their own.
 
-A fiber runs until it waits; then the loop picks another one that could go on, as the seed says.
-When none can, time goes on to the first moment at which one could. Nothing else switches, so a
+A fiber runs until it waits; then the loop picks another one that could continue, as the seed says.
+When none can, time continues to the first moment at which one could. Nothing else switches, so a
 seed gives one order of everything.
 """
 
@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 class Hang(Exception):
-    """Nothing can go on any more, or nothing has come of too many steps."""
+    """Nothing can continue any more, or nothing has come of too many steps."""
 
 
 class Process:
@@ -38,7 +38,7 @@ class Process:
 
 
 class Fiber(greenlet):
-    """until: when it goes on; ready: or as soon as this is so."""
+    """until: when it continues; ready: or as soon as this is so."""
 
     def __init__(self, loop: Loop, run: Callable[[], None], name: str, process: Process | None):
         super().__init__(self._whole, loop.hub)
@@ -68,13 +68,13 @@ class Loop:
         self._failure: BaseException | None = None
 
     def start(self, run: Callable[[], None], name: str, process: Process | None = None) -> Fiber:
-        """A fiber that begins when the loop comes to it."""
+        """Return a fiber that begins when the loop comes to it."""
         fiber = Fiber(self, run, name, process)
         self.fibers.append(fiber)
         return fiber
 
     def pause(self, seconds: float = 0.0, ready: Callable[[], bool] | None = None) -> None:
-        """Let others go on, for so long or until ready; Killed where that came in between."""
+        """Let others continue, for so long or until ready; Killed where that came in between."""
         fiber = getcurrent()
         assert isinstance(fiber, Fiber), "only fibers wait"
         self.require_alive(fiber)
@@ -225,7 +225,7 @@ class FiberCondition:
 
 
 class FiberHost(Runtime):
-    """The machine that one process runs on. forced: told of each file that is forced to disk."""
+    """The machine that one process runs on. forced: called for each file that is forced to disk."""
 
     def __init__(
         self, loop: Loop, process: Process, random: Random, forced: Callable[[int], None]

@@ -26,7 +26,7 @@ class Read:
     text: str = ""
 
     def called(self, names: Sequence[str]) -> tuple[str, ...]:
-        """What the query calls columns that have these names."""
+        """Return what the query calls columns that have these names."""
         return (*self.columns[: len(names)], *names[len(self.columns) :])
 
 
@@ -36,17 +36,18 @@ def canonical(query: str) -> str:
 
 
 def reads(query: str) -> list[Read]:
-    """The relations that a query names, in its order."""
+    """Return the relations that a query names, in its order."""
     return [_read(found) for found in _READ.finditer(canonical(query))]
 
 
 def with_reads(query: str, written: Callable[[Read], str]) -> str:
-    """The query with something else where it names relations."""
+    """Return the query with something else where it names relations."""
     return _READ.sub(lambda found: written(_read(found)), canonical(query))
 
 
 def is_alike(query: str, other: str) -> bool:
-    """Whether two queries ask the same, whatever their tables and columns are called there."""
+    """Return whether two queries ask the same, whatever their tables and columns are called
+    there."""
     return len({with_reads(text, lambda _: "?") for text in (query, other)}) == 1
 
 

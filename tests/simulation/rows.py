@@ -18,11 +18,11 @@ def as_json(value: Any) -> Any:
 
 
 def delta_of(table: SinkTable, rows: Rows) -> Delta:
-    """The rows of a table with their counts."""
+    """Return the rows of a table with their counts."""
     kinds = "".join(f.type.physical for f in table.fields)
     return Delta.of(kinds, *counted(rows))
 
 
 def counted(rows: Rows) -> tuple[list[tuple[Any, ...]], list[int]]:
-    """Rows and how often each is there."""
+    """Return rows and how often each is there."""
     return list(rows.keys()), list(rows.values())

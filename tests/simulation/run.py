@@ -70,13 +70,14 @@ def run(
     faults: int | None = None,
     parts: Iterable[str] | None = None,
 ) -> Outcome:
-    """One seed."""
+    """Return one seed."""
     with simulated():
         return World(seed, steps=steps, faults=faults, parts=parts).run()
 
 
 def small(seed: int, parts: Sequence[str] | None = None) -> tuple[Outcome, str]:
-    """A failure of a seed with as few parts, steps and faults as may be, and what repeats it."""
+    """Return a failure of a seed with as few parts, steps and faults as may be, and what repeats
+    it."""
     steps = faults = None
     found = run(seed, parts=parts)
     parts = found.parts
@@ -102,7 +103,7 @@ def small(seed: int, parts: Sequence[str] | None = None) -> tuple[Outcome, str]:
 
 
 def told(outcome: Outcome, command: str) -> str:
-    """A failure for who looks into it."""
+    """Return a failure for who looks into it."""
     assert outcome.failure is not None
     lines = [*outcome.trace[-TRACE_LINES:], *traceback.format_exception(outcome.failure)[-4:]]
     return "\n".join([*lines, f"seed {outcome.seed} fails; repeat: {command}"])
@@ -111,7 +112,7 @@ def told(outcome: Outcome, command: str) -> str:
 def run_all(
     seeds: Sequence[int], parts: Sequence[str] | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Figures of some seeds, and what failed. parts: of each; what it has drawn if None."""
+    """Return figures of some seeds, and what failed. parts: of each; what it has drawn if None."""
     figures: Counter[str] = Counter()
     failed: list[str] = []
     for seed in seeds:
@@ -162,7 +163,7 @@ def _add_figures(first: int, total: Counter[str], failed: int, parts: Sequence[s
 
 
 def main() -> int:
-    """The command line; ends with 1 when a seed has failed."""
+    """Return the command line; ends with 1 when a seed has failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", default=1, help="the first one")
     parser.add_argument("--seeds", type=int, default=0, help="how many, on all cores")

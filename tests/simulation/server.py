@@ -35,7 +35,7 @@ class Server:
     moved: int = 0
 
     def commit(self, changes: Sequence[Change], at: float) -> Commit:
-        """A transaction of these changes."""
+        """Return a transaction of these changes."""
         for name, kind, old, new in changes:
             write_row(self.tables[name], kind, old, new)
         self.advance()
@@ -46,7 +46,7 @@ class Server:
         return made
 
     def advance(self) -> int:
-        """The WAL grows; where it ends."""
+        """Return the WAL grows; where it ends."""
         self.end += self.random.randint(8, 200)
         self.moved += 1
         return self.end

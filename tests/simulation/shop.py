@@ -81,12 +81,12 @@ class Failing:
     message: str = "division by zero"
 
     def guarded(self, query: str) -> str:
-        """A query that asks the same, without the rows for which it fails."""
+        """Return a query that asks the same, without the rows for which it fails."""
         kept = f"(SELECT * FROM {{}} WHERE ({self.fails}) IS NOT TRUE)"
         return with_reads(query, lambda read: kept.format(read.text))
 
     def failed(self, query: str) -> str:
-        """Those rows, of the table as a query that asks the same has it."""
+        """Return those rows, of the table as a query that asks the same has it."""
         [read] = reads(query)
         return f"SELECT {self.row} FROM {read.text} WHERE {self.fails}"
 
@@ -144,7 +144,8 @@ class Oracle:
     def answer(
         self, query: str, prefix: int, places: Mapping[str, Any] | None = None
     ) -> Counter[tuple[Any, ...]]:
-        """The rows of a query over the first `prefix` commits, and what lies before the places."""
+        """Return the rows of a query over the first `prefix` commits, and what lies before the
+        places."""
         read = {
             key: (places or {})[key[0]][key[1]]
             for key in (self._broker.topics if self._broker else ())
@@ -163,7 +164,7 @@ class Oracle:
         return found
 
     def errors(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
-        """(state, message, row) of the rows for which a query fails, with their counts."""
+        """Return (state, message, row) of the rows for which a query fails, with their counts."""
         found = self._failing(query)
         if found is None:
             return Counter()
@@ -174,7 +175,7 @@ class Oracle:
         return Counter((failing.state, failing.message, row) for row in told)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
-        """A query that fails for some rows, and what finds these."""
+        """Return a query that fails for some rows, and what finds these."""
         failing = failing_like(query)
         return failing and (failing, failing.failed(query))
 
@@ -185,14 +186,15 @@ class Oracle:
     # --- for runs whose tables change ------------------------------------------------------------
 
     def bound(self, row: ViewRow, epoch: int) -> str:
-        """The query of a view over what its names stand for, as of an epoch that shows it."""
+        """Return the query of a view over what its names stand for, as of an epoch that shows
+        it."""
         return row.query
 
     def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
         """Violation where a view should have stopped before a prefix."""
 
     def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
-        """Violation where a view is told to fail, or to be built anew, without a reason."""
+        """Violation where a view is told to fail, or to be rebuilt, without a reason."""
 
     def committed(self, values: Mapping[str, bytes]) -> None:
         """The state has these named values from now on."""
@@ -235,7 +237,7 @@ class Oracle:
 
 
 def _in_record(value: Any) -> str:
-    """A value in the text of a row, as PostgreSQL writes it."""
+    """Return a value in the text of a row, as PostgreSQL writes it."""
     text = "" if value is None else str(value)
     return f'"{text}"' if " " in text else text
 
@@ -246,12 +248,13 @@ def _physical(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def failing_like(query: str) -> Failing | None:
-    """The query that fails for some rows which this one is, whatever its table is called in it."""
+    """Return the query that fails for some rows which this one is, whatever its table is called in
+    it."""
     return next((f for f in FAILING if is_alike(f.query, query)), None)
 
 
 def expanded(query: str, views: Mapping[str, str]) -> str:
-    """A query over tables alone. views: the queries of all views by name."""
+    """Return a query over tables alone. views: the queries of all views by name."""
 
     def inlined(read: Read) -> str:
         if read.schema != SCHEMA or read.name not in views:

@@ -1,8 +1,9 @@
 """The sink database of a simulation: tables of views, progress, catalog; no commit is ever lost.
 
-Each commit of an epoch is checked as it is made: rows that go must be there (P3), progress goes on
-by one epoch and never back (P2), and what is shown is the batch answer over the prefix that the
-progress names (P1). Views that stand still (paused, failed, not built yet) must stay as they are.
+Each commit of an epoch is checked as it is made: rows that go must be there (P3), progress
+continues by one epoch and never back (P2), and what is shown is the batch answer over the prefix
+that the progress names (P1). Views that stand still (paused, failed, not built yet) must stay as
+they are.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SPOILT = ("sink.table_missing", "sink.table_changed")
 
 
 class Violation(AssertionError):
-    """The product broke a promise."""
+    """The product violated a guarantee."""
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Database:
         return self.timeline > 1
 
     def prefix_at(self, position: int) -> int:
-        """How many commits end at a position or before."""
+        """Return how many commits end at a position or before."""
         return bisect_right(self.log, position, key=lambda commit: commit.end)
 
     # --- the past --------------------------------------------------------------------------------
@@ -104,7 +105,8 @@ class Database:
             self.past.append(self._copied())
 
     def _copied(self) -> Database:
-        """The same, for itself; what changes in place is copied, all else is never changed."""
+        """Return the same, for itself; what changes in place is copied, all else is never
+        changed."""
         copied = {"tables", "staged", "views", "sources", "sinks", "errors"}
         own = {name: copy(getattr(self, name)) for name in copied}
         history = {identity: list(rows) for identity, rows in self.history.items()}
@@ -214,7 +216,7 @@ class Database:
             return
         if row is None:
             raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
-        # To be built anew before it was ever seen.
+        # To be rebuilt before it was ever seen.
         moves = row.status != "degraded"
         self.tables[name] = Table(table, staged.rows, row.identity, moves=moves)
         self._remember(epoch, row.identity, table, staged.rows)
@@ -279,7 +281,7 @@ class Database:
         return {} if self.progress is None else self.progress.positions
 
     def _check_kept(self, positions: Mapping[str, Any]) -> None:
-        """What a source cannot tell again is on disk before it is shown."""
+        """Check that changes which a source cannot replay are durable before they are shown."""
         shown, kept = (p.get(FORGETFUL, {}) for p in (positions, self.durable()))
         queries = {row.name: row.query for row in self.views}
         moving = [row for t in self.tables.values() if t.moves and (row := self.view(t.identity))]
@@ -323,7 +325,7 @@ class Database:
             raise Violation(f"the errors of {table.title} lack {dict(lacks)}, have {dict(extra)}")
 
     def errors_of(self, table: SinkTable) -> Rows:
-        """The error rows of a view."""
+        """Return the error rows of a view."""
         title = table.title.encode()
         return Rows({row: n for row, n in self.errors.items() if row[0] == title})
 
@@ -359,11 +361,11 @@ class Database:
     # --- the catalog -----------------------------------------------------------------------------
 
     def view(self, identity: str) -> ViewRow | None:
-        """A row by its identity."""
+        """Return a row by its identity."""
         return next((r for r in self.views if r.identity == identity), None)
 
     def view_named(self, schema: str, name: str) -> ViewRow | None:
-        """A row by its name."""
+        """Return a row by its name."""
         return next((r for r in self.views if (r.schema, r.name) == (schema, name)), None)
 
     def update(self, identity: str, told: dict[str, Any]) -> bool:
@@ -400,5 +402,5 @@ class Database:
 
 
 def _is_before(place: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a place is before another one in any partition."""
+    """Return whether a place is before another one in any partition."""
     return any(place["next"][p] < at for p, at in other["next"].items())

@@ -14,7 +14,7 @@ _JSON = {"options", "positions"}
 
 
 def answer(database: Database, sql: str, values: list[Any]) -> list[tuple[Any, ...]]:
-    """What a statement about tidemark.sinks does, and its rows."""
+    """Return what a statement about tidemark.sinks does, and its rows."""
     if sql.startswith("SELECT"):
         if "WHERE" not in sql:
             return [astuple(row) for row in database.sinks]

@@ -190,7 +190,7 @@ class SimSnapshot:
 
 @dataclass
 class SimPart:
-    """A share of a table."""
+    """A chunk of a table."""
 
     name: str
     relation: Relation

@@ -116,7 +116,7 @@ class SimStream:
         return [changes[:at], changes[at:]]
 
     def _decoded(self, changes: list[Change]) -> list[Changes]:
-        """Neighbours of one relation together."""
+        """Return neighbours of one relation together."""
         found: list[tuple[str, list[Change]]] = []
         for change in changes:
             if not found or found[-1][0] != change[0]:
@@ -176,5 +176,5 @@ def _letters(
 
 
 def away() -> TemporaryError:
-    """The connection was lost."""
+    """Return the connection was lost."""
     return TemporaryError("source.unreachable", "the simulated source cannot be reached")

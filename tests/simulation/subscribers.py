@@ -1,8 +1,8 @@
-"""Subscribers of a run: they read views' changes through the product's own Subscriptions.
+"""Subscribers of a run, which read views' changes through the product's Subscriptions.
 
-Each keeps the rows that it was told of, and at every mark they must be what the sink has shown at
-that epoch. It hangs up anywhere, goes on from its newest mark or begins anew, and outlives the
-API's process, which is killed now and then, and with the machine.
+Each stores the rows that it received; at every progress marker they must equal the sink's rows at
+that epoch. It disconnects anywhere, resumes from its newest marker or restarts, and outlives the
+API process, which is killed now and then, and with the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ApiProcess(Process):
         self.readers: list[Coroutine[Any, Any, None]] = []
 
     def close(self) -> None:
-        """Its files are closed, and nothing of it goes on."""
+        """Its files are closed, and nothing of it continues."""
         for reader in self.readers:
             # Left to the collector they would end at some other time.
             with suppress(RuntimeError):
@@ -58,7 +58,8 @@ class ApiProcess(Process):
 
 
 class Subscriber:
-    """One reader, for the whole run. token: of its newest mark; marked: the rows at that."""
+    """One reader, for the whole run. token: of its newest progress marker; marked: the rows at that
+    marker."""
 
     def __init__(self, number: int, database: Database, faults: Faults, random: Random) -> None:
         self._number = number
@@ -174,7 +175,7 @@ class Subscriber:
             self._forget()
 
     def why_behind(self) -> str:
-        """What it lacks of the view that it reads."""
+        """Return what it lacks of the view that it reads."""
         row = self._database.view(self._identity)
         found = None if row is None else self._database.tables.get((row.schema, row.name))
         if row is None or row.status != "live" or found is None:
@@ -225,5 +226,5 @@ class Api:
         await asyncio.gather(*process.readers)
 
     def why_behind(self) -> str:
-        """What any of them lacks."""
+        """Return what any of them lacks."""
         return next(filter(None, (one.why_behind() for one in self.subscribers)), "")

@@ -67,13 +67,13 @@ def progress_apart(
 
 
 def outbox_with_a_gap(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
-    """An entry is lost, and the ones behind it take its number."""
+    """Return an entry is lost, and the ones behind it take its number."""
     found = [e for k in self._kept if k.number > after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found[1:], 1)] if found else []
 
 
 def outbox_twice(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
-    """What the sink has is given to it once more."""
+    """Return what the sink has is given to it once more."""
     found = [e for k in self._kept if k.number >= after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found, 1)]
 
@@ -95,7 +95,7 @@ def meets_sink_at_once(self: Epochs, writer: SinkWriter, mute: dict[str, Any]) -
 
 
 def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
-    """What lies before the snapshot is replayed too."""
+    """Return what lies before the snapshot is replayed too."""
     position, self.position = self.position, 0
     try:
         return CATCH_UP(self, newest)
@@ -104,24 +104,24 @@ def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
 
 
 def impatient(self: ViewBuild, newest: int) -> bool:
-    """A view joins before what came since its snapshot is replayed."""
+    """Return a view joins before what came since its snapshot is replayed."""
     if self._view is None:
         self._open_view()
     return True
 
 
 def never_there(self: Any, asked: Any) -> bool:
-    """An epoch whose answer was lost is sent once more, unasked."""
+    """Return an epoch whose answer was lost is sent once more, unasked."""
     return False
 
 
 def always(self: Any, asked: Any) -> bool:
-    """What a stream refuses is taken to be read, whatever it was opened for."""
+    """Return what a stream refuses is taken to be read, whatever it was opened for."""
     return True
 
 
 def all_refused(self: SinkEpoch, error: TidemarkError) -> SinkEpoch:
-    """What the sink refuses takes the rest of its epoch with it."""
+    """Return what the sink refuses takes the rest of its epoch with it."""
     return replace(REFUSED(self, error), deltas=[])
 
 
@@ -130,7 +130,7 @@ def nothing(*given: Any) -> None:
 
 
 def errors_stay(self: ErrorRows) -> Delta:
-    """A row that is repaired leaves its error behind."""
+    """Return a row that is repaired leaves its error behind."""
     found = TAKE(self)
     return found.take(np.flatnonzero(found.weights > 0))
 
@@ -142,7 +142,7 @@ def errors_since_snapshot_lost(self: ViewBuild, output: Delta) -> None:
 
 
 def tells_again(self: ExternalSources, batch: SourceBatch) -> bool:
-    """What a source cannot tell a second time is shown before it is on disk."""
+    """Return what a source cannot tell a second time is shown before it is on disk."""
     return True
 
 
@@ -167,12 +167,12 @@ def in_two_writes(self: WriteSet, *, sync: bool) -> None:
 
 
 def told_twice(self: ChangeReader, epoch: int) -> Any:
-    """Who goes on from a mark is told of its epoch once more."""
+    """Who continues from a mark is told of its epoch once more."""
     return PLACE(self, epoch - 1)
 
 
 def forgets_for_sinks(self: SinkWorkers, written: int) -> int:
-    """The outbox keeps nothing for sinks that are behind."""
+    """Return the outbox keeps nothing for sinks that are behind."""
     HOLD(self, written)
     return written
 
@@ -184,17 +184,17 @@ def ahead_of_tables(self: SinkWorkers) -> None:
 
 
 def any_begin(self: SinkWorker) -> int:
-    """What a sink holds already is written again."""
+    """Return what a sink holds already is written again."""
     return BEGIN(self) - 1
 
 
 def nobody(self: SinkWorkers, view_identity: str) -> list[str]:
-    """Views change as a whole whatever their sinks are told."""
+    """Return views change as a whole whatever their sinks are told."""
     return []
 
 
 def looked_at_once(self: Feed) -> None:
-    """The catalog is looked at when the stream is opened, and before no batch."""
+    """The catalog is examined when the stream is opened, and before no batch."""
 
 
 def not_waited_for(self: SourceWatch) -> None:
@@ -215,7 +215,7 @@ def newest_shape_alone(self: SourceWatch, seen: Seen) -> None:
 
 
 def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[str, ViewPlan]:
-    """Tables are renamed while a query is planned, and nobody looks again."""
+    """Return tables are renamed while a query is planned, and nobody looks again."""
     query_now = with_names_of_now(query, known, analyzer)
     return query_now, planning.plan_view(query_now, analyzer)
 

@@ -35,7 +35,7 @@ def world() -> Iterator[World]:
 
 
 def asked(world: World, ask: Any) -> Any:
-    """What comes of it, in a fiber of its own."""
+    """Return what comes of it, in a fiber of its own."""
     found: list[Any] = []
 
     def run() -> None:

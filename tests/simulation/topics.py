@@ -1,7 +1,7 @@
 """Sources beside the database in a simulation: topics in partitions, and a writer of records.
 
 A relation with a key is told by upserts and tombstones, a key always in one partition; one without
-is appended to. What lies before a place is known for ever: it is the oracle's prefix as well.
+is appended to. Records before an offset never change: they are also the oracle's prefix.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Topic:
     partitions: list[list[Record]]
 
     def place(self) -> dict[str, Any]:
-        """Where it ends now."""
+        """Return where it ends now."""
         return {"next": {str(p): len(records) for p, records in enumerate(self.partitions)}}
 
     def rows_at(self, place: Mapping[str, Any]) -> Counter[Row]:
-        """What lies before a place makes these rows."""
+        """Return what lies before a place makes these rows."""
         rows: Counter[Row] = Counter()
         kept: dict[Any, Row] = {}
         for number, records in enumerate(self.partitions):
@@ -102,7 +102,7 @@ class Broker:
             self.topics[relation.name.source, relation.name.name] = Topic(relation, partitions)
 
     def write(self, at: float) -> str:
-        """A few records of one relation; for the trace."""
+        """Return a few records of one relation; for the trace."""
         random = self.random
         topic = random.choice(list(self.topics.values()))
         count = random.choice((1, 1, 2, 5))
@@ -128,7 +128,7 @@ class Broker:
 
 
 def declared() -> list[SourceRow]:
-    """The sources as the catalog has them."""
+    """Return the sources as the catalog has them."""
     return [
         SourceRow(name, "", type="simulated", relations=[_facts(r) for r in _relations_of(name)])
         for name in SOURCES

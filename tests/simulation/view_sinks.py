@@ -1,4 +1,4 @@
-"""Further sinks of a run: what a topic is to the product, with a memory of what it was given.
+"""Additional sinks of a run: simulated topics that record what they were sent.
 
 Oracle: the rows of each view at each epoch, as the simulated sink has shown them. A topic must be
 given just the epochs that change its view, in order, each once, never one that no table has shown;
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TOPIC_FAULTS = ("topic.away", "topic.unknown", "topic.answer_lost")
-# Why a sink may have failed for good: its view has, or its table was changed by hand.
+# Why a sink may have failed permanently: its view has, or its table was changed by hand.
 FAILED = {"sink.view_failed", *SPOILT}
 
 
 @dataclass
 class Written:
-    """One epoch as a topic was given it."""
+    """One epoch as written to a topic."""
 
     number: int
     rows: Rows
@@ -65,7 +65,7 @@ class Topic:
 
 
 class Topics:
-    """All that further sinks of a run have written, by identity."""
+    """Everything that additional sinks of a run have written, by identity."""
 
     def __init__(self, loop: Loop, database: Database, faults: Faults, seed: int) -> None:
         self._loop = loop
@@ -75,12 +75,12 @@ class Topics:
         self.found: dict[str, Topic] = {}
 
     def of(self, row: SinkRow) -> Topic:
-        """The topic of a sink."""
+        """Return the topic of a sink."""
         has_rows = row.options.get("initial", "rows") == "rows"
         return self.found.setdefault(row.identity, Topic(row.view_identity, has_rows))
 
     def settle(self, topic: Topic) -> None:
-        """What was sent is there, or never will be."""
+        """Complete or discard what was sent."""
         sent, topic.sent = topic.sent, []
         if sent and self.random.random() < 0.5:
             self.commit(topic, sent)
@@ -120,7 +120,8 @@ class Topics:
         return +rows
 
     def _shown(self, topic: Topic) -> list[Rows]:
-        """What the view's table shows at the topic's epoch, or showed on servers that are lost."""
+        """Return what the view's table shows at the topic's epoch, or showed on servers that are
+        lost."""
         database, epoch = self.database, topic.epoch or 0
         identity = topic.view_identity
         found = []
@@ -150,7 +151,7 @@ class Topics:
             )
 
     def _answer(self, view: ViewRow, epoch: Written) -> Rows:
-        """The rows of a view over what the positions of an epoch name."""
+        """Return the rows of a view over what the positions of an epoch name."""
         database = self.database
         queries = {row.name: database.oracle.bound(row, epoch.number) for row in database.views}
         # As service/sinks/sink_workers.py shows them, the other way round.
@@ -159,7 +160,7 @@ class Topics:
         return database.oracle.answer(expanded(queries[view.name], queries), prefix, places)
 
     def why_behind(self) -> str:
-        """What any of them lacks that it should have, or has not been told."""
+        """Return what any of them lacks that it should have, or has not been told."""
         database = self.database
         for row in database.sinks:
             view, topic = database.view(row.view_identity), self.found.get(row.identity)

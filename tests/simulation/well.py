@@ -1,4 +1,4 @@
-"""Whether everything in a simulation is as it should be, once nothing goes wrong any more."""
+"""Checks that the whole simulation has recovered after the last fault."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tests.simulation.sink import SPOILT
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# Codes of views that fail for good once a table was changed (docs/DDL.md), and of what reads them.
+# Codes of views that fail permanently once a table was changed (docs/DDL.md), and of what reads
+# them.
 BEYOND_HELP = {*REASONS, *OF_TABLES, "view.parent_failed"}
 
 
 def why_not_well(world: World) -> str:
-    """What is not as it should be."""
+    """Return what is not as it should be."""
     database, is_changing = world.database, isinstance(world.server, DdlServer)
     if isinstance(world.server, DdlServer) and world.server.locked:
         return "somebody changes a table"
@@ -56,7 +57,7 @@ def why_not_well(world: World) -> str:
 
 
 def _has_lost(server: Server, row: ViewRow) -> bool:
-    """Whether a table or a column that a view's text names is not there any more."""
+    """Return whether a table or a column that a view's text names is not there any more."""
     if not isinstance(server, DdlServer):
         return False
     used = plain_columns_in(row.query)
@@ -72,7 +73,7 @@ def _has_lost(server: Server, row: ViewRow) -> bool:
 
 
 def _why_behind(world: World) -> str:
-    """What of the sources the sink does not show yet."""
+    """Return the source changes that the sink does not show yet."""
     database, is_main = world.database, False
     queries = {row.name: row.query for row in database.views}
     for row in (row for row in database.views if row.status == "live"):

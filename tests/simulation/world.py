@@ -172,7 +172,7 @@ class World:
         )
 
     def _source(self) -> tuple[Server, Oracle]:
-        """The database, and who knows what queries over it say."""
+        """Return the database, and who knows what queries over it say."""
         durable = lambda: self.disk.durable.position  # noqa: E731
         if "ddl" not in self.parts:
             server = Server(self.random, durable)
@@ -201,16 +201,17 @@ class World:
         return SimParts(self, self.host(Process(0)))
 
     def _queries(self) -> list[str]:
-        """What views ask."""
+        """Return what views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
         return [*QUERIES, *failing, *(topics.QUERIES if "feeds" in self.parts else ())]
 
     def _sources(self) -> list[SourceRow]:
-        """What there is beside the database."""
+        """Return what there is beside the database."""
         return declared() if "feeds" in self.parts else []
 
     def _stream(self, kind: str) -> Random:
-        """The random numbers of a kind of fault that has its own; how likely it is comes first."""
+        """Return the random numbers of a kind of fault that has its own; how likely it is comes
+        first."""
         found = self.faults.streams[kind] = features.stream(self.seed, kind)
         self.faults.plan.odds[kind] = found.choice(features.ODDS[kind])
         return found
@@ -286,8 +287,8 @@ class World:
         return FiberHost(self.loop, process, self.random, self.disk.forced)
 
     def refused(self, error: TidemarkError | StorageError) -> None:
-        """The pipeline leaves word that it cannot go on."""
-        # Where the sink is another one all of a sudden, who wrote to it may begin anew.
+        """The pipeline leaves word that it cannot continue."""
+        # Where the sink is another one all of a sudden, who wrote to it may restart.
         if not (error.code == "sink.fenced" and "failovers" in self.parts):
             self.loop.fail(error)
 

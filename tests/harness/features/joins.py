@@ -22,7 +22,7 @@ def add_joined(block: Block, kind: str, relation: Relation, on: Sql) -> None:
 
 
 def condition(writer: Writer, block: Block, relation: Relation) -> Sql:
-    """An equality, with more at times."""
+    """Return an equality, with more at times."""
     on = writer.matching(block.columns(), relation.columns)
     if writer.rng.random() < 0.3:
         more = writer.predicate([*block.columns(), *relation.columns])
@@ -133,7 +133,7 @@ def _values(writer: Writer, block: Block) -> None:
 
 
 def grouped_or_flat(writer: Writer) -> Block:
-    """A small SELECT with outputs, as subqueries in FROM are."""
+    """Return a small SELECT with outputs, as subqueries in FROM are."""
     inner = writer.small_block()
     if writer.rng.random() < 0.5:
         inner.groups = [writer.key(inner.columns(), 0)]

@@ -32,7 +32,7 @@ def _named(piece: str | Sql, name: str) -> str | Sql:
 
 
 def _edges(writer: Writer) -> tuple[str, Sql]:
-    """A table, and a condition on its rows under the alias e."""
+    """Return a table, and a condition on its rows under the alias e."""
     table = writer.rng.choice(writer.table_names)
     families = writer.table_columns(table)
     atoms = [plain(f"e.{name}", family) for name, family in families.items()]

@@ -38,7 +38,7 @@ def _correlate(writer: Writer, inner: Block, outer: list[Sql]) -> None:
 
 
 def scalar(writer: Writer, outer: list[Sql], is_correlated: bool) -> Sql:
-    """A scalar subquery that never has two rows."""
+    """Return a scalar subquery that never has two rows."""
     rng = writer.rng
     inner = writer.small_block()
     if is_correlated:

@@ -84,7 +84,8 @@ NEIGHBOURS = (
 
 
 def call(writer: Writer, block: Block, form: str, family: str) -> Sql:
-    """A call with its holes filled from what the SELECT list may read; {any} any value of it."""
+    """Return a call with its holes filled from what the SELECT list may read; {any} any value of
+    it."""
     atoms = block.atoms()
     if "{any}" in form:
         term = writer.any_term(atoms)
@@ -107,7 +108,7 @@ def partition(writer: Writer, block: Block) -> str:
 
 
 def some_order(writer: Writer, block: Block) -> str:
-    """An ORDER BY that may leave ties."""
+    """Return an ORDER BY that may leave ties."""
     return f"ORDER BY {_first(writer, block)}"
 
 
@@ -118,12 +119,12 @@ def _first(writer: Writer, block: Block) -> str:
 
 
 def total_order(writer: Writer, block: Block) -> str:
-    """An ORDER BY of the SELECT that leaves nothing open."""
+    """Return an ORDER BY of the SELECT that leaves nothing open."""
     return block.order(_first(writer, block))
 
 
 def counted(writer: Writer, block: Block) -> tuple[str, str]:
-    """A partition and an order that leaves nothing open.
+    """Return a partition and an order that leaves nothing open.
 
     Where rows may be equal all such windows of a block are one: which of two equal rows has which
     number is open, and two windows may see them differently.
@@ -178,7 +179,7 @@ def _running(writer: Writer, block: Block) -> None:
 
 
 def _framed(writer: Writer, block: Block, mode: str) -> tuple[Sql, str]:
-    """A call and a window with a frame."""
+    """Return a call and a window with a frame."""
     rng = writer.rng
     begin = partition(writer, block)
     if mode == "rows":

@@ -28,7 +28,7 @@ CREATE TABLE transfers (
 
 
 def transfer(rng: Random) -> list[str]:
-    """Money from one account to another, and the note of it."""
+    """Return money from one account to another, and the note of it."""
     payer, payee = rng.sample(range(ACCOUNTS), 2)
     amount = rng.randint(1, 99)
     return [
@@ -40,7 +40,7 @@ def transfer(rng: Random) -> list[str]:
 
 
 def undo(rng: Random) -> list[str]:
-    """One transfer taken back."""
+    """Return one transfer taken back."""
     chosen = f"(SELECT id FROM transfers ORDER BY md5(id::text || '{rng.randrange(999)}') LIMIT 1)"
     return [
         f"CREATE TEMP TABLE undone ON COMMIT DROP AS SELECT * FROM transfers WHERE id = {chosen}",
@@ -52,7 +52,7 @@ def undo(rng: Random) -> list[str]:
 
 
 def rename(rng: Random) -> list[str]:
-    """An owner's new name; balances stay."""
+    """Return an owner's new name; balances stay."""
     owner, account = draw.words()(rng), rng.randrange(ACCOUNTS)
     return [f"UPDATE accounts SET owner = {owner} WHERE account = {account}"]
 

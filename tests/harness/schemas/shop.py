@@ -75,7 +75,7 @@ _CATEGORIES = draw.choice("toys", "books", "garden", "music")
 
 
 def new_order(rng: Random) -> list[str]:
-    """An order with its lines, in one transaction."""
+    """Return an order with its lines, in one transaction."""
     order = rng.randint(1, 90)
     customer = rng.randint(1, 25)
     status, placed = _STATUSES(rng), draw.instants()(rng)
@@ -98,7 +98,7 @@ def new_order(rng: Random) -> list[str]:
 
 
 def touch_status(rng: Random) -> list[str]:
-    """An update that leaves the long note where it is, so that it is not sent."""
+    """Return an update that leaves the long note where it is, so that it is not sent."""
     return [f"UPDATE orders SET status = {_STATUSES(rng)} WHERE order_id % 7 = {rng.randrange(7)}"]
 
 

@@ -56,7 +56,7 @@ _GENERATOR = Tpch(seed=1)
 
 
 def refresh_insert(rng: Random) -> list[str]:
-    """The specification's first refresh function: an order comes with its lines."""
+    """Return the specification's first refresh function: an order comes with its lines."""
     order, lines = _GENERATOR.order(rng, rng.randrange(2 * ORDERS))
     key = order[1 : order.index(",")]
     return [
@@ -68,7 +68,7 @@ def refresh_insert(rng: Random) -> list[str]:
 
 
 def refresh_delete(rng: Random) -> list[str]:
-    """The second refresh function: an order goes with its lines."""
+    """Return the second refresh function: an order goes with its lines."""
     key = rng.randrange(2 * ORDERS)
     return [
         f"DELETE FROM lineitem WHERE l_orderkey = {key}",
