@@ -147,11 +147,11 @@ def report(figures: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     floors = {kind: figures["function"] + figures[kind]["copy"] for kind in ("keyed", "bag")}
-    told = " + ".join(("function", "COPY"))
+    reported = " + ".join(("function", "COPY"))
     cells = [
         f"{figures['function']:.2f} + {figures[k]['copy']:.2f} | 1.0" for k in ("keyed", "bag")
     ]
-    lines.append(f"| the floor: {told} | {' | '.join(cells)} |")
+    lines.append(f"| the floor: {reported} | {' | '.join(cells)} |")
     for step in ("first", "one in a hundred", "nothing, compared", "nothing, by digest"):
         cells = [
             f"{figures[k][step]:.2f} | {figures[k][step] / floors[k]:.1f}" for k in ("keyed", "bag")

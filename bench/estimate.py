@@ -178,13 +178,13 @@ def section(path: Path = FIGURES) -> list[str]:
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
-    told = f"{figures['date']}, revision {figures['revision']}, by `python -m bench.estimate`; "
-    told += "the constants of compression and time were fitted to this run."
+    reported = f"{figures['date']}, revision {figures['revision']}, by `python -m bench.estimate`; "
+    reported += "the constants of compression and time were fitted to this run."
     return [
         "",
         "## Estimates before create, against the truth",
         "",
-        told,
+        reported,
         *report(figures).splitlines(),
     ]
 

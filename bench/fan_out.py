@@ -94,8 +94,8 @@ def main() -> int:
     given = parser.parse_args()
     names = given.kind or list(fan_out.KINDS)
     outcomes = [run(name, given.rows, given.memory, given.wait_s) for name in names]
-    told = {"rows": given.rows, "cap_mb": given.memory, "kinds": [asdict(o) for o in outcomes]}
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    reported = {"rows": given.rows, "cap_mb": given.memory, "kinds": [asdict(o) for o in outcomes]}
+    sys.stdout.write(json.dumps(reported, indent=2) + "\n")
     is_good = all(o.ended == "equal" or o.ended.startswith("refused") for o in outcomes)
     return 0 if is_good and max(o.peak_mb for o in outcomes) <= given.memory else 1
 

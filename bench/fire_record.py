@@ -73,7 +73,7 @@ def section(path: Path = KEPT) -> list[str]:
     if not runs:
         return []
     epochs, wrong = (sum(run[name] for run in runs) for name in ("epochs", "wrong"))
-    told = (
+    reported = (
         f"From {len(runs):,} runs kept in bench/fire.jsonl, by `python -m bench.fire`. States of "
         f"the sink compared with an oracle: {epochs:,}. **Wrong: {wrong:,}.**{_since(runs)} The "
         "aim is of one run by hand, held against the longest that went well; "
@@ -82,7 +82,7 @@ def section(path: Path = KEPT) -> list[str]:
     titles = ("under fire", "in all", "runs", "failed", "longest run", "aim", "", "epochs compared")
     titles += ("wrong", "newest", "command")
     rows = [_row(kind, runs) for kind in KINDS if any(run["kind"] == kind for run in runs)]
-    lines = ["", "## Under fire", "", told, "", *table(titles, rows)]
+    lines = ["", "## Under fire", "", reported, "", *table(titles, rows)]
     return lines + _cases(runs)
 
 
@@ -138,10 +138,10 @@ def _cases(runs: Sequence[dict[str, Any]]) -> list[str]:
     rows = []
     for (kind, case), run in sorted(newest.items()):
         more = {n: v for n, v in run.items() if n not in (*_ALWAYS, "case")}
-        told = ", ".join(
+        reported = ", ".join(
             f"{name.replace('_', ' ')} {_shown(value)}" for name, value in more.items()
         )
-        rows.append([kind.replace("_", " "), case, told, f"{run['date']}, {run['revision']}"])
+        rows.append([kind.replace("_", " "), case, reported, f"{run['date']}, {run['revision']}"])
     return ["", *table(("", "case", "told", "newest"), rows)] if rows else []
 
 

@@ -104,13 +104,13 @@ def main() -> int:
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         results, limit = run(load, given.memory, Path(folder))
     peak = max(r.peak_mb for r in results)
-    told = {
+    reported = {
         "cap_mb": given.memory,
         "peak_rss_mb": peak,
         "limit": limit,
         "steps": [asdict(r) for r in results],
     }
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    sys.stdout.write(json.dumps(reported, indent=2) + "\n")
     return 0 if peak <= given.memory and all(r.is_equal for r in results) else 1
 
 

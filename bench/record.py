@@ -94,8 +94,8 @@ def _git(*arguments: str) -> str:
 
 def _busy_s() -> float:
     """Return CPU seconds of the whole machine so far."""
-    told = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    ticks = [int(t) for t in told]
+    reported = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    ticks = [int(t) for t in reported]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 

@@ -151,13 +151,13 @@ def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes)
             watcher.await_beyond(commits[-1][0])
             elapsed = time.perf_counter() - began
             cores = {name: (s - before[name]) / elapsed for name, s in service.cpu_s().items()}
-            told = heard_by(others, commits[-1][0] + 1)
+            reported = heard_by(others, commits[-1][0] + 1)
     finally:
         watcher.close()
     table = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
     events = [
         (moments[bisect_left(positions, position + 1)] - at) * 1e3
-        for positions, moments in told
+        for positions, moments in reported
         for position, at in commits
     ]
     spread = {"floor": _spread(floor), "table": _spread(table), "event": _spread(events)}

@@ -256,11 +256,11 @@ def section(path: Path = FIGURES) -> list[str]:
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
-    told = f"{figures['date']}, revision {figures.get('revision', 'not noted')}"
+    reported = f"{figures['date']}, revision {figures.get('revision', 'not noted')}"
     if "change_s" not in figures:
-        return ["", "## TPC-H", "", f"{told}: by an earlier form of the bench, not shown."]
+        return ["", "## TPC-H", "", f"{reported}: by an earlier form of the bench, not shown."]
     lines = report(figures).splitlines()
-    return ["", "## TPC-H", "", f"{told}, by `python -m bench.tpch`. {lines[0]};", *lines[1:]]
+    return ["", "## TPC-H", "", f"{reported}, by `python -m bench.tpch`. {lines[0]};", *lines[1:]]
 
 
 def report(figures: dict[str, Any]) -> str:

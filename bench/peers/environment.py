@@ -96,8 +96,8 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
             child.wait()
     lines = printed.strip().splitlines()
     if child.returncode or not lines:
-        told = log_path.read_text(errors="replace").strip().splitlines()[-3:]
-        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(told)}")
+        reported = log_path.read_text(errors="replace").strip().splitlines()[-3:]
+        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(reported)}")
     return json.loads(lines[-1])
 
 
@@ -112,9 +112,9 @@ def _check_java(peer: Peer) -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        reported = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError as error:
         raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there") from error
-    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(\d+)', reported.stderr + reported.stdout)
     if not found or int(found.group(1)) < LEAST_JAVA:
         raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there")

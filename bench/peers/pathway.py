@@ -225,9 +225,9 @@ def _join(person: Any, auction: Any) -> Any:
     sellers = person.filter(
         (person.state == "OR") | (person.state == "ID") | (person.state == "CA")
     )
-    wanted = auction.filter(auction.category == 10)
-    return wanted.join(sellers, wanted.seller == sellers.number).select(
-        sellers.name, sellers.city, sellers.state, wanted.number
+    expected = auction.filter(auction.category == 10)
+    return expected.join(sellers, expected.seller == sellers.number).select(
+        sellers.name, sellers.city, sellers.state, expected.number
     )
 
 

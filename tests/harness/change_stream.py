@@ -115,8 +115,8 @@ async def socket_events(url: str, view: str, *, token: str = "") -> AsyncIterato
     place = f"{url.replace('http', 'ws')}/views/{quote(view)}/changes/ws?resume={token}"
     async with websockets.connect(place, max_size=None) as connection:
         async for text in connection:
-            told = json.loads(text)
-            yield told["event"], told["data"], told["data"].get("resume", "")
+            reported = json.loads(text)
+            yield reported["event"], reported["data"], reported["data"].get("resume", "")
 
 
 async def until(

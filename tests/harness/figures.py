@@ -39,13 +39,13 @@ class Run:
 
 
 @contextlib.contextmanager
-def counted(kind: str, command: str, **told: Any) -> Iterator[Run]:
+def counted(kind: str, command: str, **reported: Any) -> Iterator[Run]:
     """One line of what the block has counted, whether it ends well or fails.
 
-    kind, command, told: as for `add`. A failure is told by its first line; it counts as a wrong
+    kind, command, reported: as for `add`. A failure is told by its first line; it counts as a wrong
     state where it is a WrongStateError.
     """
-    run = Run(told=told)
+    run = Run(told=reported)
     try:
         yield run
     except (Exception, pytest.fail.Exception) as error:

@@ -41,8 +41,8 @@ class Growth:
         return self.last - self.first <= self.limit
 
     def __str__(self) -> str:
-        told = f"{self.first:.0f} to {self.last:.0f}"
-        return told if self.is_flat else f"{told}, more than {self.limit:.0f} in between"
+        reported = f"{self.first:.0f} to {self.last:.0f}"
+        return reported if self.is_flat else f"{reported}, more than {self.limit:.0f} in between"
 
 
 @dataclass

@@ -44,12 +44,12 @@ class ToldTable:
 
     def change(self) -> Changes:
         """Return some changes; apply them to the rows too."""
-        told: list[tuple[int, Row]] = []
+        reported: list[tuple[int, Row]] = []
         for _ in range(self._random.choice([1, 1, 2, 6])):
-            told += self._one()
-        kinds = np.array([kind for kind, _ in told], np.uint8)
+            reported += self._one()
+        kinds = np.array([kind for kind, _ in reported], np.uint8)
         columns = tuple(
-            Column.of(f.type.physical, [row[i] for _, row in told])
+            Column.of(f.type.physical, [row[i] for _, row in reported])
             for i, f in enumerate(self.relation.fields)
         )
         return Changes(self.relation, kinds, columns)

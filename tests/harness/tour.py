@@ -35,8 +35,8 @@ class Step:
         checker = doctest.OutputChecker()
         if checker.check_output(_SOME_LINES.sub("...", self.shown), printed, _RULES):
             return ""
-        told = doctest.Example(self.text, self.shown)
-        return checker.output_difference(told, printed, _RULES & ~doctest.NORMALIZE_WHITESPACE)
+        reported = doctest.Example(self.text, self.shown)
+        return checker.output_difference(reported, printed, _RULES & ~doctest.NORMALIZE_WHITESPACE)
 
 
 def read_tour(page: Path, section: str = SECTION) -> list[Step]:

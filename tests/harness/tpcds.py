@@ -195,10 +195,10 @@ def _narrow(columns: dict[str, dict[str, str]], kept: dict[str, list], seed: int
         place = list(columns[table]).index(key)
         rows = kept[table]
         if len(rows) > DIMENSION_ROWS:
-            wanted = [r for r in rows if r[place] in named]
+            expected = [r for r in rows if r[place] in named]
             rng.shuffle(rows)
-            kept[table] = (wanted + [r for r in rows if r[place] not in named])[
-                : max(DIMENSION_ROWS, len(wanted))
+            kept[table] = (expected + [r for r in rows if r[place] not in named])[
+                : max(DIMENSION_ROWS, len(expected))
             ]
 
 

@@ -84,9 +84,9 @@ class DdlAnalyzer(SimAnalyzer):
 
     def _labels(self, names: Iterable[str]) -> set[str]:
         """Return tables that have, or are about to have, one of these names."""
-        wanted = set(names)
+        expected = set(names)
         both = (*self._server.seen.values(), *self._server.now.values())
-        return {shape.label for shape in both if shape.name in wanted}
+        return {shape.label for shape in both if shape.name in expected}
 
 
 def _names(shapes: Iterable[Shape]) -> KnownNames:

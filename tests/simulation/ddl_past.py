@@ -49,9 +49,9 @@ class Past:
         self._labels[shape.name].add(shape.label)
         # Whoever reads a table tells its rows apart by these.
         self._keys[shape.label].update(shape.key)
-        for place, column in enumerate(shape.columns):
+        for offset, column in enumerate(shape.columns):
             self._numbers[shape.label, column.field.name].add(column.number)
-            self._places[shape.label, place].add(column.number)
+            self._places[shape.label, offset].add(column.number)
 
     def done(self, kind: str, before: Shape | None, after: Shape | None, number: int) -> None:
         """A statement of this kind on a table, and on a column of it where there is a number."""
@@ -84,10 +84,10 @@ class Past:
 
     def _named(self, query: str, label: str, columns: Iterable[str]) -> set[int]:
         """Return the numbers of the columns that a query may mean by these names."""
-        wanted = set(columns)
-        found = {n for column in wanted for n in self._numbers[label, column]}
+        expected = set(columns)
+        found = {n for column in expected for n in self._numbers[label, column]}
         for read in reads(query):
-            places = (i for i, name in enumerate(read.columns) if name in wanted)
+            offsets = (i for i, name in enumerate(read.columns) if name in expected)
             if label in self._labels[read.name]:
-                found |= {n for place in places for n in self._places[label, place]}
+                found |= {n for offset in offsets for n in self._places[label, offset]}
         return found

@@ -157,9 +157,9 @@ class DdlServer(Server):
 
     def is_read(self, labels: Iterable[str]) -> bool:
         """Return whether somebody who lives holds one of them against being changed."""
-        wanted = set(labels)
+        expected = set(labels)
         self.readers = [(p, held) for p, held in self.readers if p is None or not p.is_dead]
-        return any(wanted & held for _, held in self.readers)
+        return any(expected & held for _, held in self.readers)
 
     def publish(self, label: str) -> None:
         """One table more in the publication."""

@@ -56,7 +56,7 @@ def drawn(seed: int) -> tuple[str, ...]:
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
     """These parts, in their order. ValueError for one that there is not."""
-    wanted = set(names)
-    if unknown := wanted - SHARES.keys():
+    expected = set(names)
+    if unknown := expected - SHARES.keys():
         raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are {list(SHARES)}")
-    return tuple(name for name in SHARES if name in wanted)
+    return tuple(name for name in SHARES if name in expected)

@@ -200,16 +200,16 @@ class FiberCondition:
             self._owner = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        told, depth = self._told, self._depth
+        reported, depth = self._told, self._depth
         self._owner, self._depth = None, 0
         seconds = FOREVER if timeout is None else timeout
         try:
-            self._loop.pause(seconds, lambda: self._told > told and self._owner is None)
+            self._loop.pause(seconds, lambda: self._told > reported and self._owner is None)
             if self._owner is not None:
                 self._loop.pause(FOREVER, lambda: self._owner is None)
         finally:
             self._owner, self._depth = getcurrent(), depth
-        return self._told > told
+        return self._told > reported
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         deadline = FOREVER if timeout is None else self._loop.now + timeout

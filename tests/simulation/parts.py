@@ -78,7 +78,7 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
-    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
+    def choose_engine(self, definition: ViewDefinition, expected: str) -> str:
         """No planner tells what a view would cost here."""
         raise TidemarkError("source.unreachable", "there is no planner to ask")
 
@@ -112,7 +112,7 @@ class SimParts:
         self._world.refused(error)
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
+        self, definition: ViewDefinition, expected: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,

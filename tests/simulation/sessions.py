@@ -356,16 +356,16 @@ class SimControl(Session):
                 return []
             if row.desired != desired:
                 return []
-            told = dict(zip(columns, rest, strict=True)) | {"change": change}
-            return [(1,)] * self.database.update(identity, told)
+            reported = dict(zip(columns, rest, strict=True)) | {"change": change}
+            return [(1,)] * self.database.update(identity, reported)
 
         def end_change() -> list[tuple[Any, ...]]:
             *rest, identity, change = values
             row = self.database.view(identity)
             if row is None or (row.change or {}).get("id") != change:
                 return []
-            told = dict(zip(columns, rest, strict=True)) | {"change": None}
-            return [(1,)] * self.database.update(identity, told)
+            reported = dict(zip(columns, rest, strict=True)) | {"change": None}
+            return [(1,)] * self.database.update(identity, reported)
 
         def ask_pause() -> list[tuple[Any, ...]]:
             row = self.database.view(values[0])

@@ -142,12 +142,12 @@ class Oracle:
             self._session.execute(f"CREATE TABLE {relation.name} ({columns})")
 
     def answer(
-        self, query: str, prefix: int, places: Mapping[str, Any] | None = None
+        self, query: str, prefix: int, offsets: Mapping[str, Any] | None = None
     ) -> Counter[tuple[Any, ...]]:
         """Return the rows of a query over the first `prefix` commits, and what lies before the
         places."""
         read = {
-            key: (places or {})[key[0]][key[1]]
+            key: (offsets or {})[key[0]][key[1]]
             for key in (self._broker.topics if self._broker else ())
             if ".".join(key) in query
         }
@@ -171,8 +171,8 @@ class Oracle:
         failing, statement = found
         self._go_to(prefix)
         rows = self._session.execute(statement)
-        told = (f"({','.join(map(_in_record, row))})" for row in rows)
-        return Counter((failing.state, failing.message, row) for row in told)
+        reported = (f"({','.join(map(_in_record, row))})" for row in rows)
+        return Counter((failing.state, failing.message, row) for row in reported)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
         """Return a query that fails for some rows, and what finds these."""
@@ -193,7 +193,7 @@ class Oracle:
     def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
         """Violation where a view should have stopped before a prefix."""
 
-    def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
+    def judge(self, row: ViewRow, rows: Iterable[ViewRow], reported: Mapping[str, Any]) -> None:
         """Violation where a view is told to fail, or to be rebuilt, without a reason."""
 
     def committed(self, values: Mapping[str, bytes]) -> None:
@@ -212,13 +212,13 @@ class Oracle:
     def _fill(self, read: Mapping[tuple[str, str], Any]) -> None:
         """The tables of topics as of these places."""
         assert self._broker is not None or not read
-        for key, place in read.items():
-            if self._places.get(key) == repr(place):
+        for key, offset in read.items():
+            if self._places.get(key) == repr(offset):
                 continue
-            self._places[key] = repr(place)
+            self._places[key] = repr(offset)
             name = ".".join(key)
             self._session.execute(f"DELETE FROM {name}")
-            for row in self._broker.topics[key].rows_at(place).elements():  # type: ignore[union-attr]
+            for row in self._broker.topics[key].rows_at(offset).elements():  # type: ignore[union-attr]
                 marks = ", ".join("?" * len(row))
                 self._session.execute(f"INSERT INTO {name} VALUES ({marks})", row)
 

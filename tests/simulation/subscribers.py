@@ -130,14 +130,14 @@ class Subscriber:
 
     def _take(self, piece: bytes) -> None:
         for event in piece.decode().removesuffix("\n\n").split("\n\n"):
-            told = dict(line.split(": ", 1) for line in event.split("\n"))
-            name, data = told["event"], json.loads(told["data"])
+            reported = dict(line.split(": ", 1) for line in event.split("\n"))
+            name, data = reported["event"], json.loads(reported["data"])
             if name == "snapshot":
                 self._add(data["rows"], [1] * len(data["rows"]))
             elif name == "changes":
                 self._add(data["rows"], data["weights"])
             elif name == "mark":
-                self._mark(told["id"], data)
+                self._mark(reported["id"], data)
             elif name == "error":
                 self._refused(data["code"])
 
@@ -157,11 +157,11 @@ class Subscriber:
         if epoch < self._epoch or token != mark["resume"]:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
         found = Counter({row: n for row, n in self._rows.items() if n})
-        wanted = rows_at(self._database.history.get(self._identity, []), epoch)
-        if found not in (wanted, *shown_before(self._database, self._identity, epoch)):
+        expected = rows_at(self._database.history.get(self._identity, []), epoch)
+        if found not in (expected, *shown_before(self._database, self._identity, epoch)):
             raise Violation(
                 f"subscriber {self._number} has at epoch {epoch} of {self._identity[-3:]} "
-                f"{dict(found - wanted)} too much and lacks {dict(wanted - found)}"
+                f"{dict(found - expected)} too much and lacks {dict(expected - found)}"
             )
         self._token, self._epoch, self._marked = token, epoch, self._rows.copy()
         self.marks += 1

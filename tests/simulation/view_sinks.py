@@ -138,16 +138,16 @@ class Topics:
         if view.desired == "dropped" and (table is None or table.spoilt):
             # The same, and it is not called failed any more.
             return
-        wanted = self._shown(topic)
+        expected = self._shown(topic)
         if self.database.is_set_back:
             # What the sink never got, or not as epochs, the topic got from the state.
-            wanted.append(self._answer(view, epoch))
-        if not wanted:
+            expected.append(self._answer(view, epoch))
+        if not expected:
             raise Violation(f"a topic has epoch {topic.epoch}, which no table has shown")
-        if topic.rows not in wanted:
+        if topic.rows not in expected:
             raise Violation(
                 f"the topic of {topic.view_identity[-3:]} has at epoch {topic.epoch} "
-                f"{dict(topic.rows - wanted[0])} too much, lacks {dict(wanted[0] - topic.rows)}"
+                f"{dict(topic.rows - expected[0])} too much, lacks {dict(expected[0] - topic.rows)}"
             )
 
     def _answer(self, view: ViewRow, epoch: Written) -> Rows:
@@ -155,9 +155,9 @@ class Topics:
         database = self.database
         queries = {row.name: database.oracle.bound(row, epoch.number) for row in database.views}
         # As service/sinks/sink_workers.py shows them, the other way round.
-        places = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
-        prefix = database.prefix_at(places.get(MAIN_SOURCE, 0))
-        return database.oracle.answer(expanded(queries[view.name], queries), prefix, places)
+        offsets = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
+        prefix = database.prefix_at(offsets.get(MAIN_SOURCE, 0))
+        return database.oracle.answer(expanded(queries[view.name], queries), prefix, offsets)
 
     def why_behind(self) -> str:
         """Return what any of them lacks that it should have, or has not been told."""
