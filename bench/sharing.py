@@ -132,7 +132,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Cost:
-    """state_bytes: what is kept for all views; cpu_us: of one change, by changes in an epoch."""
+    """state_bytes: what is stored for all views; cpu_us: of one change, by changes in an epoch."""
 
     views: int
     state_bytes: int
@@ -259,7 +259,7 @@ def _orders_of(plan: ViewPlan) -> Relation:
 
 
 def text_of(name: str, result: Result) -> str:
-    """The result for people."""
+    """Return the result for human readers."""
     lines = [
         f"{name}: {result.together.views} views",
         "| | together | apart | apart / together | one view |",

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dataflow.errors import TemporaryError, TidemarkError
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
 
 if TYPE_CHECKING:
     from dataflow.delta import Delta
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SinkTable:
     """A view's table.

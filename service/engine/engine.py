@@ -95,7 +95,7 @@ class Engine:
             self.dataflow.tables.add(location)
         for definition in definitions:
             unread += self._enter(definition, layout.homes.get(definition.identity))
-        unread += self.dataflow.tables.settle()
+        unread += self.dataflow.tables.assign_scans()
         self._drop(unread)
 
     def _enter(
@@ -126,8 +126,8 @@ class Engine:
         self.store.put(_LAYOUT, encode(layout) if layout.homes else None)
 
     def _layout(self) -> StateLayout:
-        homes = {d.identity: self.dataflow.views[n].homes for n, d in self.views.items()}
-        return StateLayout(homes, self.dataflow.tables.homes)
+        homes = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
+        return StateLayout(homes, self.dataflow.tables.locations)
 
     @property
     def position(self) -> int:
@@ -149,7 +149,7 @@ class Engine:
         # Restarts open views in this order: the epoch puts parents before children.
         key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
         self.store.put(key, encode(definition))
-        self._drop(unread + self.dataflow.tables.settle())
+        self._drop(unread + self.dataflow.tables.assign_scans())
 
     def remove(self, name: RelationName) -> None:
         """Remove a live view and the state that no other view reads; part of the open epoch."""
@@ -210,12 +210,12 @@ class Engine:
             self._forget(d)
             key = f"{_VIEWS}{self.epoch:020d}.{number:06d}/{d.identity}"
             self.store.put(key, encode(d))
-        unread += self.dataflow.tables.settle()
+        unread += self.dataflow.tables.assign_scans()
         self._drop([*unread, *(before - self._prefixes())])
 
     def _prefixes(self) -> set[str]:
         """Return the prefixes of all nodes' state."""
-        locations = (at for view in self.dataflow.views.values() for at in view.homes)
+        locations = (at for view in self.dataflow.views.values() for at in view.locations)
         return {location.prefix for location in locations if location is not None}
 
     def pass_on(
@@ -281,9 +281,9 @@ class Engine:
     ) -> None:
         """Step every view that has not failed."""
         tables = self.dataflow.tables.tables
-        states = [(table.home.relation.name, table.state) for table in tables]
+        states = [(table.location.relation.name, table.state) for table in tables]
         for at, rows in rows_to_go(states, changes, self._batch_sizer):
-            self._gather_all(self.dataflow.tell([(tables[at], rows)]), buffered, failures)
+            self._gather_all(self.dataflow.step_tables([(tables[at], rows)]), buffered, failures)
             self._batch_sizer.learn_of(states[at][0], len(rows), self.dataflow.widest)
         self._gather_all(self.dataflow.step(since_truncation(changes)), buffered, failures)
         self._batch_sizer.learn(changes, self.dataflow.widest)

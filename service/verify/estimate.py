@@ -26,12 +26,12 @@ from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower.estimate_queries import groups_query, predicate_query, queries_of
 from dataflow.sql.lower.footprint import (
     ROW_BYTES,
-    Kept,
     Size,
+    StoredRows,
     effects_of,
     groups_in,
-    kept_by,
     risks_of,
+    stored_by,
     width_of,
 )
 from dataflow.sql.lower.lowering import Node, lower
@@ -99,7 +99,7 @@ class Estimator:
             for relation in relations:
                 self._rows[relation.name] = self._count(relation, planner)
             self._measure(planner, deadline)
-        stored = [*self._tables(), *kept_by(self.nodes, self.sizes)]
+        stored = [*self._tables(), *stored_by(self.nodes, self.sizes)]
         work = self.work()
         output = self.sizes[-1]
         largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
@@ -210,7 +210,7 @@ class Estimator:
 
     # --- bytes -------------------------------------------------------------------------------
 
-    def _tables(self) -> list[Kept]:
+    def _tables(self) -> list[StoredRows]:
         """Return the state of base relations, in the columns that are read."""
         needed = needed_columns(self.nodes)
         found = []
@@ -219,7 +219,7 @@ class Estimator:
                 continue
             rows = self._rows[relation.name]
             width = _width(relation, needed[relation.name], self._widths())
-            found.append(Kept(str(relation.name), rows, rows * (width + ROW_BYTES)))
+            found.append(StoredRows(str(relation.name), rows, rows * (width + ROW_BYTES)))
         return found
 
     def _widths(self) -> Mapping[RelationName, float]:

@@ -176,9 +176,9 @@ class DdlSnapshot(SimSnapshot):
     def _table(self, relation: Relation) -> list[Any]:
         """Rows by the positions of the relation; what is not what it was reads as NULL."""
         label = label_of(self._server, relation)
-        places = [n if self._is_there(relation, i) else 0 for i, n in enumerate(relation.numbers)]
+        offsets = [n if self._is_there(relation, i) else 0 for i, n in enumerate(relation.numbers)]
         rows = self._rows[label].elements()
-        return [tuple(row[n - 1] if n else None for n in places) for row in rows]
+        return [tuple(row[n - 1] if n else None for n in offsets) for row in rows]
 
     def _is_there(self, relation: Relation, position: int) -> bool:
         column = self._shape(relation).column(relation.numbers[position])

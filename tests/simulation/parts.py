@@ -1,4 +1,4 @@
-"""What stands behind the contracts in a simulation, as service_factory.py says for a service."""
+"""The simulated implementations of the contracts, as service_factory.py builds the real ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SimSettings(Settings):
 
 
 class SimParts:
-    """As service.factory.service_factory.Parts, for one process or for people."""
+    """As service.factory.service_factory.Parts, for one process or for human readers."""
 
     is_sink_apart = False
     source_row = "source"

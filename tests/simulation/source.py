@@ -173,11 +173,11 @@ class SimSnapshot:
         ]
 
     def part_of_keys(self, relation: Relation, columns: Sequence[int], keys: Delta) -> SimPart:
-        wanted = {row for row, _ in keys.rows()}
+        expected = {row for row, _ in keys.rows()}
         rows = [
             row
             for row in sorted(self._table(relation), key=repr)
-            if tuple(_stored(row[i]) for i in relation.key) in wanted
+            if tuple(_stored(row[i]) for i in relation.key) in expected
         ]
         return SimPart("keys", relation, tuple(columns), rows, self._faults)
 
@@ -190,7 +190,7 @@ class SimSnapshot:
 
 @dataclass
 class SimPart:
-    """A share of a table."""
+    """A chunk of a table."""
 
     name: str
     relation: Relation

@@ -196,7 +196,7 @@ def nobody(self: SinkWorkers, view_identity: str) -> list[str]:
 
 
 def looked_at_once(self: Feed) -> None:
-    """The catalog is looked at when the stream is opened, and before no batch."""
+    """The catalog is examined when the stream is opened, and before no batch."""
 
 
 def not_waited_for(self: SourceWatch) -> None:
