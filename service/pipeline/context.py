@@ -9,7 +9,7 @@ import time
 
 from connectors.postgres.replication.transactions import StreamLimits
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from service.backfill.view_build import ViewBuild
+from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine, ViewDefinition
 from service.engine.metered_evaluator import CountedEvaluator
@@ -31,12 +31,10 @@ from service.subscriptions.change_log_writers import ChangeLogs
 
 
 class PipelineContext:
-    """The parts. builds: views on their way to live, by identity; staging: a session of the sink
-    for everything but epochs; tables: looks at the views' tables. is_build_left: what an earlier
-    process was building may not be among the builds yet."""
+    """The parts. staging: a session of the sink for everything but epochs; tables: probes of the
+    views' tables."""
 
     def __init__(self, settings: Settings, parts: ServiceFactory, metrics: PipelineMetrics) -> None:
-        self.is_build_left = True
         self.settings = settings
         self.parts = parts
         self.host = parts.host
@@ -56,7 +54,7 @@ class PipelineContext:
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()
         self.tables = parts.view_tables()
-        self.builds: dict[str, ViewBuild] = {}
+        self.builds = Builds()
         self.desk = CatalogReconciler(parts.control(), self.engine, parts)
         self.sink_workers = SinkWorkers(parts.control(), self.engine, parts, self.host)
         self.change_logs = ChangeLogs(settings, self.engine, self.host)

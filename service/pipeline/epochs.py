@@ -107,9 +107,7 @@ class Epochs:
         # What brings back a sink that was set back is made of other things.
         in_sink = self._engine.epoch if self.is_lagging else self._writer.written
         kept = self._context.change_logs.hold(self._context.sink_workers.hold(in_sink))
-        builds = (build.first.holds_after for build in self._context.builds.values())
-        held = [number for number in builds if number is not None]
-        return min([kept, *held])
+        return min([kept, *self._context.builds.retained_epochs()])
 
     def commit(self, *, sync: bool = False) -> None:
         """Write what belongs to no epoch of the sink."""
@@ -153,8 +151,8 @@ class Epochs:
         """The batch's chunks, each kept for the views that are being built as well."""
         for chunk in batch.chunks():
             yield chunk
-            for build in self._context.builds.values():
-                build.feed(replace(batch, changes=chunk, later=None, notes={}, rejected=None))
+            fed = replace(batch, changes=chunk, later=None, notes={}, rejected=None)
+            self._context.builds.feed(fed)
 
     def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         """Commit what was stepped, and let the sinks have it."""
@@ -192,8 +190,7 @@ class Epochs:
 
     def checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""
-        for build in self._context.builds.values():
-            build.sync()
+        self._context.builds.sync()
         failpoint("checkpoint.sync.before")
         self.commit(sync=True)
         failpoint("checkpoint.sync.after")
@@ -236,7 +233,7 @@ class Epochs:
             if source == MAIN_SOURCE:
                 is_unread = self._context.sides.is_any and not self._engine.position
                 is_reached = is_unread or self._engine.position >= target
-            elif self._context.is_build_left:
+            elif not self._context.builds.are_resumed:
                 # What is to be built on reads it too, and that is not known yet.
                 is_reached = False
             else:

@@ -108,8 +108,7 @@ class Pipeline:
         if error.code in LOST:
             self._lose(error)
             return
-        for build in self._context.builds.values():
-            build.cancel(error)
+        self._context.builds.cancel_all(error)
         until = self._host.monotonic() + REFUSED_S
         while self._engine.views:
             if self._is_stopping or self._host.monotonic() > until:
@@ -150,8 +149,7 @@ class Pipeline:
 
     def _close(self) -> None:
         core = self._context
-        for build in core.builds.values():
-            build.cancel()
+        core.builds.cancel_all()
         self._epochs.close()
         core.wal_budget.close()
         core.reconnect.close()
@@ -160,8 +158,7 @@ class Pipeline:
         core.external_snapshots.snapshot_offsets.close()
         self._sides.close()
         self._feed.close()
-        for build in core.builds.values():
-            build.close(is_kept=True)
+        core.builds.close()
         core.sink_workers.close()
         core.change_logs.close()
         self._desk.close()
@@ -245,7 +242,7 @@ class Pipeline:
         if not self._feed.is_open:
             # Also where nothing is to be read: views that wait to be built do so until it is known.
             is_away = self._context.reconnect.error is not None
-            is_desired = self._engine.position or self._context.is_build_left or is_away
+            is_desired = self._engine.position or not self._context.builds.are_resumed or is_away
             if is_desired and self._context.reconnect.is_open:
                 self._reopen()
             else:
@@ -272,7 +269,7 @@ class Pipeline:
 
     def _poll_sides(self) -> SourceBatch | None:
         self._have_sides_more = False
-        if self._context.is_build_left:
+        if not self._context.builds.are_resumed:
             # It goes on from where it stood: nothing may be read past that before it is back.
             return None
         try:
@@ -288,8 +285,7 @@ class Pipeline:
         """Most rows of an epoch, and up to where it may go: what a snapshot has and what comes
         after it never come together. While nobody knows where one will be, it is a transaction
         alone."""
-        builds, position = self._context.builds.values(), self._engine.position
-        ahead = [b.position for b in builds if b.awaits_snapshot(position)]
+        ahead = self._context.builds.unread_snapshots(self._engine.position)
         if 0 in ahead:
             return 1, until
         ends = [*ahead, *([] if until is None else [until])]
@@ -298,9 +294,9 @@ class Pipeline:
     def _reopen(self) -> None:
         """Open the stream again, or let the way back be looked for; never waits for it."""
         try:
-            if self._context.is_build_left:
+            if not self._context.builds.are_resumed:
                 self._views.resume_builds()
-                self._context.is_build_left = False
+                self._context.builds.note_resumed()
                 self._following.forget_unread()
             if self._engine.views or self._engine.position:
                 self._following.open()

@@ -94,7 +94,7 @@ class SinkRewind:
                 raise
             log.warning("sink.return_again", code=error.code, why=error.described)
             return
-        builds = [self._builds.pop(d.identity) for d in views]
+        builds = [self._builds.join(d.identity) for d in views]
         for build in builds:
             self._context.store.drop(build.definition.scope + "/")
         failpoint("sink.return.before")

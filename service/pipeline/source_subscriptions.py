@@ -70,7 +70,7 @@ class SourceSubscriptions:
         if not reads and not core.desk.has_views():
             self.forget()
             return
-        if core.is_build_left:
+        if not core.builds.are_resumed:
             # It reads on from where it stood: what it reads must have been told all the while.
             return
         core.feed.narrow(reads)

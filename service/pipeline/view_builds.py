@@ -270,14 +270,14 @@ class ViewLife:
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
         build = self._build_of(row, definition, feeds, reads_database=reads_database)
-        self._builds[definition.identity] = build
+        self._builds.add(build)
         try:
             if reads_database:
                 self._following.follow()
             else:
                 core.sides.open(core.failures.reads())
         except Exception as error:
-            del self._builds[definition.identity]
+            self._builds.withdraw(definition.identity)
             # Nothing is told to it until the next try: what it alone has noted would not hold then.
             is_temporary = isinstance(error, TidemarkError) and error.is_temporary
             build.close(is_kept=is_temporary and is_resumed)
@@ -357,7 +357,7 @@ class ViewLife:
 
     def _end_build(self, identity: str) -> None:
         self._waiting.forget(identity)
-        build = self._builds.pop(identity)
+        build = self._builds.withdraw(identity)
         build.close()
         self._context.store.drop(build.definition.scope + "/")
         self._epochs.commit()
@@ -409,7 +409,7 @@ class ViewLife:
             # Someone has dropped or changed a parent's table: it fails, and so does this view.
             self._following.complete_failed(self._context.failures.fail_readers(error))
             return
-        del self._builds[identity]
+        self._builds.join(identity)
         epoch, read_before = self._replacement.take_over(build, view, gathered, result)
         failures = self._context.failures
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
-from service.backfill.view_build import ViewBuild
+from service.backfill.builds import Builds
 from service.engine.column_requirements import Read, fits, is_same_table, name_in_use
 from service.engine.engine import Engine, ViewDefinition
 from service.pipeline.reconciler import CatalogReconciler
@@ -21,13 +21,13 @@ from service.views.lifecycle import ViewState
 
 
 class Failures:
-    """Fails views by what they read. builds: the pipeline's own, by identity."""
+    """Fails views by what they read."""
 
     def __init__(
         self,
         engine: Engine,
         desk: CatalogReconciler,
-        builds: dict[str, ViewBuild],
+        builds: Builds,
         reports: Reports,
     ) -> None:
         self.reports = reports
@@ -38,13 +38,12 @@ class Failures:
     def definitions(self) -> list[ViewDefinition]:
         """What is live, parents first, then what is being built and not given up."""
         live = list(self._engine.views.values())
-        return live + [b.definition for b in self._builds.values() if not b.is_cancelled]
+        return live + [build.definition for build in self._builds.active()]
 
     def reads(self) -> list[Read]:
         """All that these read of the source, and what is kept for others while they are built."""
-        builds = [b for b in self._builds.values() if not b.is_cancelled]
         read = [r for d in self._engine.views.values() for r in d.reads()]
-        return read + [r for build in builds for r in build.reads()]
+        return read + [r for build in self._builds.active() for r in build.reads()]
 
     def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
         """Fail what reads error.relation, or is it."""
@@ -64,9 +63,8 @@ class Failures:
 
     def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
         """What is live or being built, each with what it reads or keeps."""
-        builds = [b for b in self._builds.values() if not b.is_cancelled]
         live = [(d, d.reads()) for d in self._engine.views.values()]
-        return [*live, *((b.definition, b.reads()) for b in builds)]
+        return [*live, *((b.definition, b.reads()) for b in self._builds.active())]
 
     def require_names(self, definition: ViewDefinition) -> None:
         """Refuse a view that was planned just now if it means other things by names in use."""
@@ -92,9 +90,7 @@ class Failures:
             # Readers come first: the last one is the view itself.
             error = self.reports.reported(error, failed[-1].table.title)
         for definition in failed:
-            build = self._builds.get(definition.identity)
-            if build is not None and build.definition is definition:
-                build.cancel(error)
+            if self._builds.cancel(definition, error):
                 continue
             log.warning("view.failed", view=definition.table.title, code=error.code)
             self._desk.fail_view(definition.identity, error)
@@ -110,9 +106,7 @@ class Failures:
         """
         taken = self._with_children(definitions)
         for definition in taken:
-            build = self._builds.get(definition.identity)
-            if build is not None and build.definition is definition:
-                build.cancel()
+            if self._builds.cancel(definition):
                 continue
             log.warning("view.degraded", view=definition.table.title, code=error.code)
             self._desk.degrade_view(definition.identity, error)

@@ -9,6 +9,7 @@ from connectors.feed_source import Pin
 from connectors.source import MAIN_SOURCE
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
+from service.backfill.builds import Builds
 from service.engine.positions import Positions
 from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
@@ -17,19 +18,22 @@ from storage.memory import MemoryStore
 KNOWN = {"stock": {"next": 1}, "visits": {"next": 2}}
 
 
-def core_of(*names: str) -> Any:
+def core_of(*names: str, are_resumed: bool = True) -> Any:
     """A state that stands at KNOWN, of which these topics are read."""
     positions = Positions(MemoryStore(), MAIN_SOURCE)
     positions.begin(MAIN_SOURCE, 10)
     positions.begin("events", {name: Pin(place) for name, place in KNOWN.items()})
     titled = [RelationName("events", "events", name) for name in names]
     reads = [(Relation(name, 1, (Field("a", TEXT),)), (0,)) for name in titled]
+    builds = Builds()
+    if are_resumed:
+        builds.note_resumed()
     return SimpleNamespace(
         engine=SimpleNamespace(positions=positions, position=10, epoch=3),
         failures=SimpleNamespace(reads=lambda: reads),
         sides=SimpleNamespace(is_any=bool(names)),
         host=None,
-        is_build_left=False,
+        builds=builds,
     )
 
 
@@ -42,12 +46,11 @@ def muted(core: Any) -> Epochs:
 
 
 def test_a_topic_mutes_while_an_interrupted_build_may_read_it() -> None:
-    core = core_of()
-    core.is_build_left = True
+    core = core_of(are_resumed=False)
     epochs = muted(core)
     epochs.forget_mutes()
     assert epochs.mute
-    core.is_build_left = False
+    core.builds.note_resumed()
     epochs.forget_mutes()
     assert not epochs.mute
 
