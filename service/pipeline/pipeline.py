@@ -18,7 +18,7 @@ from service.metrics.metrics import PipelineMetrics
 from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
-from service.pipeline.startup import Start
+from service.pipeline.startup import Startup, StateRecovery
 from service.pipeline.view_builds import ViewLife
 from service.runtime import kernels, readiness_pipe
 from service.runtime.log import log
@@ -73,7 +73,24 @@ class Pipeline:
 
     def run(self) -> None:
         """Recover, then stream until stopped."""
-        start = Start(self._context, self._epochs, self._views, self._reopen)
+        core = self._context
+        recovery = StateRecovery(
+            engine=self._engine,
+            sink=core.sink,
+            waiting_bytes=self._settings.budget.waiting,
+            reconciler=self._desk,
+            failures=core.failures,
+            epochs=self._epochs,
+            external_sources=self._sides,
+            metrics=self._metrics,
+            store=core.store,
+            state_folder=self._settings.state,
+            restore_views=self._views.bring_back,
+            reopen=self._reopen,
+            runtime=self._host,
+        )
+        report_failure = self._parts.report_failure
+        start = Startup(recovery, self._epochs, core.sink_workers, report_failure, self._host)
         try:
             try:
                 start.run(lambda: self._is_stopping)

@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "progress apart": ("service.engine.engine.Engine.commit", progress_apart, ()),
     "outbox with a gap": ("service.engine.outbox.Outbox.read", outbox_with_a_gap, ()),
     "outbox twice": ("service.engine.outbox.Outbox.read", outbox_twice, ()),
-    "never muted": ("service.start.recover", never_muted, ()),
+    "never muted": ("service.pipeline.startup.recover", never_muted, ()),
     "mute forgotten": ("service.pipeline.epochs.Epochs.start", meets_sink_at_once, ("feeds",)),
     "snapshot not passed over": (
         "service.backfill.view_build.ViewBuild.catch_up",
