@@ -52,8 +52,25 @@ class ViewLife:
         self._staging = core.staging
         self._epochs = epochs
         self._following = following
-        self._replacement = ViewReplacement(core, epochs)
-        self._set_back = SinkRewind(core, epochs, following)
+        self._replacement = ViewReplacement(
+            engine=core.engine,
+            epochs=epochs,
+            builds=core.builds,
+            reconciler=core.desk,
+            sink_workers=core.sink_workers,
+            tables=core.tables,
+        )
+        self._set_back = SinkRewind(
+            engine=core.engine,
+            epochs=epochs,
+            builds=core.builds,
+            reconciler=core.desk,
+            failures=core.failures,
+            subscriptions=following,
+            staging=core.staging,
+            store=core.store,
+            metrics=core.metrics,
+        )
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._tried = ""
