@@ -23,6 +23,7 @@ from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.reconnect import Reconnect
 from service.pipeline.schema_change_recovery import SchemaChangeRecovery
+from service.pipeline.sink_mute import SinkMute
 from service.pipeline.view_failures import Failures
 from service.runtime.error_reports import Reports
 from service.runtime.settings import Settings
@@ -86,6 +87,7 @@ class PipelineContext:
             self.failures, self.desk, self.watch, self.sink_workers
         )
         sources = self.desk.sources, self.sides.source
+        self.mute = SinkMute(positions, self.failures, self.builds, self.sides)
         self.external_snapshots = ExternalSnapshots(
             self.engine, self.failures, self.builds, *sources, host=self.host
         )

@@ -19,6 +19,7 @@ from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.startup import Startup, StateRecovery
+from service.pipeline.state_sync import StateSync
 from service.pipeline.view_builds import ViewLife
 from service.runtime import kernels, readiness_pipe
 from service.runtime.log import log
@@ -53,7 +54,21 @@ class Pipeline:
         self._desk = self._context.desk
         self._feed = self._context.feed
         self._sides = self._context.sides
-        self._epochs = Epochs(self._context)
+        core = self._context
+        self._epochs = Epochs(
+            engine=core.engine,
+            builds=core.builds,
+            failures=core.failures,
+            mute=core.mute,
+            external_sources=core.sides,
+            sink_workers=core.sink_workers,
+            change_logs=core.change_logs,
+            metrics=core.metrics,
+            runtime=core.host,
+        )
+        self._state_sync = StateSync(
+            core.engine, self._epochs, core.builds, core.feed, core.checkpoints
+        )
         self._following = SourceSubscriptions(self._context, self._epochs)
         self._views = ViewLife(self._context, self._epochs, self._following)
         self._is_stall_told = False
@@ -81,6 +96,7 @@ class Pipeline:
             reconciler=self._desk,
             failures=core.failures,
             epochs=self._epochs,
+            mute=core.mute,
             external_sources=self._sides,
             metrics=self._metrics,
             store=core.store,
@@ -205,7 +221,7 @@ class Pipeline:
                 self._desk.require_server()
                 epochs.require_sink(acknowledged, self._desk.sink_epoch)
                 self._reconcile()
-        epochs.forget_mutes()
+        self._context.mute.unmute_reached(writer.written)
         batch = self._poll()
         if batch is not None:
             self._run_epoch(batch)
@@ -218,7 +234,7 @@ class Pipeline:
             readiness_pipe.tell()
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
-            epochs.checkpoint()
+            self._state_sync.run()
         if now - self._reported_at > REPORT_S:
             self._reported_at = now
             self._report()
@@ -228,7 +244,7 @@ class Pipeline:
         self._sides.declared_again(self._desk.sources.changed())
         self._context.schema_recovery.note_names()
         letters = self._context.external_snapshots.resolved_dead_letters
-        for batch in () if self._epochs.mute else letters():
+        for batch in () if self._context.mute else letters():
             self._run_epoch(batch)
         self._views.reconcile()
 
@@ -265,7 +281,7 @@ class Pipeline:
             else:
                 self._feed.await_wake(timeout_s)
             return None
-        mute = self._epochs.mute
+        mute = self._context.mute.by_source
         if mute and MAIN_SOURCE not in mute:
             # Others have yet to come where the sink is: nothing may be read beyond that.
             self._feed.await_wake(timeout_s)
@@ -290,7 +306,7 @@ class Pipeline:
             # It goes on from where it stood: nothing may be read past that before it is back.
             return None
         try:
-            batch = self._sides.poll(self._settings.epoch_rows, self._epochs.mute)
+            batch = self._sides.poll(self._settings.epoch_rows, self._context.mute.by_source)
         except TidemarkError as error:
             if not self._following.fail_readers(error):
                 raise
@@ -339,7 +355,7 @@ class Pipeline:
 
     def _report(self) -> None:
         """Tell people how things stand, and see whether a copy of the state is due."""
-        self._context.checkpoints.tick(is_due=bool(self._engine.views) and not self._epochs.mute)
+        self._context.checkpoints.tick(is_due=bool(self._engine.views) and not self._context.mute)
         core, metrics, stalled_s = self._context, self._metrics, self._epochs.writer.stalled_s
         self._tell_source()
         metrics.sink_stalled_s = stalled_s

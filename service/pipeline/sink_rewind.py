@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import SinkEpoch, ViewChange
+from connectors.sink import Return, SinkEpoch, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
@@ -29,6 +29,7 @@ from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
+from service.runtime.settings import DEFAULT_GROUP
 from service.views.lifecycle import DesiredState
 from storage.failpoints import failpoint
 from storage.store import Store
@@ -52,6 +53,7 @@ class SinkRewind:
         staging: PostgresSink,
         store: Store,
         metrics: PipelineMetrics,
+        group: str,
     ) -> None:
         self._engine = engine
         self._epochs = epochs
@@ -62,6 +64,7 @@ class SinkRewind:
         self._staging = staging
         self._store = store
         self._metrics = metrics
+        self._group = group
 
     def begin(self) -> None:
         """Views that the sink's catalog knows otherwise are built anew; the others are compared."""
@@ -117,6 +120,10 @@ class SinkRewind:
         builds = [self._builds.join(d.identity) for d in views]
         for build in builds:
             self._store.drop(build.definition.scope + "/")
+        behind = self._epochs.behind
+        assert behind is not None
+        live = frozenset(d.identity for d in views)
+        epoch.returns = Return(behind, live, self._group, self._group == DEFAULT_GROUP)
         failpoint("sink.return.before")
         self._epochs.bring_back(epoch)
         failpoint("sink.return.after")

@@ -43,7 +43,7 @@ class SourceSubscriptions:
         core.sides.open(core.failures.reads())
         is_open = False
         while core.engine.position and not is_open:
-            shown = self._epochs.mute.get(MAIN_SOURCE, 0)
+            shown = core.mute.shown_position()
             try:
                 core.feed.open(core.engine.position, self._main_reads(), shown)
                 is_open = True
@@ -117,7 +117,7 @@ class SourceSubscriptions:
         # On disk first: an older state would still have views, and no slot to go on from.
         self._epochs.commit(sync=True)
         self._drop_slot()
-        self._epochs.mute.pop(MAIN_SOURCE, None)
+        core.mute.forget_database()
         core.engine.positions.forget_database()
         self._forget_database()
         self._epochs.commit(sync=True)

@@ -19,6 +19,7 @@ from service.metrics.metrics import PipelineMetrics
 from service.pipeline.epochs import Epochs
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.recovery import recover, require_known
+from service.pipeline.sink_mute import SinkMute
 from service.pipeline.view_failures import Failures
 from service.runtime import signals, state_owner
 from service.runtime.log import log
@@ -97,7 +98,8 @@ class StateRecovery:
     """Bring sink and state to one position. Used by the pipeline's thread.
 
     waiting_bytes: what epochs on their way to the sink may take. restore_views: called once the
-    engine has only views that the catalog calls live. reopen: opens the stream, or begins to reconnect.
+    engine has only views that the catalog calls live. reopen: opens the stream, or begins to
+    reconnect.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class StateRecovery:
         reconciler: CatalogReconciler,
         failures: Failures,
         epochs: Epochs,
+        mute: SinkMute,
         external_sources: ExternalSources,
         metrics: PipelineMetrics,
         store: Store,
@@ -123,6 +126,7 @@ class StateRecovery:
         self._reconciler = reconciler
         self._failures = failures
         self._epochs = epochs
+        self._mute = mute
         self._external_sources = external_sources
         self._metrics = metrics
         self._store = store
@@ -177,5 +181,5 @@ class StateRecovery:
 
     def _remove_outdated(self) -> None:
         """The state is older than the sink: rebuild the views whose sources cannot replay."""
-        self._failures.remove_outdated(self._external_sources.not_replayable(self._epochs.mute))
+        self._failures.remove_outdated(self._external_sources.not_replayable(self._mute.by_source))
         self._reconciler.recall_lost()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
 from dataflow.operators.base import view_error
 from dataflow.schema import Relation
@@ -70,6 +71,7 @@ class ViewLife:
             staging=core.staging,
             store=core.store,
             metrics=core.metrics,
+            group=core.settings.group,
         )
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
@@ -108,7 +110,7 @@ class ViewLife:
     @property
     def _is_sink_elsewhere(self) -> bool:
         """The sink is ahead of the state, or was set back and is not where that is yet."""
-        return bool(self._epochs.mute) or self._epochs.is_returning
+        return bool(self._context.mute) or self._epochs.is_returning
 
     def _begin_builds(self) -> None:
         """Begin with what is to be built, in turn and a few at a time: live views do not wait."""
@@ -205,7 +207,7 @@ class ViewLife:
     def _attach_followers(self) -> None:
         """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
         sink_workers, epochs = self._context.sink_workers, self._epochs
-        if sink_workers.reconcile(is_muted=bool(epochs.mute), is_lagging=epochs.is_lagging):
+        if sink_workers.reconcile(is_muted=bool(self._context.mute), is_lagging=epochs.is_lagging):
             self._epochs.commit(sync=True)
             sink_workers.start()
 
@@ -278,7 +280,7 @@ class ViewLife:
         if feeds is None:
             self._waiting.note(row.identity, waits_for("its sources are asked where they stand"))
             return
-        self._epochs.unmute_begun(before)
+        core.mute.unmute_begun(before, self._epochs.writer.written)
         core.store.drop(definition.scope + "/")
         reads_database = core.reads_database(definition)
         if reads_database and not core.feed.is_open and not self._engine.position:
@@ -326,7 +328,13 @@ class ViewLife:
         position = source.ensure_slot()
         self._desk.remember_source()
         state_owner.note(self._context.store, self._desk.source_identity())
-        self._epochs.begin_database(position)
+        sink = self._context.parts.sink()
+        try:
+            found = sink.read_progress()
+        finally:
+            sink.close()
+        shown = 0 if found is None else found.positions.get(MAIN_SOURCE, 0)
+        self._context.mute.begin_database(position, shown, self._epochs.writer.written)
 
     def _beside(self, row: ViewRow) -> Beside | None:
         """The table that a view may have already."""
@@ -353,7 +361,7 @@ class ViewLife:
             elif build.is_cancelled or error is not None:
                 self._end_build(identity)
             elif build.catch_up(self._engine.epoch):
-                if not self._epochs.mute and self._engine.position >= build.position:
+                if not self._context.mute and self._engine.position >= build.position:
                     caught_up.add(identity)
                     if not self._epochs.is_lagging:
                         self._join(identity)

@@ -32,6 +32,7 @@ from service.ingest.table_watch import Seen, SourceWatch
 from service.pipeline import recovery
 from service.pipeline.epochs import Epochs
 from service.pipeline.sink_writer import SinkWriter
+from service.pipeline.state_sync import StateSync
 from service.sinks.sink_worker import SinkWorker
 from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_reader import ChangeReader
@@ -42,16 +43,16 @@ from tests.simulation.run import run
 MOST_SEEDS = 400
 
 
-def confirm_before_sync(self: Epochs) -> None:
+def confirm_before_sync(self: StateSync) -> None:
     """The source may forget what is not on disk yet (P5)."""
-    self._context.feed.confirm(self._engine.position)
-    self.commit(sync=True)
+    self._feed.confirm(self._engine.position)
+    self._epochs.commit(sync=True)
 
 
-def checkpoint_without_sync(self: Epochs) -> None:
+def checkpoint_without_sync(self: StateSync) -> None:
     """The same, by a commit that is not forced."""
-    self.commit()
-    self._context.feed.confirm(self._engine.position)
+    self._epochs.commit()
+    self._feed.confirm(self._engine.position)
 
 
 def progress_apart(
@@ -231,9 +232,9 @@ START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
 # What is broken, by what, and what the runs have beside the plain pipeline.
 BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
-    "confirm before sync": ("service.pipeline.epochs.Epochs.checkpoint", confirm_before_sync, ()),
+    "confirm before sync": ("service.pipeline.state_sync.StateSync.run", confirm_before_sync, ()),
     "checkpoint without sync": (
-        "service.pipeline.epochs.Epochs.checkpoint",
+        "service.pipeline.state_sync.StateSync.run",
         checkpoint_without_sync,
         (),
     ),

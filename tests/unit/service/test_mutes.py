@@ -11,7 +11,7 @@ from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
 from service.backfill.builds import Builds
 from service.engine.positions import Positions
-from service.pipeline.epochs import Epochs
+from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from storage.memory import MemoryStore
 
@@ -37,37 +37,36 @@ def core_of(*names: str, are_resumed: bool = True) -> Any:
     )
 
 
-def muted(core: Any) -> Epochs:
+def muted(core: Any) -> SinkMute:
     """The sink is ahead by one record of visits."""
-    epochs = Epochs(core)
-    epochs._writer = SimpleNamespace(written=3)  # type: ignore[assignment]
-    epochs.mute = {"events": {**KNOWN, "visits": {"next": 3}}}
-    return epochs
+    mute = SinkMute(core.engine.positions, core.failures, core.builds, core.sides)
+    mute.by_source = {"events": {**KNOWN, "visits": {"next": 3}}}
+    return mute
 
 
 def test_a_topic_mutes_while_an_interrupted_build_may_read_it() -> None:
     core = core_of(are_resumed=False)
-    epochs = muted(core)
-    epochs.forget_mutes()
-    assert epochs.mute
+    mute = muted(core)
+    mute.unmute_reached(3)
+    assert mute
     core.builds.note_resumed()
-    epochs.forget_mutes()
-    assert not epochs.mute
+    mute.unmute_reached(3)
+    assert not mute
 
 
 def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
     core = core_of("visits")
-    epochs = muted(core)
-    epochs.forget_mutes()
-    assert epochs.mute
+    mute = muted(core)
+    mute.unmute_reached(3)
+    assert mute
     core.engine.positions.begin("events", {"visits": Pin({"next": 3})})
-    epochs.forget_mutes()
-    assert not epochs.mute
+    mute.unmute_reached(3)
+    assert not mute
 
 
 def test_what_nothing_reads_has_no_place() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
-        SourceSubscriptions(core, Epochs(core)).forget_unread()
+        SourceSubscriptions(core, SimpleNamespace()).forget_unread()
         left = {"events": {name: KNOWN[name] for name in names}} if names else {}
         assert core.engine.positions.by_source == {MAIN_SOURCE: 10, **left}
