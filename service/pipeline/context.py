@@ -11,15 +11,16 @@ from connectors.postgres.replication.transactions import StreamLimits
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
-from service.engine.engine import Engine, ViewDefinition
+from service.engine.engine import Engine
 from service.engine.metered_evaluator import CountedEvaluator
 from service.factory.service_factory import ServiceFactory
 from service.ingest.database_feed import Feed
-from service.ingest.external_sources import ExternalSources, is_main
+from service.ingest.external_sources import ExternalSources
 from service.ingest.table_watch import SourceWatch
 from service.ingest.wal_retention import WalBudget
 from service.metrics.metrics import PipelineMetrics
 from service.pipeline.external_snapshots import ExternalSnapshots
+from service.pipeline.followed_database import FollowedDatabase
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.reconnect import Reconnect
 from service.pipeline.schema_change_recovery import SchemaChangeRecovery
@@ -78,6 +79,9 @@ class PipelineContext:
         )
         self.feed = Feed(parts.source, self.desk, self.watch, limits, host=self.host)
         self.reconnect = Reconnect(parts.source.identity, self.feed.wake, host=self.host)
+        self.database = FollowedDatabase(
+            parts.source, self.feed, self.watch, self.reconnect, self.wal_budget
+        )
         self.sides = ExternalSources(
             self.desk.sources.source, positions, self.feed.wake, host=self.host
         )
@@ -94,8 +98,3 @@ class PipelineContext:
 
     def _evaluator(self, role: str = "") -> CountedEvaluator:
         return CountedEvaluator(self.parts.evaluator(role), self.metrics.evaluated)
-
-    def reads_database(self, definition: ViewDefinition) -> bool:
-        """A view of nothing but constants or views stands where the database does, if anywhere."""
-        relations = definition.relations()
-        return any(map(is_main, relations)) or not (relations or self.sides.is_any)

@@ -17,6 +17,8 @@ from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import PipelineMetrics
 from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
+from service.pipeline.sink_refusals import SinkRefusals
+from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.startup import Startup, StateRecovery
 from service.pipeline.state_sync import StateSync
@@ -69,8 +71,39 @@ class Pipeline:
         self._state_sync = StateSync(
             core.engine, self._epochs, core.builds, core.feed, core.checkpoints
         )
-        self._following = SourceSubscriptions(self._context, self._epochs)
-        self._views = ViewLife(self._context, self._epochs, self._following)
+        self._reset = SourceReset(
+            engine=core.engine,
+            epochs=self._epochs,
+            mute=core.mute,
+            failures=core.failures,
+            reconciler=core.desk,
+            database=core.database,
+            external_sources=core.sides,
+            staging=core.staging,
+        )
+        self._following = SourceSubscriptions(
+            engine=core.engine,
+            epochs=self._epochs,
+            mute=core.mute,
+            builds=core.builds,
+            failures=core.failures,
+            reconciler=core.desk,
+            schema_recovery=core.schema_recovery,
+            database=core.database,
+            external_sources=core.sides,
+            reset=self._reset,
+        )
+        self._refusals = SinkRefusals(
+            epochs=self._epochs,
+            failures=core.failures,
+            builds=core.builds,
+            staging=core.staging,
+            change_logs=core.change_logs,
+            complete_failed=self._following.complete_failed,
+        )
+        self._views = ViewLife(
+            self._context, self._epochs, self._following, self._reset, self._refusals
+        )
         self._is_stall_told = False
         self._is_sides_turn = self._have_sides_more = False
         self._reconciled_at = self._reported_at = 0.0
@@ -158,13 +191,13 @@ class Pipeline:
                 log.info("source.running", source=MAIN_SOURCE)
                 break
         else:
-            self._following.forget()
+            self._reset.forget_all()
         # The refusal is taken back before anything new is called live.
         self._metrics.write()
 
     def _lose(self, error: SourceError) -> None:
         """Go on without what reads the database; a rebuild is the way out."""
-        self._following.lose(error)
+        self._reset.lose_database(error)
         self._metrics.position = self._engine.position
         self._metrics.write()
 
@@ -228,7 +261,7 @@ class Pipeline:
         self._views.advance_builds()
         epochs.awaits_sink = epochs.awaits_sink and not is_drained
         written = writer.written
-        self._following.drop_refused()
+        self._refusals.resolve()
         self._desk.settle(written)
         if written > self._written_before:
             readiness_pipe.tell()
@@ -342,7 +375,7 @@ class Pipeline:
             if self._context.failures.definitions():
                 raise
             # A slot that nothing depends on: the next view begins with a new one.
-            self._following.forget()
+            self._reset.forget_all()
 
     def _is_away(self, error: TidemarkError) -> None:
         """The database cannot be read just now: all else goes on."""

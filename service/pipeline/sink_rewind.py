@@ -26,6 +26,7 @@ from service.engine.epoch_buffer import EpochBuffer
 from service.metrics.metrics import PipelineMetrics
 from service.pipeline.epochs import Epochs
 from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
@@ -50,6 +51,7 @@ class SinkRewind:
         reconciler: CatalogReconciler,
         failures: Failures,
         subscriptions: SourceSubscriptions,
+        reset: SourceReset,
         staging: PostgresSink,
         store: Store,
         metrics: PipelineMetrics,
@@ -61,6 +63,7 @@ class SinkRewind:
         self._reconciler = reconciler
         self._failures = failures
         self._subscriptions = subscriptions
+        self._reset = reset
         self._staging = staging
         self._store = store
         self._metrics = metrics
@@ -71,7 +74,7 @@ class SinkRewind:
         self._failures.remove_unmatched()
         self._reconciler.recall_lost()
         if not (self._engine.views or self._reconciler.has_views()):
-            self._subscriptions.forget()
+            self._reset.forget_all()
         self.tell()
 
     def tell(self, caught_up: int = 0) -> None:

@@ -23,7 +23,10 @@ from service.engine.definition import ViewDefinition
 from service.ingest.external_sources import is_main
 from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
+from service.pipeline.followed_database import reads_database
+from service.pipeline.sink_refusals import SinkRefusals
 from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_replacement import ViewReplacement
 from service.runtime import state_owner
@@ -44,8 +47,14 @@ class ViewLife:
     """is_unused: the group beside the default one has no views any more, and nothing is left."""
 
     def __init__(
-        self, core: PipelineContext, epochs: Epochs, following: SourceSubscriptions
+        self,
+        core: PipelineContext,
+        epochs: Epochs,
+        following: SourceSubscriptions,
+        reset: SourceReset,
+        refusals: SinkRefusals,
     ) -> None:
+        self._reset, self._refusals = reset, refusals
         self._context = core
         self._engine = core.engine
         self._desk = core.desk
@@ -68,6 +77,7 @@ class ViewLife:
             reconciler=core.desk,
             failures=core.failures,
             subscriptions=following,
+            reset=reset,
             staging=core.staging,
             store=core.store,
             metrics=core.metrics,
@@ -94,7 +104,7 @@ class ViewLife:
         elif self._desk.sink_epoch is not None and not (
             self._engine.views or self._desk.has_views()
         ):
-            self._following.forget()
+            self._reset.forget_all()
 
     def reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
@@ -218,7 +228,7 @@ class ViewLife:
             return
         if self._desk.has_rows() or self._context.sink_workers.has_rows:
             return
-        self._following.forget()
+        self._reset.forget_all()
         self.is_unused = True
 
     # --- builds --------------------------------------------------------------------------------
@@ -261,7 +271,7 @@ class ViewLife:
             read = ", ".join(str(parent) for parent in definition.parents())
             self._waiting.note(row.identity, waits_for("views that it reads are not live", read))
             return
-        self._following.look()
+        self._following.probe_tables()
         core.failures.require_names(definition)
         source = core.parts.source
         is_newer = core.feed.is_open and core.failures.is_newer(definition)
@@ -282,16 +292,16 @@ class ViewLife:
             return
         core.mute.unmute_begun(before, self._epochs.writer.written)
         core.store.drop(definition.scope + "/")
-        reads_database = core.reads_database(definition)
-        if reads_database and not core.feed.is_open and not self._engine.position:
+        is_of_database = reads_database(definition, core.sides)
+        if is_of_database and not core.feed.is_open and not self._engine.position:
             self._begin_database()
         self._epochs.commit()
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
-        build = self._build_of(row, definition, feeds, reads_database=reads_database)
+        build = self._build_of(row, definition, feeds, reads_database=is_of_database)
         self._builds.add(build)
         try:
-            if reads_database:
+            if is_of_database:
                 self._following.follow()
             else:
                 core.sides.open(core.failures.reads())
@@ -410,7 +420,7 @@ class ViewLife:
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return
         if parents:
-            self._following.drop_refused()
+            self._refusals.resolve()
             if not all(parent in self._engine.views for parent in parents):
                 # Paused meanwhile, or to be built anew: this one is begun again once they are live.
                 build.cancel()

@@ -292,7 +292,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "first rows twice": ("service.sinks.sink_worker.SinkWorker._begin", any_begin, ("sinks",)),
     "sinks not asked": ("service.sinks.sink_workers.SinkWorkers.followed", nobody, ("sinks",)),
     "refused and kept": (
-        "service.pipeline.source_subscriptions.SourceSubscriptions.drop_refused",
+        "service.pipeline.sink_refusals.SinkRefusals.resolve",
         nothing,
         ("refusals",),
     ),

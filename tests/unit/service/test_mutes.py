@@ -67,6 +67,12 @@ def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
 def test_what_nothing_reads_has_no_place() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
-        SourceSubscriptions(core, SimpleNamespace()).forget_unread()
+        rest: Any = dict.fromkeys(
+            ("epochs", "mute", "reconciler", "schema_recovery", "database", "external_sources")
+        )
+        subscriptions = SourceSubscriptions(
+            engine=core.engine, builds=core.builds, failures=core.failures, reset=rest, **rest
+        )
+        subscriptions.forget_unread()
         left = {"events": {name: KNOWN[name] for name in names}} if names else {}
         assert core.engine.positions.by_source == {MAIN_SOURCE: 10, **left}
