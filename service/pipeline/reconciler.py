@@ -220,6 +220,11 @@ class CatalogReconciler:
         """The live view of this identity."""
         return next((d for d in self._engine.views.values() if d.identity == identity), None)
 
+    def is_renamed(self, row: ViewRow) -> bool:
+        """Return whether a live view has another name than its row had when it was read."""
+        live = self.live(row.identity)
+        return live is not None and (live.table.schema, live.table.name) != (row.schema, row.name)
+
     # --- how it goes ---------------------------------------------------------------------------
 
     def fail_view(self, identity: str, error: TidemarkError) -> None:
