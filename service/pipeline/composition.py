@@ -82,7 +82,9 @@ class _Composition:
         )
         self._compose_sources()
         self._compose_epochs()
+        self._compose_live_views()
         self._compose_builds()
+        self._compose_catalog()
 
     def _new_engine(self) -> Engine:
         return Engine(
@@ -177,9 +179,8 @@ class _Composition:
             complete_failed=self._subscriptions.complete_failed,
         )
 
-    def _compose_builds(self) -> None:
-        waiting = Waiting(self._reconciler.report_waiting, self._runtime)
-        replacement = ViewReplacement(
+    def _compose_live_views(self) -> None:
+        self._replacement = ViewReplacement(
             engine=self._engine,
             epochs=self._epochs,
             builds=self._builds,
@@ -187,7 +188,7 @@ class _Composition:
             sink_workers=self._sink_workers,
             tables=self._tables,
         )
-        rewind = SinkRewind(
+        self._rewind = SinkRewind(
             engine=self._engine,
             epochs=self._epochs,
             builds=self._builds,
@@ -200,7 +201,10 @@ class _Composition:
             metrics=self._metrics,
             group=self._settings.group,
         )
-        self._start = start = BuildStart(
+
+    def _compose_builds(self) -> None:
+        self._waiting = Waiting(self._reconciler.report_waiting, self._runtime)
+        self._start = BuildStart(
             engine=self._engine,
             epochs=self._epochs,
             mute=self._mute,
@@ -213,18 +217,18 @@ class _Composition:
             external_snapshots=self._external_snapshots,
             store=self._store,
             folder=self._settings.state / "builds",
-            waiting=waiting,
+            waiting=self._waiting,
             parts_of=self._factory.build,
             open_sink=self._factory.sink,
         )
-        self._queue = queue = BuildQueue(
+        self._queue = BuildQueue(
             epochs=self._epochs,
             builds=self._builds,
             reconciler=self._reconciler,
             database=self._database,
-            rewind=rewind,
-            start=start,
-            waiting=waiting,
+            rewind=self._rewind,
+            start=self._start,
+            waiting=self._waiting,
             runtime=self._runtime,
         )
         self._join = BuildJoin(
@@ -236,15 +240,17 @@ class _Composition:
             reconciler=self._reconciler,
             subscriptions=self._subscriptions,
             refusals=self._refusals,
-            replacement=replacement,
-            rewind=rewind,
+            replacement=self._replacement,
+            rewind=self._rewind,
             database=self._database,
             sink_workers=self._sink_workers,
             staging=self._staging,
             store=self._store,
-            waiting=waiting,
+            waiting=self._waiting,
         )
-        self._drops = drops = ViewDrops(
+
+    def _compose_catalog(self) -> None:
+        self._drops = ViewDrops(
             engine=self._engine,
             epochs=self._epochs,
             builds=self._builds,
@@ -253,8 +259,8 @@ class _Composition:
             external_snapshots=self._external_snapshots,
             sink_workers=self._sink_workers,
             staging=self._staging,
-            start=start,
-            waiting=waiting,
+            start=self._start,
+            waiting=self._waiting,
         )
         self._views = ViewLife(
             engine=self._engine,
@@ -265,11 +271,11 @@ class _Composition:
             reconciler=self._reconciler,
             subscriptions=self._subscriptions,
             reset=self._reset,
-            replacement=replacement,
-            rewind=rewind,
-            drops=drops,
-            start=start,
-            queue=queue,
+            replacement=self._replacement,
+            rewind=self._rewind,
+            drops=self._drops,
+            start=self._start,
+            queue=self._queue,
             sink_workers=self._sink_workers,
             change_logs=self._change_logs,
             group=self._settings.group,
@@ -278,7 +284,35 @@ class _Composition:
     def pipeline(self) -> Pipeline:
         """Return the loop over these parts."""
         report = self._new_report()
-        intake = SourceIntake(
+        intake = self._new_intake(report)
+        startup = self._new_startup(intake)
+        state_sync = StateSync(
+            self._engine, self._epochs, self._builds, self._feed, self._checkpoints
+        )
+        return Pipeline(
+            engine=self._engine,
+            epochs=self._epochs,
+            mute=self._mute,
+            startup=startup,
+            intake=intake,
+            catalog=self._new_catalog_turn(),
+            views=self._views,
+            join=self._join,
+            refusals=self._refusals,
+            refusal=self._new_refusal(),
+            reconciler=self._reconciler,
+            subscriptions=self._subscriptions,
+            sink_workers=self._sink_workers,
+            state_sync=state_sync,
+            report=report,
+            metrics=self._metrics,
+            runtime=self._runtime,
+            sync_interval_s=self._settings.sync_interval_s,
+            close=self._close,
+        )
+
+    def _new_intake(self, report: PipelineReport) -> SourceIntake:
+        return SourceIntake(
             engine=self._engine,
             epochs=self._epochs,
             mute=self._mute,
@@ -295,8 +329,9 @@ class _Composition:
             runtime=self._runtime,
             epoch_rows=self._settings.epoch_rows,
         )
-        startup = self._new_startup(intake)
-        catalog = CatalogTurn(
+
+    def _new_catalog_turn(self) -> CatalogTurn:
+        return CatalogTurn(
             epochs=self._epochs,
             mute=self._mute,
             reconciler=self._reconciler,
@@ -307,7 +342,9 @@ class _Composition:
             views=self._views,
             queue=self._queue,
         )
-        refusal = SourceRefusal(
+
+    def _new_refusal(self) -> SourceRefusal:
+        return SourceRefusal(
             engine=self._engine,
             builds=self._builds,
             reconciler=self._reconciler,
@@ -318,30 +355,6 @@ class _Composition:
             metrics=self._metrics,
             report_failure=self._factory.report_failure,
             runtime=self._runtime,
-        )
-        state_sync = StateSync(
-            self._engine, self._epochs, self._builds, self._feed, self._checkpoints
-        )
-        return Pipeline(
-            engine=self._engine,
-            epochs=self._epochs,
-            mute=self._mute,
-            startup=startup,
-            intake=intake,
-            catalog=catalog,
-            views=self._views,
-            join=self._join,
-            refusals=self._refusals,
-            refusal=refusal,
-            reconciler=self._reconciler,
-            subscriptions=self._subscriptions,
-            sink_workers=self._sink_workers,
-            state_sync=state_sync,
-            report=report,
-            metrics=self._metrics,
-            runtime=self._runtime,
-            sync_interval_s=self._settings.sync_interval_s,
-            close=self._close,
         )
 
     def _new_report(self) -> PipelineReport:
