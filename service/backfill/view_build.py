@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,20 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 _SPOOLED = "spooled/"
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """The end of a build that nobody asks for any more; with a refusal the view becomes failed."""
+
+    refusal: TidemarkError | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The end of a build by an error; after a temporary one it may start again."""
+
+    error: TidemarkError
+
+
 class ViewBuild:
     """One view on its way from definition to live.
 
@@ -65,10 +80,9 @@ class ViewBuild:
     ) -> None:
         self.definition = definition
         self.status = BuildStatus(road=parts.road)
-        self.failure: TidemarkError | None = None
-        self.refusal: TidemarkError | None = None
-        self.is_cancelled = False
-        self.is_nudged = False
+        self._failed: Failed | None = None
+        self._cancelled: Cancelled | None = None
+        self._nudged_position: int | None = None
         self.position = 0
         self._store = store
         self._parts = parts
@@ -140,12 +154,12 @@ class ViewBuild:
 
         Changes must have been fed all the while.
         """
-        log.info("build.again", view=self.definition.table.title, why=str(self.failure))
-        self.failure = self._result = None
+        log.info("build.again", view=self.definition.table.title, why=str(self.error))
+        self._failed = self._result = None
         self._first.close()
         self._first = self._new_first_rows()
         self.position = 0
-        self.is_nudged = False
+        self._nudged_position = None
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
         self.status = BuildStatus(
@@ -155,11 +169,37 @@ class ViewBuild:
         self._thread.start()
 
     def cancel(self, refusal: TidemarkError | None = None) -> None:
-        """Give up as soon as may be; with a refusal the view becomes failed."""
-        self.refusal = self.refusal or refusal
-        self.is_cancelled = True
+        """Stop as soon as possible; with a refusal the view becomes failed. The first refusal
+        counts."""
+        if self._cancelled is None or self._cancelled.refusal is None:
+            self._cancelled = Cancelled(refusal)
         with self._passed:
             self._passed.notify_all()
+
+    @property
+    def end(self) -> Cancelled | Failed | None:
+        """Return how the build ended, None while it has not; a cancelled one has not failed."""
+        return self._cancelled or self._failed
+
+    @property
+    def error(self) -> TidemarkError | None:
+        """Return the error that ended the work, also of a build that was cancelled meanwhile."""
+        return None if self._failed is None else self._failed.error
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether the build is to stop, or has."""
+        return self._cancelled is not None
+
+    def fail(self, error: TidemarkError) -> None:
+        """End the build with an error."""
+        self._failed = Failed(error)
+
+    def nudge(self) -> None:
+        """Make the stream pass the snapshot, once for each. TemporaryError."""
+        if self._nudged_position != self.position:
+            self._parts.nudge()
+            self._nudged_position = self.position
 
     def passed(self, position: int) -> None:
         """The stream stands here: everything up to it has been fed."""
@@ -229,7 +269,7 @@ class ViewBuild:
             try:
                 self._open_view()
             except Exception as error:
-                self.failure = self._blamed(error)
+                self.fail(self._blamed(error))
                 return False
         assert self._replay is not None
         deadline = self._host.monotonic() + CATCH_UP_S
@@ -241,7 +281,7 @@ class ViewBuild:
                 try:
                     self._take(self._replay, batch)
                 except Exception as error:
-                    self.failure = self._blamed(error)
+                    self.fail(self._blamed(error))
                     return False
         return False
 
@@ -305,12 +345,11 @@ class ViewBuild:
                 self._first.bring(self._result.read_output(), self.status)
                 failpoint("build.stage.after")
         except TidemarkError as error:
-            self.failure = disk_error(error, "the backfill") or error
+            self.fail(disk_error(error, "the backfill") or error)
         except Exception as error:
             log.exception("build.failed", view=self.definition.table.title)
-            self.failure = disk_error(error, "the backfill") or TidemarkError(
-                "backfill.failed", "the backfill failed", detail=str(error)
-            )
+            failed = TidemarkError("backfill.failed", "the backfill failed", detail=str(error))
+            self.fail(disk_error(error, "the backfill") or failed)
 
     def _backfill(self) -> BackfillResult:
         definition, status = self.definition, self.status

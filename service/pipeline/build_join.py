@@ -7,9 +7,9 @@ one position.
 from __future__ import annotations
 
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from dataflow.errors import SinkError, TemporaryError, ViewError
+from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
 from service.backfill.builds import Builds
-from service.backfill.view_build import ViewBuild
+from service.backfill.view_build import Cancelled, Failed, ViewBuild
 from service.engine.engine import Engine
 from service.pipeline.epochs import Epochs
 from service.pipeline.followed_database import FollowedDatabase
@@ -74,19 +74,19 @@ class BuildJoin:
                 build.hold(self._epochs.writer.written)
             if build.is_working:
                 continue
-            error = build.failure
-            if error is not None and error.is_temporary and not build.is_cancelled:
+            end = build.end
+            if isinstance(end, Failed) and end.error.is_temporary:
                 if not build.is_comparison:
-                    self._reconciler.fail_build(build, error)
+                    self._reconciler.fail_build(build, end.error)
                 build.start_again()
-            elif build.is_cancelled or error is not None:
+            elif end is not None:
                 self._end_build(identity)
             elif build.catch_up(self._engine.epoch):
                 if not self._mute and self._engine.position >= build.position:
                     caught_up.add(identity)
                     if not self._epochs.is_lagging:
                         self._join(identity)
-                elif not build.is_nudged:
+                else:
                     # The snapshot is ahead of the stream, which has nothing to move it.
                     self._nudge(build)
 
@@ -96,8 +96,7 @@ class BuildJoin:
     def _nudge(self, build: ViewBuild) -> None:
         if self._database.away_error is None:
             try:
-                self._database.heartbeat()
-                build.is_nudged = True
+                build.nudge()
             except TemporaryError as error:
                 log.warning("build.retry", view=build.definition.table.title, code=error.code)
 
@@ -108,7 +107,7 @@ class BuildJoin:
         self._store.drop(build.definition.scope + "/")
         self._epochs.commit()
         self._staging.drop_staged(build.definition.table)
-        error = build.refusal or (None if build.is_cancelled else build.failure)
+        error = _reported_error(build.end)
         if build.is_comparison:
             self._rewind.failed(build)
         elif error is not None:
@@ -137,8 +136,9 @@ class BuildJoin:
                 build.cancel()
             if build.is_cancelled:
                 return
-        build.failure = self._replacement.why_not(build)
-        if build.failure is not None:
+        why_not = self._replacement.why_not(build)
+        if why_not is not None:
+            build.fail(why_not)
             return
         view, gathered, result = build.take_over()
         try:
@@ -147,7 +147,7 @@ class BuildJoin:
                     build.add(view.step({parent: rows}))
                     self._store.relieve()
         except ViewError as error:
-            build.failure = error
+            build.fail(error)
             return
         except SinkError as error:
             if error.relation is None:
@@ -170,3 +170,8 @@ class BuildJoin:
         if read_before:
             self._subscriptions.release(read_before)
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
+
+
+def _reported_error(end: Cancelled | Failed | None) -> TidemarkError | None:
+    """Return what the catalog is told of the end of a build."""
+    return end.refusal if isinstance(end, Cancelled) else end and end.error

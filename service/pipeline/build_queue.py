@@ -98,7 +98,7 @@ class BuildQueue:
         for identity, build in self._builds.items():
             if build.is_opening and not build.is_cancelled:
                 self._waiting.note(identity, self._why_opening(identity))
-            elif build.failure is None:
+            elif build.error is None:
                 self._waiting.over(identity)
         self._waiting.report()
 

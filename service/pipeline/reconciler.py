@@ -347,7 +347,7 @@ class CatalogReconciler:
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
         """Tell how the builds stand, and what could not be told before."""
         for build in builds.values():
-            if build.failure is None and not (build.is_cancelled or build.is_comparison):
+            if build.end is None and not build.is_comparison:
                 self._tell_progress(build)
         self._reports.retry()
         self._report_abandoned()

@@ -19,7 +19,7 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
 from service.backfill.builds import Builds
-from service.backfill.view_build import ViewBuild
+from service.backfill.view_build import Failed, ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine, named
 from service.engine.epoch_buffer import EpochBuffer
@@ -98,9 +98,9 @@ class SinkRewind:
     def failed(self, build: ViewBuild) -> None:
         """A view's rows cannot be read: its table stays as it is."""
         definition = self._reconciler.live(build.definition.identity)
-        error = build.refusal or build.failure
-        if definition is not None and error is not None and not build.is_cancelled:
-            self._subscriptions.complete_failed(self._failures.fail([definition], error))
+        if definition is not None and isinstance(build.end, Failed):
+            failed = self._failures.fail([definition], build.end.error)
+            self._subscriptions.complete_failed(failed)
 
     def settle(self, caught_up: Collection[str]) -> None:
         """Bring the sink back once every view has caught up with the engine."""
