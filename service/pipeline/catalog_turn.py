@@ -1,4 +1,8 @@
-"""The pipeline's turn at the catalog: what is asked for is done, one thing after the other."""
+"""The pipeline's turn at the catalog: whatever users ask for is done, one thing after the other.
+
+Invariant: nothing is done by a catalog that could not be read as a whole, or whose sink shows less
+than it had acknowledged.
+"""
 
 from __future__ import annotations
 

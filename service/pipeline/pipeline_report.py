@@ -1,4 +1,7 @@
-"""What the pipeline shows of itself: in the catalog, for the API, and in metrics."""
+"""What the pipeline shows of itself: in the catalog, for the API, and in metrics.
+
+A sink that is down delays these reports and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the pipeline does when the source cannot be followed from where the state stands."""
+"""What the pipeline does when the source cannot be followed from where the state stands.
+
+Invariant: until that is resolved no view is built, and the rows that views last showed stay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a view is dropped: from the state, the sink and at last the catalog."""
+"""How a view is dropped: from the state, the sink and at last the catalog.
+
+Invariant: the row of the catalog goes last, so that a kill in between drops the view again.
+"""
 
 from __future__ import annotations
 

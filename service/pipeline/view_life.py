@@ -1,4 +1,7 @@
-"""What the catalog asks of the views: drops, pauses, names, builds, and their sinks."""
+"""What the catalog asks of the views: drops, pauses, names, builds, and their additional sinks.
+
+Invariant: a pause or a new name waits until the sink has every epoch before it.
+"""
 
 from __future__ import annotations
 
