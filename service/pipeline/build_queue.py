@@ -63,12 +63,12 @@ class BuildQueue:
         self._has_more = self._awaits_space = False
         # Every view is looked at by the database first: while that is away, none is begun.
         if self._database.away_error is not None:
-            for row in self._reconciler.wanted(self._builds):
+            for row in self._reconciler.to_build(self._builds):
                 self._waiting.note(row.identity, self._database.away_error)
             return
         until, begun = self._runtime.monotonic() + BEGIN_S, len(self._builds)
         is_lagging = self._epochs.is_lagging
-        rows = self._rewind.wanted() if is_lagging else self._reconciler.wanted(self._builds)
+        rows = self._rewind.to_compare() if is_lagging else self._reconciler.to_build(self._builds)
         # What could not begin must not stand before the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:

@@ -98,8 +98,8 @@ class BuildStart:
 
     def resume_interrupted(self) -> None:
         """Resume interrupted builds before the stream is read: no change may be missed."""
-        # A sink that was set back comes first; what was being built begins again after it.
-        for row in () if self._epochs.is_lagging else self._reconciler.wanted(self._builds):
+        # A rewound sink is repaired first; interrupted builds begin again after that.
+        for row in () if self._epochs.is_lagging else self._reconciler.to_build(self._builds):
             if is_left(self._folder, row.identity):
                 self.start(row)
         in_use = {build.definition.scope for build in self._builds.values()}
@@ -125,7 +125,7 @@ class BuildStart:
         live = self._reconciler.live(row.identity) if self._epochs.is_lagging else None
         if held is None and live is None and self._reconciler.awaits_parents(row):
             return
-        # Who builds a view is told from the live one by the definition that it has.
+        # The identity of this object distinguishes a build from the live view.
         definition = held[0] if held else replace(live) if live else self._reconciler.define(row)
         # One that is compared is live over those that it reads, whatever is asked of them now.
         if live is None and not self._reconciler.are_parents_live(definition):
@@ -168,7 +168,7 @@ class BuildStart:
                 self._external_sources.open(self._failures.reads())
         except Exception as error:
             self._builds.withdraw(definition.identity)
-            # Nothing is told to it until the next try: what it alone has noted would not hold then.
+            # It gets no changes until the next try: what only it has noted would be outdated.
             is_temporary = isinstance(error, TidemarkError) and error.is_temporary
             build.close(is_kept=is_temporary and is_resumed)
             raise

@@ -116,7 +116,7 @@ class _Composition:
             silence_s=settings.silence_s,
         )
         self._feed = Feed(source, reconciler, self._watch, limits, host=runtime)
-        self._reconnect = Reconnect(source.identity, self._feed.wake, host=runtime)
+        self._reconnect = Reconnect(source.identity, self._feed.wake, runtime=runtime)
         self._database = FollowedDatabase(
             source, self._feed, self._watch, self._reconnect, self._wal_retention
         )
@@ -133,7 +133,7 @@ class _Composition:
             builds,
             reconciler.sources,
             self._external_sources.source,
-            host=runtime,
+            runtime=runtime,
         )
 
     def _compose_epochs(self) -> None:
@@ -387,7 +387,7 @@ class _Composition:
             metrics=self._metrics,
             store=self._store,
             state_folder=self._settings.state,
-            restore_views=self._views.bring_back,
+            restore_views=self._views.restore,
             reopen=intake.reopen,
             runtime=self._runtime,
         )

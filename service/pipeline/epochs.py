@@ -1,8 +1,8 @@
 """The way of an epoch: stepped, committed to the state, then given to the sink.
 
 Invariants: an epoch is committed to the state before the sink sees it, and synced first where its
-source could not tell it again; what the state lacks against the sink is stepped again with the
-sink muted. A sink that was set back is given nothing before the one epoch that brings it back.
+source cannot replay it; what the state lacks against the sink is stepped again with the
+sink muted. A rewound sink is given nothing before the one epoch that repairs it.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class Epochs:
 
     @property
     def is_lagging(self) -> bool:
-        """Whether the sink was set back, and is not where it was yet."""
+        """Return whether the sink was rewound, and its repair is not committed yet."""
         return self.behind is not None
 
     @property
     def is_returning(self) -> bool:
-        """Whether that is so, or what brings it back is on its way."""
+        """Return whether the sink lags, or its repair is still on its way."""
         return self.is_lagging or self.writer.written < self._returned
 
     def require_sink(self, acknowledged: int, found: int | None) -> None:
@@ -120,10 +120,10 @@ class Epochs:
         """Up to which epoch the outbox may forget."""
         if self._writer is None:
             return 0
-        # What brings back a sink that was set back is made of other things.
+        # A rewound sink is repaired from recomputed rows, not from the outbox.
         in_sink = self._engine.epoch if self.is_lagging else self._writer.written
-        kept = self._change_logs.hold(self._sink_workers.hold(in_sink))
-        return min([kept, *self._builds.retained_epochs()])
+        needed = self._change_logs.hold(self._sink_workers.hold(in_sink))
+        return min([needed, *self._builds.retained_epochs()])
 
     def commit(self, *, sync: bool = False) -> None:
         """Write what belongs to no epoch of the sink."""
@@ -164,7 +164,7 @@ class Epochs:
         return failed
 
     def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
-        """The batch's chunks, each kept for the views that are being built as well."""
+        """Yield the batch's chunks, each spooled for the views that are being built."""
         for chunk in batch.chunks():
             yield chunk
             fed = replace(batch, changes=chunk, later=None, notes={}, rejected=None)
@@ -183,8 +183,8 @@ class Epochs:
         self._progressed_at = self._runtime.monotonic()
         self._metrics.position = self._engine.position
 
-    def bring_back(self, epoch: SinkEpoch) -> None:
-        """Commit what brings a sink that was set back to where the state is, and let it have it."""
+    def repair_sink(self, epoch: SinkEpoch) -> None:
+        """Commit the epoch that repairs a rewound sink, and submit it."""
         assert epoch.returns is not None
         self.behind = None
         self._returned = epoch.progress.epoch

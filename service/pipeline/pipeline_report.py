@@ -72,7 +72,7 @@ class PipelineReport:
         metrics.report_dataflow(self._engine.figures)
         statuses = self._external_sources.statuses()
         metrics.sources = {name: status.facts() for name, status in statuses.items()}
-        self._reconciler.sources.tell(statuses)
+        self._reconciler.sources.report(statuses)
         self._reconciler.report(self._builds)
         self._queue.report_waiting()
         self._sink_workers.report()

@@ -1,10 +1,10 @@
-"""A sink that was set back: its tables are brought to where the state is, all in one transaction.
+"""The repair of a rewound sink: its tables are brought to the state, all in one transaction.
 
 A standby that was promoted, or a backup, shows an earlier epoch than the sink had acknowledged.
 What it lacks the outbox may not have any more. Then nothing is given to the sink for a while: each
-view's rows are read anew and compared with those that its table shows, while the state and further
+view's rows are read again and compared with those that its table shows, while the state and further
 sinks go on; one epoch takes all tables, error rows and the progress on together. Invariant: until
-that epoch the sink shows, and names, the position that it was set back to. Used by the pipeline's
+that epoch the sink shows, and names, the position that it was rewound to. Used by the pipeline's
 thread.
 """
 
@@ -70,15 +70,15 @@ class SinkRewind:
         self._group = group
 
     def begin(self) -> None:
-        """Views that the sink's catalog knows otherwise are built anew; the others are compared."""
+        """Rebuild the views that the sink's catalog knows otherwise; compare the others."""
         self._failures.remove_unmatched()
         self._reconciler.recall_lost()
         if not (self._engine.views or self._reconciler.has_views()):
             self._reset.forget_all()
-        self.tell()
+        self.report()
 
-    def tell(self, caught_up: int = 0) -> None:
-        """For people."""
+    def report(self, caught_up: int = 0) -> None:
+        """Show in the metrics how far the repair is."""
         behind, views = self._epochs.behind, len(self._engine.views)
         self._metrics.sink_error = (
             ""
@@ -89,14 +89,14 @@ class SinkRewind:
             )
         )
 
-    def wanted(self) -> list[ViewRow]:
-        """Views whose tables are to be compared, and are not yet."""
+    def to_compare(self) -> list[ViewRow]:
+        """Return the views whose tables are to be compared, and are not yet."""
         live = {d.identity for d in self._engine.views.values()} - self._builds.keys()
         rows = self._reconciler.rows
         return [r for r in rows if r.identity in live and r.desired != DesiredState.DROPPED]
 
     def failed(self, build: ViewBuild) -> None:
-        """A view's rows cannot be read: its table stays as it is."""
+        """Fail a view whose rows cannot be read; its table stays as it is."""
         definition = self._reconciler.live(build.definition.identity)
         if definition is not None and isinstance(build.end, Failed):
             failed = self._failures.fail([definition], build.end.error)
@@ -105,7 +105,7 @@ class SinkRewind:
     def settle(self, caught_up: Collection[str]) -> None:
         """Bring the sink back once every view has caught up with the engine."""
         views = list(self._engine.views.values())
-        self.tell(sum(d.identity in caught_up for d in views))
+        self.report(sum(d.identity in caught_up for d in views))
         if any(d.identity not in caught_up for d in views):
             return
         if self._take_out_tableless(views):
@@ -128,7 +128,7 @@ class SinkRewind:
         live = frozenset(d.identity for d in views)
         epoch.returns = Return(behind, live, self._group, self._group == DEFAULT_GROUP)
         failpoint("sink.return.before")
-        self._epochs.bring_back(epoch)
+        self._epochs.repair_sink(epoch)
         failpoint("sink.return.after")
         for build in builds:
             build.close()

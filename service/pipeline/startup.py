@@ -154,7 +154,7 @@ class StateRecovery:
             failed,
             self._waiting_bytes,
             is_older=is_older,
-            host=self._runtime,
+            runtime=self._runtime,
         )
         self._epochs.start(*found)
         # What was on its way to the sink may have changed the catalog.

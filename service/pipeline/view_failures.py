@@ -26,13 +26,13 @@ class Failures:
     def __init__(
         self,
         engine: Engine,
-        desk: CatalogReconciler,
+        reconciler: CatalogReconciler,
         builds: Builds,
         reports: Reports,
     ) -> None:
         self.reports = reports
         self._engine = engine
-        self._desk = desk
+        self._reconciler = reconciler
         self._builds = builds
 
     def definitions(self) -> list[ViewDefinition]:
@@ -93,7 +93,7 @@ class Failures:
             if self._builds.cancel(definition, error):
                 continue
             log.warning("view.failed", view=definition.table.title, code=error.code)
-            self._desk.fail_view(definition.identity, error)
+            self._reconciler.fail_view(definition.identity, error)
             self._engine.remove(definition.name)
         return failed
 
@@ -109,7 +109,7 @@ class Failures:
             if self._builds.cancel(definition):
                 continue
             log.warning("view.degraded", view=definition.table.title, code=error.code)
-            self._desk.degrade_view(definition.identity, error)
+            self._reconciler.degrade_view(definition.identity, error)
             self._engine.remove(definition.name)
         return taken
 
@@ -117,16 +117,16 @@ class Failures:
         """Take out of the engine what the catalog calls failed, or to be built anew: it was told,
         then we stopped."""
         self._remove([d for d in self._engine.views.values() if self._is_degraded(d)])
-        told = self._desk.failed()
-        failed = [d for d in self._engine.views.values() if d.identity in told]
+        failed_there = self._reconciler.failed()
+        failed = [d for d in self._engine.views.values() if d.identity in failed_there]
         for definition in self._with_children(failed):
-            if definition.identity in told:
+            if definition.identity in failed_there:
                 self._engine.remove(definition.name)
             else:
-                self.fail([definition], self._desk.error_of(failed[0].identity))
+                self.fail([definition], self._reconciler.error_of(failed[0].identity))
 
     def _is_degraded(self, definition: ViewDefinition) -> bool:
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         return row is not None and row.status == ViewState.DEGRADED
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
@@ -143,7 +143,7 @@ class Failures:
 
     def _is_strange(self, definition: ViewDefinition) -> bool:
         """The catalog knows a later version of a view, or none, or it is paused."""
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         if row is None or definition.version < row.version:
             return True
         return definition.version == row.version and row.status == ViewState.PAUSED
@@ -151,7 +151,7 @@ class Failures:
     def remove_strangers(self) -> bool:
         """Take out of the engine what the catalog knows otherwise: the state is older than it.
         Whether it does not know some of them at all."""
-        is_any_unknown = any(self._desk.row(i) is None for i in self._identities())
+        is_any_unknown = any(self._reconciler.row(i) is None for i in self._identities())
         self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
         return is_any_unknown
 
@@ -161,7 +161,7 @@ class Failures:
     def remove_unknown(self) -> list[ViewDefinition]:
         """Take out what the catalog knows no more, without anybody having asked for it: it was in
         what a sink lost that was set back. The tables stay as they are."""
-        known = {row.identity for row in self._desk.rows}
+        known = {row.identity for row in self._reconciler.rows}
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
@@ -169,7 +169,7 @@ class Failures:
         self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
 
     def _is_known(self, definition: ViewDefinition) -> bool:
-        row, table = self._desk.row(definition.identity), definition.table
+        row, table = self._reconciler.row(definition.identity), definition.table
         if row is None or (row.version, row.status) != (definition.version, ViewState.LIVE):
             return False
         return (row.schema, row.name) == (table.schema, table.name)
@@ -182,7 +182,7 @@ class Failures:
         """
         outdated = []
         for definition in self._engine.views.values():
-            row = self._desk.row(definition.identity)
+            row = self._reconciler.row(definition.identity)
             table = definition.table
             is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
             if is_renamed or any(r.name.source in sources for r in definition.relations()):

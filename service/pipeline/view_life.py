@@ -71,9 +71,8 @@ class ViewLife:
         self._renaming: set[str] = set()
         self.is_unused = False
 
-    def bring_back(self) -> None:
-        """At the start: where the sink was set back, begin to bring its tables to the state; where
-        the last view had gone but not all that is forgotten with it, go on with that."""
+    def restore(self) -> None:
+        """At the start, begin the repair of a rewound sink, or finish forgetting the last view."""
         if self._epochs.is_lagging:
             self._rewind.begin()
         elif self._reconciler.sink_epoch is not None and not (
@@ -94,11 +93,11 @@ class ViewLife:
 
     @property
     def _is_sink_elsewhere(self) -> bool:
-        """The sink is ahead of the state, or was set back and is not where that is yet."""
+        """Return whether the sink is ahead of the state, or rewound and not repaired yet."""
         return bool(self._mute) or self._epochs.is_returning
 
     def _change(self) -> None:
-        """Give up what is not asked for any more; pause, and give other names."""
+        """Cancel builds that are not desired any more; pause and rename views."""
         self._renaming.clear()
         for build in self._builds.values():
             if not self._reconciler.is_desired(build):
@@ -124,7 +123,7 @@ class ViewLife:
                     log.warning("rename.retry", view=row.title, code=error.code)
                 else:
                     self._renaming.discard(row.identity)
-                    self._reconciler.give_up(row, error)
+                    self._reconciler.abandon(row, error)
 
     def _attach_sinks(self) -> None:
         """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
@@ -134,7 +133,7 @@ class ViewLife:
             self._sink_workers.start()
 
     def _end_unused(self) -> None:
-        """A group beside the default one ends with its last view; nothing of it is left."""
+        """End a group other than the default one with its last view; leave nothing of it."""
         is_default = self._group == DEFAULT_GROUP
         if is_default or self._engine.views or self._builds:
             return

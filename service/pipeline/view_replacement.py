@@ -153,10 +153,10 @@ class ViewReplacement:
     def pause(self, rows: Sequence[ViewRow]) -> Sequence[Relation]:
         """Take views out of the dataflow, their tables as they are; what they read."""
         engine = self._engine
-        wanted = {row.identity for row in rows}
-        live = [d for d in engine.views.values() if d.identity in wanted]
+        paused = {row.identity for row in rows}
+        live = [d for d in engine.views.values() if d.identity in paused]
         # A view stays as long as another one reads it that is not to be paused.
-        ready = [d for d in live if all(c.identity in wanted for c in engine.readers_of(d.name))]
+        ready = [d for d in live if all(c.identity in paused for c in engine.readers_of(d.name))]
         for definition in reversed(ready):
             engine.remove(definition.name)
         if ready:
