@@ -193,7 +193,7 @@ class ServiceFactory:
             feeds=feeds,
             nudge=self.source.heartbeat,
             exchange=self._exchange(definition) if road == "spark" else None,
-            host=self.host,
+            runtime=self.host,
         )
 
     @property

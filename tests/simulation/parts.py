@@ -124,7 +124,7 @@ class SimParts:
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            host=self.host,
+            runtime=self.host,
         )
 
     def close(self) -> None:
