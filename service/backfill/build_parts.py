@@ -47,4 +47,4 @@ class BuildParts:
     feeds: Mapping[str, ExternalRead] = field(default_factory=dict)
     reads_database: bool = True
     beside: Beside | None = None
-    host: Runtime = RUNTIME
+    runtime: Runtime = RUNTIME

@@ -68,7 +68,7 @@ class Bounds:
     turn_s: float
     passed: Condition
     is_cancelled: Callable[[], bool]
-    host: Runtime = RUNTIME
+    runtime: Runtime = RUNTIME
 
 
 class FirstRows:
@@ -175,8 +175,8 @@ class FirstRows:
         if self._old_epoch is None or self.difference is None:
             return True
         assert self._beside is not None
-        deadline = self._bounds.host.monotonic() + self._bounds.turn_s
-        while self._old_epoch < newest and self._bounds.host.monotonic() < deadline:
+        deadline = self._bounds.runtime.monotonic() + self._bounds.turn_s
+        while self._old_epoch < newest and self._bounds.runtime.monotonic() < deadline:
             number = self._old_epoch + 1
             epoch = self._beside.find_epoch(number)
             if epoch is None:

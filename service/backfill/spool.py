@@ -38,10 +38,10 @@ class Spool:
     """
 
     def __init__(
-        self, path: Path, relations: Iterable[RelationName], host: Runtime = RUNTIME
+        self, path: Path, relations: Iterable[RelationName], runtime: Runtime = RUNTIME
     ) -> None:
         self._path = path
-        self._host = host
+        self._runtime = runtime
         path.touch()
         self._file = path.open("r+b", buffering=1 << 20)
         self._relations = frozenset(relations)
@@ -115,7 +115,7 @@ class Spool:
         """Force what is there to disk."""
         with self._lock:
             self._file.flush()
-        self._host.force(self._file.fileno())
+        self._runtime.force(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, which stays."""

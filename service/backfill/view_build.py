@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,20 @@ LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 _SPOOLED = "spooled/"
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """The end of a build that nobody asks for any more; with a refusal the view becomes failed."""
+
+    refusal: TidemarkError | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The end of a build by an error; after a temporary one it may start again."""
+
+    error: TidemarkError
+
+
 class ViewBuild:
     """One view on its way from definition to live.
 
@@ -65,104 +80,131 @@ class ViewBuild:
     ) -> None:
         self.definition = definition
         self.status = BuildStatus(road=parts.road)
-        self.failure: TidemarkError | None = None
-        self.refusal: TidemarkError | None = None
-        self.is_cancelled = False
-        self.is_nudged = False
+        self._failed: Failed | None = None
+        self._cancelled: Cancelled | None = None
+        self._nudged_position: int | None = None
         self.position = 0
         self._store = store
         self._parts = parts
-        self._host = parts.host
+        self._runtime = parts.runtime
         self._folder = folder / definition.scope
         self._exchange = parts.exchange or FolderExchange(self._folder)
-        self._kept = self._new_kept()
+        self._manifest = self._new_manifest()
         self._count_key = f"{_SPOOLED}{definition.scope}"
         self._spool = self._recall()
         self._note_starts()
-        self.columns = self._kept.columns(definition.relations(), columns)
+        self.columns = self._manifest.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
         self._replay: Replay | None = None
-        self._passed = self._host.condition()
+        self._passed = self._runtime.condition()
         self._passed_position = 0
         self._first = self._new_first_rows()
         self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
         self._thread = self._new_thread()
 
     def _recall(self) -> Spool:
-        """The spool, with what an earlier process left of the build if it still fits together."""
+        """Return the spool, with what an earlier process left of the build if it is consistent."""
         count, _, token = (self._store.get(self._count_key) or b"").decode().partition(" ")
-        is_there = bool(token) and self._kept.recall() and self._kept.token == token
+        is_there = bool(token) and self._manifest.recall() and self._manifest.token == token
         if not is_there:
-            self._kept = self._new_kept()
+            self._manifest = self._new_manifest()
             shutil.rmtree(self._folder, ignore_errors=True)
             if self._parts.exchange is not None:
                 self._parts.exchange.remove()
         self._folder.mkdir(parents=True, exist_ok=True)
         names = [r.name for r in self.definition.relations()]
-        spool = Spool(self._folder / SPOOL, names, self._host)
+        spool = Spool(self._folder / SPOOL, names, self._runtime)
         if is_there and not spool.restore(int(count)):
-            self._kept.forget("what changed since then is lost or damaged")
+            self._manifest.forget("what changed since then is lost or damaged")
         self._count(spool)
         return spool
 
-    def _new_kept(self) -> Kept:
+    def _new_manifest(self) -> Kept:
         return Kept(self._folder, self._exchange, self.definition.building)
 
     def _count(self, spool: Spool) -> None:
-        """How much of the spool goes with the open epoch."""
-        self._store.put(self._count_key, f"{spool.count} {self._kept.token}".encode())
+        """Store with the open epoch how much of the spool belongs to it."""
+        self._store.put(self._count_key, f"{spool.count} {self._manifest.token}".encode())
 
     def _note_starts(self) -> None:
-        """From where on the spool has what sources with places tell: known before it has anything,
-        or a later process would read beyond it what it replays."""
+        """Store from which offsets on the spool has the changes of other sources.
+
+        Without that a later process would read its snapshot beyond what it replays.
+        """
         for source, read in self._parts.feeds.items():
-            self._kept.start_of(source, read.places, read.notes)
+            self._manifest.start_of(source, read.places, read.notes)
         if self._parts.feeds:
-            self._kept.save()
+            self._manifest.save()
 
     def _new_first_rows(self) -> FirstRows:
         parts, table = self._parts, self.definition.table
         bounds = Bounds(
-            parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled, self._host
+            parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled, self._runtime
         )
         return FirstRows(table, parts.sink, parts.beside, bounds)
 
     def _new_thread(self) -> Thread:
-        return self._host.thread(self._run, f"build-{self.definition.table.name}")
+        return self._runtime.thread(self._run, f"build-{self.definition.table.name}")
 
     def start(self) -> None:
         """Begin; changes must be fed from now on."""
         self._thread.start()
 
     def start_again(self) -> None:
-        """After a failure that another try may heal: with a new snapshot, after a pause.
+        """Start again after a temporary error: with a new snapshot, after a pause.
 
         Changes must have been fed all the while.
         """
-        log.info("build.again", view=self.definition.table.title, why=str(self.failure))
-        self.failure = self._result = None
+        log.info("build.again", view=self.definition.table.title, why=str(self.error))
+        self._failed = self._result = None
         self._first.close()
         self._first = self._new_first_rows()
         self.position = 0
-        self.is_nudged = False
+        self._nudged_position = None
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
         self.status = BuildStatus(
-            road=self._parts.road, notes=self._kept.notes, expected_s=self.status.expected_s
+            road=self._parts.road, notes=self._manifest.notes, expected_s=self.status.expected_s
         )
         self._thread = self._new_thread()
         self._thread.start()
 
     def cancel(self, refusal: TidemarkError | None = None) -> None:
-        """Give up as soon as may be; with a refusal the view becomes failed."""
-        self.refusal = self.refusal or refusal
-        self.is_cancelled = True
+        """Stop as soon as possible; with a refusal the view becomes failed. The first refusal
+        counts."""
+        if self._cancelled is None or self._cancelled.refusal is None:
+            self._cancelled = Cancelled(refusal)
         with self._passed:
             self._passed.notify_all()
 
+    @property
+    def end(self) -> Cancelled | Failed | None:
+        """Return how the build ended, None while it has not; a cancelled one has not failed."""
+        return self._cancelled or self._failed
+
+    @property
+    def error(self) -> TidemarkError | None:
+        """Return the error that ended the work, also of a build that was cancelled meanwhile."""
+        return None if self._failed is None else self._failed.error
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether the build is to stop, or has."""
+        return self._cancelled is not None
+
+    def fail(self, error: TidemarkError) -> None:
+        """End the build with an error."""
+        self._failed = Failed(error)
+
+    def nudge(self) -> None:
+        """Make the stream pass the snapshot, once for each. TemporaryError."""
+        if self._nudged_position != self.position:
+            self._parts.nudge()
+            self._nudged_position = self.position
+
     def passed(self, position: int) -> None:
-        """The stream stands here: everything up to it has been fed."""
+        """Note that the stream is at `position`: everything up to it has been fed."""
         with self._passed:
             if position != self._passed_position:
                 self._passed_position = position
@@ -170,17 +212,17 @@ class ViewBuild:
 
     @property
     def beside(self) -> Beside | None:
-        """What it is built beside."""
+        """Return the table that the view has already, if any."""
         return self._parts.beside
 
     @property
     def is_comparison(self) -> bool:
-        """Its rows are for the table of a view that is live; it is never live itself."""
+        """Return whether its rows repair the table of a live view; it never joins itself."""
         return self.beside is not None and self.beside.still_at is not None
 
     @property
     def first(self) -> FirstRows:
-        """Its first rows, staged or compared with those that it shows, and what came since."""
+        """Return its first rows, staged or compared with those shown, and the changes since."""
         return self._first
 
     def hold(self, written: int) -> None:
@@ -188,7 +230,7 @@ class ViewBuild:
         self._first.hold(written)
 
     def reads(self) -> list[Read]:
-        """The base relations, each with the positions of the fields that are kept."""
+        """Return the base relations, each with the positions of the fields that are stored."""
         return [(r, self.columns[r.name]) for r in self.definition.relations()]
 
     def awaits_snapshot(self, position: int) -> bool:
@@ -201,7 +243,7 @@ class ViewBuild:
         return self.position == 0 or self.position > position
 
     def feed(self, batch: SourceBatch) -> None:
-        """Keep a batch that the live views have just stepped over."""
+        """Spool a batch that the live views have just stepped over."""
         self._spool.append(batch)
         # With the epoch, so that after a kill it is known how much of the spool is part of it.
         self._count(self._spool)
@@ -212,12 +254,12 @@ class ViewBuild:
 
     @property
     def is_opening(self) -> bool:
-        """No snapshot is open yet that is read."""
+        """Return whether its snapshot is not open yet."""
         return self.is_working and self.status.phase is BuildPhase.SNAPSHOT
 
     @property
     def is_working(self) -> bool:
-        """The thread is still at snapshot, backfill or staging."""
+        """Return whether the thread is still at snapshot, backfill or staging."""
         return self._thread.is_alive()
 
     def catch_up(self, newest: int) -> bool:
@@ -229,11 +271,11 @@ class ViewBuild:
             try:
                 self._open_view()
             except Exception as error:
-                self.failure = self._blamed(error)
+                self.fail(self._blamed(error))
                 return False
         assert self._replay is not None
-        deadline = self._host.monotonic() + CATCH_UP_S
-        while self._host.monotonic() < deadline:
+        deadline = self._runtime.monotonic() + CATCH_UP_S
+        while self._runtime.monotonic() < deadline:
             batch = self._spool.pop()
             if batch is None:
                 return self._first.take_old(newest)
@@ -241,12 +283,12 @@ class ViewBuild:
                 try:
                     self._take(self._replay, batch)
                 except Exception as error:
-                    self.failure = self._blamed(error)
+                    self.fail(self._blamed(error))
                     return False
         return False
 
     def _blamed(self, error: Exception) -> TidemarkError:
-        """What ends this build and nothing else; what is not of its making is raised again."""
+        """Return an error of this build alone; raise any other one again."""
         if isinstance(error, TidemarkError) and not (error.is_temporary or not error.relation):
             return error
         found = view_error("catch-up", error)
@@ -261,13 +303,13 @@ class ViewBuild:
             self._store.relieve()
 
     def add(self, output: Delta) -> None:
-        """Keep what the view gives out until it is live, and its error rows."""
+        """Buffer the view's output and error rows until it is live."""
         assert self._view is not None
         errors = named(self.definition.table, self._view.errors.take())
         self._first.add(output, errors)
 
     def take_over(self) -> tuple[View, EpochBuffer, BackfillResult]:
-        """The caught-up view, what changed in it since its snapshot, what the backfill left."""
+        """Return the caught-up view, its changes since the snapshot, and the backfill's result."""
         assert self._view is not None and self._result is not None
         return self._view, self._first.gathered, self._result
 
@@ -305,12 +347,11 @@ class ViewBuild:
                 self._first.bring(self._result.read_output(), self.status)
                 failpoint("build.stage.after")
         except TidemarkError as error:
-            self.failure = disk_error(error, "the backfill") or error
+            self.fail(disk_error(error, "the backfill") or error)
         except Exception as error:
             log.exception("build.failed", view=self.definition.table.title)
-            self.failure = disk_error(error, "the backfill") or TidemarkError(
-                "backfill.failed", "the backfill failed", detail=str(error)
-            )
+            failed = TidemarkError("backfill.failed", "the backfill failed", detail=str(error))
+            self.fail(disk_error(error, "the backfill") or failed)
 
     def _backfill(self) -> BackfillResult:
         definition, status = self.definition, self.status
@@ -321,11 +362,11 @@ class ViewBuild:
         work_dir.mkdir(parents=True)
         with ExitStack() as held:
             parts = self._snapshot_parts(held)
-            status.notes = self._kept.notes
+            status.notes = self._manifest.notes
             kept = sum(is_cached(part) for shares in parts.values() for part in shares)
             status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
             status.enter(BuildPhase.BACKFILL)
-            status.read_since = self._host.time()
+            status.read_since = self._runtime.time()
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,
@@ -340,50 +381,52 @@ class ViewBuild:
 
     def _snapshot_parts(self, held: ExitStack) -> dict[RelationName, Sequence[SnapshotPart]]:
         """Of each relation; the snapshots that they are of are closed with `held`."""
-        relations, kept = self.definition.relations(), self._kept
+        relations, manifest = self.definition.relations(), self._manifest
         parts: dict[RelationName, Sequence[SnapshotPart]] = {}
         self._open_database(held, parts)
         sides = {r.name.source for r in relations} - {MAIN_SOURCE}
         for source in sorted(sides):
             read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
-            places, notes = kept.start_of(source, read.places, read.notes)
+            places, notes = manifest.start_of(source, read.places, read.notes)
             side = read.source.open_snapshot(own, places, notes)
             held.callback(side.close)
             for r in own:
-                cut = kept.cut(partial(side.parts, r), r, self.columns[r.name], self._parts.parts)
-                parts[r.name] = kept.wrapped(r, cut, kept.finished(r))
-        kept.save()
+                cut = manifest.cut(
+                    partial(side.parts, r), r, self.columns[r.name], self._parts.parts
+                )
+                parts[r.name] = manifest.wrapped(r, cut, manifest.finished(r))
+        manifest.save()
         return {r.name: parts[r.name] for r in relations}
 
     def _open_database(
         self, held: ExitStack, parts: dict[RelationName, Sequence[SnapshotPart]]
     ) -> None:
-        """Adds the parts of the database's relations, as of `position` from then on."""
-        kept = self._kept
+        """Open the database's snapshot, set `position`, and add the parts of its relations."""
+        manifest = self._manifest
         if not self._parts.reads_database:
-            kept.begin(0)
+            manifest.begin(0)
             return
         relations = [r for r in self.definition.relations() if r.name.source == MAIN_SOURCE]
         snapshot = self._parts.open_snapshot(relations)
         held.callback(snapshot.close)
         self.position = snapshot.position
         failpoint("build.snapshot.opened")
-        kept.begin(snapshot.position)
+        manifest.begin(snapshot.position)
         count = self._parts.parts
         cuts = {
-            r.name: kept.cut(partial(snapshot.parts, r), r, self.columns[r.name], count)
+            r.name: manifest.cut(partial(snapshot.parts, r), r, self.columns[r.name], count)
             for r in relations
         }
-        finished = {r.name: kept.finished(r) for r in relations}
-        kept.save()
+        finished = {r.name: manifest.finished(r) for r in relations}
+        manifest.save()
         if any(finished.values()):
             self._await_changes()
         for r in relations:
             of_keys = partial(snapshot.part_of_keys, r, self.columns[r.name])
-            parts[r.name] = kept.whole(r, cuts[r.name], finished[r.name], self._spool, of_keys)
+            parts[r.name] = manifest.whole(r, cuts[r.name], finished[r.name], self._spool, of_keys)
 
     def _await_changes(self) -> None:
-        """Until the spool has all that changed before the snapshot."""
+        """Wait until the spool has everything that changed before the snapshot."""
         self.status.enter(BuildPhase.READING_CHANGES)
         self._parts.nudge()
         with self._passed:

@@ -202,7 +202,7 @@ class ServiceFactory:
             feeds=feeds,
             nudge=self.source.heartbeat,
             exchange=self._exchange(definition) if road == "spark" else None,
-            host=self.runtime,
+            runtime=self.runtime,
         )
 
     @property

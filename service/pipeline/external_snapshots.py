@@ -31,17 +31,17 @@ class ExternalSnapshots:
         engine: Engine,
         failures: Failures,
         builds: Mapping[str, ViewBuild],
-        desk: SourceStatusReporter,
+        status_reporter: SourceStatusReporter,
         source: Callable[[str], FeedSource],
         *,
-        host: Runtime = RUNTIME,
+        runtime: Runtime = RUNTIME,
     ) -> None:
         self._engine = engine
         self._failures = failures
         self._builds = builds
-        self._desk = desk
+        self._status_reporter = status_reporter
         self._source = source
-        self.snapshot_offsets = SnapshotOffsets(host)
+        self.snapshot_offsets = SnapshotOffsets(runtime)
 
     def begin(
         self, definition: ViewDefinition, *, is_resumed: bool
@@ -62,8 +62,8 @@ class ExternalSnapshots:
             if relation.name not in read
             and not (is_resumed and relation.name.name in positions.offsets(name))
         ]
-        wanted = [(self._desk.source(r.name.source), r) for r in new]
-        snapshot_offsets = self.snapshot_offsets.take(definition.identity, wanted)
+        probed = [(self._status_reporter.source(r.name.source), r) for r in new]
+        snapshot_offsets = self.snapshot_offsets.take(definition.identity, probed)
         if snapshot_offsets is None:
             return None
         found = {}
@@ -81,10 +81,10 @@ class ExternalSnapshots:
         """
         built = {r.name for b in self._builds.values() for r in b.definition.relations()}
         read = {r.name: r for d in self._engine.views.values() for r in d.relations()}
-        for name, rows, is_retried in self._desk.marked_dead_letters():
+        for name, rows, is_retried in self._status_reporter.marked_dead_letters():
             if name in built:
                 continue
-            self._desk.unmark_dead_letters(name, rows)
+            self._status_reporter.unmark_dead_letters(name, rows)
             try:
                 if is_retried and name in read:
                     batch = self._source(name.source).decode_again(read[name], rows)

@@ -1,6 +1,6 @@
 """The pipeline's side of the control tables: what is wanted, and how it goes.
 
-The sink may be down while views stream on: what could not be told is kept and told later, so
+The sink may be down while views stream on: what could not be facts is kept and facts later, so
 nothing here stops an epoch. Invariant: a view is called live only once the epoch that swaps its
 table in is committed in the sink.
 """
@@ -48,14 +48,14 @@ def is_lost(row: ViewRow) -> bool:
 class CatalogReconciler:
     """One for a pipeline, used by its thread alone. sink_epoch: at the last look, if any."""
 
-    def __init__(self, control: Control, engine: Engine, parts: ServiceFactory) -> None:
+    def __init__(self, control: Control, engine: Engine, factory: ServiceFactory) -> None:
         self._control = control
         self._engine = engine
-        self._parts = parts
+        self._factory = factory
         self._reports = StatusReports(control)
         self._abandoned: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[str] = set()
-        self.sources = SourceStatusReporter(control, parts.settings.sink_key, parts.feed_source)
+        self.sources = SourceStatusReporter(control, factory.settings.sink_key, factory.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
         self._is_called = True
         self.sink_epoch: int | None = None
@@ -80,7 +80,7 @@ class CatalogReconciler:
             rows = self._control.list_views()
             self.sources.refresh()
             # After the rows: what a sink that is set back says is not acted upon; nor half a look.
-            progress = self._control.read_progress(self._parts.settings.sink_key)
+            progress = self._control.read_progress(self._factory.settings.sink_key)
             self._all_rows, self._rows = rows, self._own(rows)
             self._reports.refreshed()
             self.sink_epoch = None if progress is None else progress.epoch
@@ -102,7 +102,7 @@ class CatalogReconciler:
         # A parent may be younger than its child, which has had another query since.
         return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
 
-    def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
+    def to_build(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
         """Views to build: neither in the building nor live, nor failed; or another version."""
         live = {d.identity for d in self._engine.views.values()}
         # Until the sink has what was built last, its staged rows and the row here are of before.
@@ -148,7 +148,7 @@ class CatalogReconciler:
 
     def to_pause(self) -> list[ViewRow]:
         """Views that are to stand still and do not yet."""
-        # What is still to be told of a view would be told after the pause, and call it live.
+        # What is still to be facts of a view would be facts after the pause, and call it live.
         return [r for r in self._rows if is_pausing(r) and self._reports.is_resolved(r.identity)]
 
     def to_rename(self) -> list[ViewRow]:
@@ -179,7 +179,7 @@ class CatalogReconciler:
             "names": names,
             "now": self.options(row).get("now", PINNED),
         }
-        found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **more)
+        found = plan_definition(row.identity, name, query, self._factory, self._all_rows, **more)
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
@@ -225,6 +225,11 @@ class CatalogReconciler:
         """The live view of this identity."""
         return next((d for d in self._engine.views.values() if d.identity == identity), None)
 
+    def is_renamed(self, row: ViewRow) -> bool:
+        """Return whether a live view has another name than its row had when it was read."""
+        live = self.live(row.identity)
+        return live is not None and (live.table.schema, live.table.name) != (row.schema, row.name)
+
     # --- how it goes ---------------------------------------------------------------------------
 
     def fail_view(self, identity: str, error: TidemarkError) -> None:
@@ -242,24 +247,24 @@ class CatalogReconciler:
         if change is None:
             self.fail_view(row.identity, error)
         else:
-            self.give_up(row, error)
+            self.abandon(row, error)
 
-    def give_up(self, row: ViewRow, error: TidemarkError) -> None:
+    def abandon(self, row: ViewRow, error: TidemarkError) -> None:
         """The change that was asked for comes to nothing."""
         assert row.change is not None
         if row.change["kind"] == requested_changes.VERSION:
             self._refused.add(row.change["id"])
-        told: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
+        facts: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
         if row.status == ViewState.PAUSED:
-            told["desired"] = DesiredState.PAUSED
+            facts["desired"] = DesiredState.PAUSED
         log.warning("change.given_up", view=row.title, why=error.described)
-        self._abandoned[row.identity] = (row.change["id"], told)
+        self._abandoned[row.identity] = (row.change["id"], facts)
         self._report_abandoned()
 
     def _report_abandoned(self) -> None:
-        for identity, (change, told) in list(self._abandoned.items()):
+        for identity, (change, facts) in list(self._abandoned.items()):
             try:
-                change_requests.end_change(self._control, identity, change, **told)
+                change_requests.end_change(self._control, identity, change, **facts)
                 del self._abandoned[identity]
             except TemporaryError as error:
                 log.warning("catalog.retry", code=error.code)
@@ -284,12 +289,12 @@ class CatalogReconciler:
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
-        row, told = self.row(build.definition.identity), requested_changes.problem_facts(error)
+        row, facts = self.row(build.definition.identity), requested_changes.problem_facts(error)
         is_replacement = row is not None and row.version != build.definition.version
         if error.is_temporary and not is_replacement:
-            self._reports.write(build.definition.identity, **told)
+            self._reports.write(build.definition.identity, **facts)
         elif error.is_temporary and row is not None:
-            self._reports.write(row.identity, replacing={**(row.replacing or {}), **told})
+            self._reports.write(row.identity, replacing={**(row.replacing or {}), **facts})
         elif row is not None:
             self.refuse(row, error)
 
@@ -298,13 +303,13 @@ class CatalogReconciler:
         row = self.row(identity)
         if row is None or row.status in (ViewState.FAILED, ViewState.PAUSED):
             return
-        told: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
+        facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
         if error is not None:
-            told |= requested_changes.problem_facts(error)
+            facts |= requested_changes.problem_facts(error)
         if row.status != ViewState.LIVE:
-            self._reports.write(identity, **told)
+            self._reports.write(identity, **facts)
         elif row.replacing is not None and row.change is not None:
-            self._reports.write(identity, replacing={**row.replacing, **told})
+            self._reports.write(identity, replacing={**row.replacing, **facts})
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
@@ -335,19 +340,19 @@ class CatalogReconciler:
                 log.warning("view.state_lost", view=row.title)
                 lifecycle.change(self._control, row.identity, ViewEvent.RECALL, "its state is gone")
             elif is_new and is_lost(row):
-                told, why = dict.fromkeys(STANDING), "the state with its lost slot was given up"
-                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, why, **told)
+                facts, why = dict.fromkeys(STANDING), "the state with its lost slot was given up"
+                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, why, **facts)
         self.refresh()
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
-        """Tell how the builds stand, and what could not be told before."""
+        """Tell how the builds stand, and what could not be facts before."""
         for build in builds.values():
-            if build.failure is None and not (build.is_cancelled or build.is_comparison):
-                self._tell_progress(build)
+            if build.end is None and not build.is_comparison:
+                self._report_progress(build)
         self._reports.retry()
         self._report_abandoned()
 
-    def _tell_progress(self, build: ViewBuild) -> None:
+    def _report_progress(self, build: ViewBuild) -> None:
         facts, row = build.status.facts(), self.row(build.definition.identity)
         if row is None:
             return
@@ -374,19 +379,19 @@ class CatalogReconciler:
 
     def source_identity(self) -> tuple[object, ...] | None:
         """The server that the state was built from; None before the first view."""
-        row = self._control.get_source(self._parts.source_row)
+        row = self._control.get_source(self._factory.source_row)
         if row is None or row.system_identifier is None:
             return None
         return (row.system_identifier, row.timeline, row.facts["database"])
 
     def remember_source(self) -> None:
         """Note which server the state is built from."""
-        source = self._parts.source
+        source = self._factory.source
         identity = source.identity()
         self._control.upsert_source(
             SourceRow(
-                self._parts.source_row,
-                self._parts.shown_source,
+                self._factory.source_row,
+                self._factory.shown_source,
                 slot=source.slot_name,
                 publication=source.publication_name,
                 system_identifier=identity.system,
@@ -397,11 +402,11 @@ class CatalogReconciler:
 
     def forget_source(self) -> None:
         """The last view is gone: the next one may come from another server."""
-        self._control.delete_source(self._parts.source_row)
+        self._control.delete_source(self._factory.source_row)
 
     def close(self) -> None:
         """End the sessions."""
         self._control.close()
 
     def _own(self, rows: list[ViewRow]) -> list[ViewRow]:
-        return [r for r in rows if group_of(r) == self._parts.settings.group]
+        return [r for r in rows if group_of(r) == self._factory.settings.group]

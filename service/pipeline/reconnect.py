@@ -21,15 +21,15 @@ class Reconnect:
     on_found: called from any thread when it is back."""
 
     def __init__(
-        self, ask: Callable[[], object], on_found: Callable[[], None], *, host: Runtime = RUNTIME
+        self, ask: Callable[[], object], on_found: Callable[[], None], *, runtime: Runtime = RUNTIME
     ) -> None:
         self._ask = ask
         self._on_found = on_found
         self._error: TidemarkError | None = None
         self._is_found = False
         self._search = 0
-        self._host = host
-        self._stopping = host.event()
+        self._runtime = runtime
+        self._stopping = runtime.event()
         self._backoff = Backoff(*RETRY_S)
 
     @property
@@ -48,7 +48,7 @@ class Reconnect:
         self._error, self._is_found = error, False
         self._search += 1
         search = self._search
-        self._host.begin(lambda: self._run(search, pause_s), "way-back")
+        self._runtime.begin(lambda: self._run(search, pause_s), "way-back")
         return pause_s
 
     def regained(self) -> None:
@@ -63,7 +63,7 @@ class Reconnect:
         self._stopping.set()
 
     def _run(self, search: int, pause_s: float) -> None:
-        backoff = Backoff(pause_s, RETRY_S[1], jitter=JITTER, draw=self._host.draw)
+        backoff = Backoff(pause_s, RETRY_S[1], jitter=JITTER, draw=self._runtime.draw)
         while not self._stopping.wait(backoff.next_s()):
             error = self._try()
             if self._search != search:

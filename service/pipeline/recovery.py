@@ -32,7 +32,7 @@ def recover(
     waiting_bytes: int,
     *,
     is_older: bool = False,
-    host: Runtime = RUNTIME,
+    runtime: Runtime = RUNTIME,
 ) -> tuple[SinkWriter, dict[str, Any]]:
     """The sink's writer, and for each source the position up to which the sink has all already.
 
@@ -43,7 +43,7 @@ def recover(
     """
     found = sink.read_progress()
     in_sink = engine.positions.floor if found is None else found.epoch
-    writer = SinkWriter(sink, in_sink, metrics, waiting_bytes, host=host)
+    writer = SinkWriter(sink, in_sink, metrics, waiting_bytes, runtime=runtime)
     epochs: list[SinkEpoch] | None = []
     if is_elsewhere(engine, found) or (is_older and in_sink < engine.epoch):
         epochs = None

@@ -28,12 +28,12 @@ class SchemaChangeRecovery:
     def __init__(
         self,
         failures: Failures,
-        desk: CatalogReconciler,
+        reconciler: CatalogReconciler,
         watch: SourceWatch,
         sink_workers: SinkWorkers,
     ) -> None:
         self._failures = failures
-        self._desk = desk
+        self._reconciler = reconciler
         self._watch = watch
         self._sink_workers = sink_workers
 
@@ -52,7 +52,7 @@ class SchemaChangeRecovery:
     def note_names(self) -> None:
         """Tell people what was renamed under their views."""
         if self._watch.renamed:
-            self._desk.note_names(self._watch.renamed)
+            self._reconciler.note_names(self._watch.renamed)
             self._watch.renamed = {}
 
     def _mend(self, lost: Mapping[str, SourceError]) -> list[ViewDefinition]:
@@ -75,11 +75,11 @@ class SchemaChangeRecovery:
 
     def _judged(self, definition: ViewDefinition, error: SourceError) -> TidemarkError | None:
         """The error that a view fails with; None when building it anew gives its query's rows."""
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         if error.code in _FINAL or row is None:
             return error
         try:
-            newer = self._desk.define(row, definition)
+            newer = self._reconciler.define(row, definition)
         except TidemarkError as refusal:
             if refusal.is_temporary:
                 raise

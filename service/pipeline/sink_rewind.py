@@ -1,10 +1,10 @@
-"""A sink that was set back: its tables are brought to where the state is, all in one transaction.
+"""The repair of a rewound sink: its tables are brought to the state, all in one transaction.
 
 A standby that was promoted, or a backup, shows an earlier epoch than the sink had acknowledged.
 What it lacks the outbox may not have any more. Then nothing is given to the sink for a while: each
-view's rows are read anew and compared with those that its table shows, while the state and further
+view's rows are read again and compared with those that its table shows, while the state and further
 sinks go on; one epoch takes all tables, error rows and the progress on together. Invariant: until
-that epoch the sink shows, and names, the position that it was set back to. Used by the pipeline's
+that epoch the sink shows, and names, the position that it was rewound to. Used by the pipeline's
 thread.
 """
 
@@ -13,49 +13,75 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from connectors.postgres.catalog.catalog import ViewRow
-from connectors.sink import SinkEpoch, ViewChange
+from connectors.postgres.sink.postgres_sink import PostgresSink
+from connectors.sink import Return, SinkEpoch, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
-from service.backfill.view_build import ViewBuild
+from service.backfill.builds import Builds
+from service.backfill.view_build import Failed, ViewBuild
 from service.engine.definition import ViewDefinition
-from service.engine.engine import named
+from service.engine.engine import Engine, named
 from service.engine.epoch_buffer import EpochBuffer
-from service.pipeline.context import PipelineContext
+from service.metrics.metrics import PipelineMetrics
 from service.pipeline.epochs import Epochs
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
+from service.pipeline.view_failures import Failures
 from service.runtime.log import log
+from service.runtime.settings import DEFAULT_GROUP
 from service.views.lifecycle import DesiredState
 from service.views.view_facts import changed_facts
 from storage.failpoints import failpoint
+from storage.store import Store
 
 
 class SinkRewind:
-    """What `ViewLife` asks while the sink is behind; nothing else is joined, paused or renamed."""
+    """Repair the sink. While it lags nothing else is joined, paused or renamed.
+
+    staging: a session of the sink that reads the views' tables.
+    """
 
     def __init__(
-        self, core: PipelineContext, epochs: Epochs, following: SourceSubscriptions
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        builds: Builds,
+        reconciler: CatalogReconciler,
+        failures: Failures,
+        subscriptions: SourceSubscriptions,
+        reset: SourceReset,
+        staging: PostgresSink,
+        store: Store,
+        metrics: PipelineMetrics,
+        group: str,
     ) -> None:
-        self._context = core
-        self._engine = core.engine
-        self._desk = core.desk
-        self._builds = core.builds
+        self._engine = engine
         self._epochs = epochs
-        self._following = following
+        self._builds = builds
+        self._reconciler = reconciler
+        self._failures = failures
+        self._subscriptions = subscriptions
+        self._reset = reset
+        self._staging = staging
+        self._store = store
+        self._metrics = metrics
+        self._group = group
 
     def begin(self) -> None:
-        """Views that the sink's catalog knows otherwise are built anew; the others are compared."""
-        core = self._context
-        core.failures.remove_unmatched()
-        self._desk.recall_lost()
-        if not (self._engine.views or self._desk.has_views()):
-            self._following.forget()
-        self.tell()
+        """Rebuild the views that the sink's catalog knows otherwise; compare the others."""
+        self._failures.remove_unmatched()
+        self._reconciler.recall_lost()
+        if not (self._engine.views or self._reconciler.has_views()):
+            self._reset.forget_all()
+        self.report()
 
-    def tell(self, caught_up: int = 0) -> None:
-        """For people."""
+    def report(self, caught_up: int = 0) -> None:
+        """Show in the metrics how far the repair is."""
         behind, views = self._epochs.behind, len(self._engine.views)
-        self._context.metrics.sink_error = (
+        self._metrics.sink_error = (
             ""
             if behind is None
             else (
@@ -64,23 +90,23 @@ class SinkRewind:
             )
         )
 
-    def wanted(self) -> list[ViewRow]:
-        """Views whose tables are to be compared, and are not yet."""
+    def to_compare(self) -> list[ViewRow]:
+        """Return the views whose tables are to be compared, and are not yet."""
         live = {d.identity for d in self._engine.views.values()} - self._builds.keys()
-        rows = self._desk.rows
+        rows = self._reconciler.rows
         return [r for r in rows if r.identity in live and r.desired != DesiredState.DROPPED]
 
     def failed(self, build: ViewBuild) -> None:
-        """A view's rows cannot be read: its table stays as it is."""
-        definition = self._desk.live(build.definition.identity)
-        error = build.refusal or build.failure
-        if definition is not None and error is not None and not build.is_cancelled:
-            self._following.complete_failed(self._context.failures.fail([definition], error))
+        """Fail a view whose rows cannot be read; its table stays as it is."""
+        definition = self._reconciler.live(build.definition.identity)
+        if definition is not None and isinstance(build.end, Failed):
+            failed = self._failures.fail([definition], build.end.error)
+            self._subscriptions.complete_failed(failed)
 
     def settle(self, caught_up: Collection[str]) -> None:
         """Bring the sink back once every view has caught up with the engine."""
         views = list(self._engine.views.values())
-        self.tell(sum(d.identity in caught_up for d in views))
+        self.report(sum(d.identity in caught_up for d in views))
         if any(d.identity not in caught_up for d in views):
             return
         if self._take_out_tableless(views):
@@ -95,11 +121,15 @@ class SinkRewind:
                 raise
             log.warning("sink.return_again", code=error.code, why=error.described)
             return
-        builds = [self._builds.pop(d.identity) for d in views]
+        builds = [self._builds.join(d.identity) for d in views]
         for build in builds:
-            self._context.store.drop(build.definition.scope + "/")
+            self._store.drop(build.definition.scope + "/")
+        behind = self._epochs.behind
+        assert behind is not None
+        live = frozenset(d.identity for d in views)
+        epoch.returns = Return(behind, live, self._group, self._group == DEFAULT_GROUP)
         failpoint("sink.return.before")
-        self._epochs.bring_back(epoch)
+        self._epochs.repair_sink(epoch)
         failpoint("sink.return.after")
         for build in builds:
             build.close()
@@ -113,7 +143,7 @@ class SinkRewind:
         if gone:
             what = "the table was not in the sink when that was set back"
             why = SinkError("sink.table_missing", what)
-            self._following.complete_failed(self._context.failures.degrade(gone, why))
+            self._subscriptions.complete_failed(self._failures.degrade(gone, why))
         return bool(gone)
 
     def _epoch(self, views: Collection[ViewDefinition]) -> SinkEpoch:
@@ -125,7 +155,7 @@ class SinkRewind:
             try:
                 found[definition.name] = self._changes(definition, build, found)
             except ViewError as error:
-                self._following.complete_failed(self._context.failures.fail([definition], error))
+                self._subscriptions.complete_failed(self._failures.fail([definition], error))
                 raise
             letters = build.take_over()[2].rejected
             rejected += [] if letters is None else [letters]
@@ -142,7 +172,7 @@ class SinkRewind:
 
     def _change(self, definition: ViewDefinition) -> ViewChange:
         """The catalog may be from before the view was built anew under other names."""
-        table, row = definition.table, self._desk.row(definition.identity)
+        table, row = definition.table, self._reconciler.row(definition.identity)
         facts = {} if row is None else changed_facts(definition, row)
         return ViewChange(definition.identity, table, table, facts, is_renewed=True)
 
@@ -156,13 +186,13 @@ class SinkRewind:
         view, gathered, result = build.take_over()
         for parent in definition.parents():
             table = self._engine.views[parent].table
-            for rows in self._context.staging.read_rows(table):
+            for rows in self._staging.read_rows(table):
                 build.add(view.step({parent: rows}))
-                self._context.store.relieve()
+                self._store.relieve()
             for part in parents[parent]:
                 for _, delta in part.deltas:
                     build.add(view.step({parent: delta}))
-                    self._context.store.relieve()
+                    self._store.relieve()
         for errors in (result.errors, view.errors.take()):
             if errors is not None and len(errors):
                 table = definition.table

@@ -41,20 +41,20 @@ class SinkWriter:
         metrics: PipelineMetrics,
         waiting_bytes: int = 64 << 20,
         *,
-        host: Runtime = RUNTIME,
+        runtime: Runtime = RUNTIME,
     ) -> None:
         self._sink = sink
-        self._host = host
+        self._runtime = runtime
         self._metrics = metrics
         self._waiting: deque[SinkEpoch] = deque()
-        self._stopping = host.event()
+        self._stopping = runtime.event()
         self._failure: BaseException | None = None
         self._written = written
         self._submitted = written
         self._most_bytes = waiting_bytes
         self._held_bytes = 0
         # Told when an epoch is submitted, taken in hand or written.
-        self._moved = host.condition()
+        self._moved = runtime.condition()
         # Called when one more epoch is in the sink, in the writer's thread.
         self.on_written: Callable[[], None] | None = None
         self._began_at: float | None = None
@@ -63,7 +63,7 @@ class SinkWriter:
         self._left_out: set[RelationName] = set()
         self._ever_left_out: set[RelationName] = set()
         self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
-        self._thread = host.begin(self._run, "sink-writer")
+        self._thread = runtime.begin(self._run, "sink-writer")
 
     @property
     def written(self) -> int:
@@ -84,7 +84,7 @@ class SinkWriter:
     def stalled_s(self) -> float:
         """How long the epoch in hand has been on its way."""
         began_at = self._began_at
-        return 0.0 if began_at is None else self._host.monotonic() - began_at
+        return 0.0 if began_at is None else self._runtime.monotonic() - began_at
 
     def await_progress(self, timeout_s: float) -> None:
         """Sleep until an epoch is in the sink, at most so long; raises what stopped the thread."""
@@ -157,7 +157,7 @@ class SinkWriter:
             while not self._stopping.is_set():
                 epoch = self._take()
                 if epoch is not None:
-                    self._began_at = self._host.monotonic()
+                    self._began_at = self._runtime.monotonic()
                     self._write(epoch)
                     self._began_at = None
         except BaseException as error:

@@ -1,6 +1,6 @@
 """The pipeline's side of the catalog of sources: what is declared, how it stands, dead letters.
 
-The sink may be down: what could not be told is told with the next report.
+The sink may be down: a report that fails is repeated with the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SourceStatusReporter:
         self._letters = DeadLetters(control)
         self._key = sink_key
         self._changed: set[str] = set()
-        self._told: dict[str, tuple[str, str]] = {}
+        self._reported: dict[str, tuple[str, str]] = {}
         self.rows: Sequence[SourceRow] = ()
 
     def refresh(self) -> None:
@@ -56,21 +56,21 @@ class SourceStatusReporter:
             )
         return self._make(row)
 
-    def tell(self, statuses: Mapping[str, ExternalStatus]) -> None:
-        """Tell how the sources stand, where that has changed."""
+    def report(self, statuses: Mapping[str, ExternalStatus]) -> None:
+        """Report the status of the sources where it has changed."""
         for name, status in statuses.items():
-            told = (status.status, str(status.error))
-            if self._told.get(name) == told:
+            reported = (status.status, str(status.error))
+            if self._reported.get(name) == reported:
                 continue
             # Nobody knows what it says where the answer is lost.
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
             error = status.error
             facts = {"code": None, "detail": None, "hint": None}
             if error is not None:
                 facts = {"code": error.code, "detail": error.described, "hint": error.hint}
             try:
                 self._control.update_source(name, status=status.status, **facts)
-                self._told[name] = told
+                self._reported[name] = reported
             except TemporaryError as error:
                 log.warning("catalog.retry", code=error.code)
 

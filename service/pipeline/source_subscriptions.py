@@ -8,84 +8,101 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from connectors.sink import NOT_STAGED
 from connectors.source import MAIN_SOURCE
-from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import Relation
+from service.backfill.builds import Builds
 from service.engine.column_requirements import Read
-from service.engine.engine import ViewDefinition
-from service.ingest.external_sources import external_relations, is_main
-from service.pipeline.context import PipelineContext
+from service.engine.engine import Engine, ViewDefinition
+from service.ingest.external_sources import ExternalSources, external_relations, is_main
 from service.pipeline.epochs import Epochs
+from service.pipeline.followed_database import FollowedDatabase
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.schema_change_recovery import SchemaChangeRecovery
+from service.pipeline.sink_mute import SinkMute
+from service.pipeline.source_reset import SourceReset
+from service.pipeline.view_failures import Failures
 from service.runtime.log import log
-from storage.failpoints import failpoint
 
 
 class SourceSubscriptions:
     """Used by the pipeline's thread."""
 
-    def __init__(self, core: PipelineContext, epochs: Epochs) -> None:
-        self._context = core
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        mute: SinkMute,
+        builds: Builds,
+        failures: Failures,
+        reconciler: CatalogReconciler,
+        schema_recovery: SchemaChangeRecovery,
+        database: FollowedDatabase,
+        external_sources: ExternalSources,
+        reset: SourceReset,
+    ) -> None:
+        self._engine = engine
         self._epochs = epochs
+        self._mute = mute
+        self._builds = builds
+        self._failures = failures
+        self._reconciler = reconciler
+        self._schema_recovery = schema_recovery
+        self._database = database
+        self._external_sources = external_sources
+        self._reset = reset
 
     def follow(self) -> None:
         """Stream what is read; where just that is streamed already, nothing is opened anew."""
-        core = self._context
-        if core.feed.follows(self._main_reads()):
-            core.sides.open(core.failures.reads())
+        if self._database.follows(self._main_reads()):
+            self._external_sources.open(self._failures.reads())
             self._epochs.commit()
         else:
             self.open()
 
     def open(self) -> None:
         """Stream what is read; what turns out to be gone fails its views and no others."""
-        core = self._context
-        core.sides.open(core.failures.reads())
+        self._external_sources.open(self._failures.reads())
         is_open = False
-        while core.engine.position and not is_open:
-            shown = self._epochs.mute.get(MAIN_SOURCE, 0)
+        while self._engine.position and not is_open:
+            shown = self._mute.shown_position()
             try:
-                core.feed.open(core.engine.position, self._main_reads(), shown)
+                self._database.open(self._engine.position, self._main_reads(), shown)
                 is_open = True
             except TidemarkError as error:
                 if not self.fail_readers(error):
                     raise
-        core.reconnect.regained()
+        self._database.regained()
         # What tables were like before a snapshot is opened is not forgotten.
         self._epochs.commit()
 
-    def look(self) -> None:
-        """See what has become of the tables that are read, and let go what cannot go on."""
+    def probe_tables(self) -> None:
+        """Look up what has become of the tables that are read, and fail what cannot go on."""
         try:
-            self._context.watch.refresh()
+            self._database.probe_tables()
         except TidemarkError as error:
-            self._context.feed.close()
             if not self.fail_readers(error):
                 raise
 
     def release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
-        core = self._context
-        reads = core.failures.reads()
-        if not reads and not core.desk.has_views():
-            self.forget()
+        reads = self._failures.reads()
+        if not reads and not self._reconciler.has_views():
+            self._reset.forget_all()
             return
-        if core.is_build_left:
+        if not self._builds.are_resumed:
             # It reads on from where it stood: what it reads must have been told all the while.
             return
-        core.feed.narrow(reads)
+        self._database.narrow(reads)
         used = {_place(relation) for relation, _ in reads}
         unused = [r for r in relations if _place(r) not in used]
         for name, gone in external_relations(unused).items():
-            core.engine.positions.forget(name, [n.name for n in gone])
-        core.sides.open(reads)
+            self._engine.positions.forget(name, [n.name for n in gone])
+        self._external_sources.open(reads)
         # On disk first: an older state would miss what is not told any more.
         self._epochs.commit(sync=True)
-        try:
-            core.parts.source.unwatch([r for r in unused if is_main(r)])
-        except TidemarkError as error:
-            # What is sent for nobody does no harm to the others.
-            log.warning("source.unwatch_failed", code=error.code, why=error.described)
+        self._database.withdraw([r for r in unused if is_main(r)])
 
     def forget_unread(self) -> None:
         """Relations that were read by what is gone by now, and where they were: a place that nobody
@@ -93,80 +110,12 @@ class SourceSubscriptions:
 
         What an earlier process was building must have begun again: it reads on from such places.
         """
-        core = self._context
-        read = external_relations(relation for relation, _ in core.failures.reads())
-        for source in core.engine.positions.by_source.keys() - {MAIN_SOURCE}:
+        read = external_relations(relation for relation, _ in self._failures.reads())
+        for source in self._engine.positions.by_source.keys() - {MAIN_SOURCE}:
             used = {name.name for name in read.get(source, ())}
-            unread = core.engine.positions.offsets(source).keys() - used
+            unread = self._engine.positions.offsets(source).keys() - used
             if unread:
-                core.engine.positions.forget(source, unread)
-
-    def lose(self, error: SourceError) -> None:
-        """The database's changes since the state's position can never be told: what reads it fails
-        with this error and leaves the dataflow, and its position is forgotten.
-
-        The rows that these views last showed stay. A rebuild begins with a new slot.
-        """
-        core = self._context
-        core.feed.close()
-        readers = [d for d in core.failures.definitions() if core.reads_database(d)]
-        core.failures.fail(readers, error)
-        if not core.failures.definitions():
-            self.forget(leaves_slot=True)
-            return
-        # On disk first: an older state would still have views, and no slot to go on from.
-        self._epochs.commit(sync=True)
-        self._drop_slot()
-        self._epochs.mute.pop(MAIN_SOURCE, None)
-        core.engine.positions.forget_database()
-        self._forget_database()
-        self._epochs.commit(sync=True)
-
-    def _drop_slot(self) -> None:
-        try:
-            self._context.parts.source.drop_slot()
-        except SourceError as error:
-            if error.code != "source.slot_in_use":
-                raise
-            log.warning("source.slot_left", why=error.described)
-
-    def _forget_database(self) -> None:
-        core = self._context
-        core.watch.forget()
-        core.desk.forget_source()
-        core.wal_budget.forget()
-        core.reconnect.regained()
-
-    def forget(self, *, leaves_slot: bool = False) -> None:
-        """Nothing depends on the source's position any more: leave no slot, no progress.
-
-        leaves_slot: a slot that someone else reads stays; else it is SourceError
-        source.slot_in_use.
-        """
-        core = self._context
-        # On disk first: an older state would still have views, and no slot to go on from.
-        self._epochs.commit(sync=True)
-        core.feed.close()
-        core.sides.open([])
-        failpoint("source.forget.before")
-        if leaves_slot:
-            self._drop_slot()
-        else:
-            core.parts.source.drop_slot()
-        failpoint("source.forget.slot")
-        # What the sink had of this is not told to it again, whatever it is asked for next.
-        self._epochs.writer.drain()
-        core.engine.clear_outbox()
-        self._epochs.forget_sink()
-        core.watch.forget()
-        # On disk first: an older state would miss what the sink no longer says that it has.
-        core.engine.commit(None, written=0, sync=True)
-        failpoint("source.forget.state")
-        core.staging.forget_progress()
-        failpoint("source.forget.progress")
-        core.desk.forget_source()
-        core.wal_budget.forget()
-        core.reconnect.regained()
+                self._engine.positions.forget(source, unread)
 
     # --- views that cannot go on -------------------------------------------------------------
 
@@ -175,15 +124,15 @@ class SourceSubscriptions:
 
         A batch that was refused was not stepped: the next stream begins with it.
         """
-        core, relation = self._context, error.relation
+        relation = error.relation
         if error.is_temporary or relation is None:
             return False
         is_of_database = relation.source == MAIN_SOURCE
-        if is_of_database and not core.feed.was_opened_for(self._main_reads()):
+        if is_of_database and not self._database.was_opened_for(self._main_reads()):
             # It may be for what nobody reads any more: one that is opened for what is read tells.
             return True
         try:
-            failed = core.schema_recovery.take_out(error)
+            failed = self._schema_recovery.take_out(error)
         except TemporaryError as again:
             # Nobody can be judged now: the same is found when the stream is opened again.
             log.warning("source.retry", code=again.code)
@@ -193,26 +142,7 @@ class SourceSubscriptions:
 
     def _main_reads(self) -> list[Read]:
         """What is read of the database."""
-        return [read for read in self._context.failures.reads() if is_main(read[0])]
-
-    def drop_refused(self) -> None:
-        """Take out the views that the sink has refused."""
-        writer = self._epochs.writer
-        errors = writer.refusals()
-        for error in errors:
-            failures = self._context.failures
-            if error.code == NOT_STAGED:
-                failed = failures.degrade(failures.readers_of(error.relation), error)
-            else:
-                failed = failures.fail_readers(error)
-            self.complete_failed(failed)
-            for definition in failed:
-                # The rows that another version of it has staged are not those that were refused.
-                if definition.identity not in self._context.builds:
-                    self._context.staging.drop_staged(definition.table)
-        if errors:
-            writer.forgive()
-            self._context.change_logs.forgive()
+        return [read for read in self._failures.reads() if is_main(read[0])]
 
     def complete_failed(self, failed: Sequence[ViewDefinition]) -> None:
         """Views have left the engine: nothing is read for them any more."""

@@ -1,127 +1,185 @@
 """The start of a pipeline: sink and state brought to one position, however long the sink refuses.
 
-A sink that refuses to be written, for a reason that is no single view's (it is a standby now, a
-right was taken away, another service has it), is told as the problem of all views and tried again
-with growing pauses in the same process. Invariant: nothing is read or stepped before the sink has
-said how far it is; meanwhile further sinks get what is committed for them.
+A sink may refuse all writes: it is a standby now, a privilege was revoked, another service owns it.
+Such a refusal is reported as the problem of all views and retried with growing pauses in the same
+process. Invariant: nothing is read or stepped before the position of the sink is known; meanwhile
+additional sinks get what is committed for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from connectors.sink import Sink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
-from service.pipeline.context import PipelineContext
+from service.engine.engine import Engine
+from service.ingest.external_sources import ExternalSources
+from service.metrics.metrics import PipelineMetrics
 from service.pipeline.epochs import Epochs
+from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.recovery import recover, require_known
-from service.pipeline.view_builds import ViewLife
+from service.pipeline.sink_mute import SinkMute
+from service.pipeline.view_failures import Failures
 from service.runtime import signals, state_owner
 from service.runtime.log import log
+from service.runtime.runtime import Runtime
+from service.sinks.sink_workers import SinkWorkers
 from storage.backoff import Backoff
+from storage.store import Store
 
 PAUSE_S = (0.5, 30.0)
 # Another process must begin, or another version of the program.
 _ENDING = signals.FINAL_CODES | {"sink.fenced"}
 
 
-class Start:
-    """Used by the pipeline's thread, once. reopen: opens the stream, or lets it be looked for."""
+class Startup:
+    """Retry the recovery until the sink takes it. Used by the pipeline's thread, once.
+
+    report_failure: shows the API why the pipeline does not run.
+    """
 
     def __init__(
-        self, core: PipelineContext, epochs: Epochs, views: ViewLife, reopen: Callable[[], None]
+        self,
+        recovery: StateRecovery,
+        epochs: Epochs,
+        sink_workers: SinkWorkers,
+        report_failure: Callable[[TidemarkError], None],
+        runtime: Runtime,
     ) -> None:
-        self._context = core
-        self._engine = core.engine
-        self._desk = core.desk
+        self._recovery = recovery
         self._epochs = epochs
-        self._views = views
-        self._reopen = reopen
-        self._is_ours = False
+        self._sink_workers = sink_workers
+        self._report_failure = report_failure
+        self._runtime = runtime
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Until the sink is known and open; raises what is not the sink's, or needs another start,
-        and the sink's refusal when the service stops."""
-        backoff, told = Backoff(*PAUSE_S), ""
+        """Return once the sink is known and open.
+
+        Raise errors that are not the sink's or that need another process, and the sink's refusal
+        when the service stops.
+        """
+        backoff, reported = Backoff(*PAUSE_S), ""
         while True:
             try:
-                self._recover()
+                self._recovery.run()
                 break
             except SinkError as error:
                 if error.code in _ENDING or error.relation is not None or is_stopping():
                     raise
-                if told != str(error):
-                    told = str(error)
+                if reported != str(error):
+                    reported = str(error)
                     log.error("sink.refused", code=error.code, why=error.what, hint=error.hint)
                 self._await(error, backoff.next_s(), is_stopping)
-        if told:
+        if reported:
             log.info("sink.running")
 
     def _await(self, error: SinkError, pause_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Tell why nothing moves, and wait; what is committed goes on to further sinks."""
-        host = self._context.host
+        """Report why nothing moves, and wait; additional sinks go on."""
         self._epochs.close()
-        until = host.monotonic() + pause_s
-        while host.monotonic() < until and not is_stopping():
-            self._context.parts.report_failure(error)
-            self._serve_others()
-            host.sleep(min(0.5, pause_s))
+        until = self._runtime.monotonic() + pause_s
+        while self._runtime.monotonic() < until and not is_stopping():
+            self._report_failure(error)
+            self._serve_additional_sinks()
+            self._runtime.sleep(min(0.5, pause_s))
 
-    def _serve_others(self) -> None:
-        if not self._is_ours:
+    def _serve_additional_sinks(self) -> None:
+        if not self._recovery.is_sink_claimed:
             return
         try:
-            self._context.sink_workers.reconcile(is_muted=False, is_lagging=True)
-            self._context.sink_workers.start()
-            self._context.sink_workers.report()
+            self._sink_workers.reconcile(is_muted=False, is_lagging=True)
+            self._sink_workers.start()
+            self._sink_workers.report()
         except TidemarkError as error:
             log.debug("sink.retry", code=error.code)
 
-    def _recover(self) -> None:
-        """Bring sink and state to one position (DESIGN 4)."""
-        self._desk.claim()
-        self._context.sink.claim()
-        self._is_ours = True
+
+class StateRecovery:
+    """Bring sink and state to one position. Used by the pipeline's thread.
+
+    waiting_bytes: what epochs on their way to the sink may take. restore_views: called once the
+    engine has only views that the catalog calls live. reopen: opens the stream, or begins to
+    reconnect.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        sink: Sink,
+        waiting_bytes: int,
+        reconciler: CatalogReconciler,
+        failures: Failures,
+        epochs: Epochs,
+        mute: SinkMute,
+        external_sources: ExternalSources,
+        metrics: PipelineMetrics,
+        store: Store,
+        state_folder: Path,
+        restore_views: Callable[[], None],
+        reopen: Callable[[], None],
+        runtime: Runtime,
+    ) -> None:
+        self._engine = engine
+        self._sink = sink
+        self._waiting_bytes = waiting_bytes
+        self._reconciler = reconciler
+        self._failures = failures
+        self._epochs = epochs
+        self._mute = mute
+        self._external_sources = external_sources
+        self._metrics = metrics
+        self._store = store
+        self._state_folder = state_folder
+        self._restore_views = restore_views
+        self._reopen = reopen
+        self._runtime = runtime
+        self.is_sink_claimed = False
+
+    def run(self) -> None:
+        """Bring sink and state to one position (DESIGN 4). SinkError when the sink refuses."""
+        self._reconciler.claim()
+        self._sink.claim()
+        self.is_sink_claimed = True
         self._refresh()
         self._check_owner()
-        require_known(self._engine, self._context.sink)
-        is_older = self._context.failures.remove_strangers()
-        self._desk.recall_lost()
-        failed, waiting = self._desk.failed_names(), self._context.settings.budget.waiting
-        before, metrics = self._engine.epoch, self._context.metrics
+        require_known(self._engine, self._sink)
+        is_older = self._failures.remove_strangers()
+        self._reconciler.recall_lost()
+        failed, before = self._reconciler.failed_names(), self._engine.epoch
         found = recover(
             self._engine,
-            self._context.sink,
-            metrics,
+            self._sink,
+            self._metrics,
             failed,
-            waiting,
+            self._waiting_bytes,
             is_older=is_older,
-            host=self._context.host,
+            runtime=self._runtime,
         )
         self._epochs.start(*found)
         # What was on its way to the sink may have changed the catalog.
         self._refresh()
-        self._context.failures.remove_failed()
+        self._failures.remove_failed()
         if self._epochs.writer.written > before:
             self._remove_outdated()
-        self._views.bring_back()
+        self._restore_views()
         self._epochs.commit()
         self._reopen()
         if not self._epochs.is_lagging:
-            self._desk.complete_recovered()
+            self._reconciler.complete_recovered()
 
     def _refresh(self) -> None:
-        if not self._desk.refresh():
+        if not self._reconciler.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
 
     def _check_owner(self) -> None:
-        """The state is of the database that the catalog follows. StorageError state.foreign."""
-        identity = self._desk.source_identity()
+        """StorageError state.foreign when the catalog follows another database than the state."""
+        identity = self._reconciler.source_identity()
         if self._engine.views:
-            state_owner.check(self._context.store, identity, str(self._context.settings.state))
-        state_owner.note(self._context.store, identity)
+            state_owner.check(self._store, identity, str(self._state_folder))
+        state_owner.note(self._store, identity)
 
     def _remove_outdated(self) -> None:
-        """The state is older than the sink: what cannot be told again is built anew."""
-        failures, sides = self._context.failures, self._context.sides
-        failures.remove_outdated(sides.not_replayable(self._epochs.mute))
-        self._desk.recall_lost()
+        """The state is older than the sink: rebuild the views whose sources cannot replay."""
+        self._failures.remove_outdated(self._external_sources.not_replayable(self._mute.by_source))
+        self._reconciler.recall_lost()

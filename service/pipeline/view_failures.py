@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
-from service.backfill.view_build import ViewBuild
+from service.backfill.builds import Builds
 from service.engine.column_requirements import Read, fits, is_same_table, name_in_use
 from service.engine.engine import Engine, ViewDefinition
 from service.pipeline.reconciler import CatalogReconciler
@@ -21,30 +21,29 @@ from service.views.lifecycle import ViewState
 
 
 class Failures:
-    """Fails views by what they read. builds: the pipeline's own, by identity."""
+    """Fails views by what they read."""
 
     def __init__(
         self,
         engine: Engine,
-        desk: CatalogReconciler,
-        builds: dict[str, ViewBuild],
+        reconciler: CatalogReconciler,
+        builds: Builds,
         reports: Reports,
     ) -> None:
         self.reports = reports
         self._engine = engine
-        self._desk = desk
+        self._reconciler = reconciler
         self._builds = builds
 
     def definitions(self) -> list[ViewDefinition]:
         """What is live, parents first, then what is being built and not given up."""
         live = list(self._engine.views.values())
-        return live + [b.definition for b in self._builds.values() if not b.is_cancelled]
+        return live + [build.definition for build in self._builds.active()]
 
     def reads(self) -> list[Read]:
         """All that these read of the source, and what is kept for others while they are built."""
-        builds = [b for b in self._builds.values() if not b.is_cancelled]
         read = [r for d in self._engine.views.values() for r in d.reads()]
-        return read + [r for build in builds for r in build.reads()]
+        return read + [r for build in self._builds.active() for r in build.reads()]
 
     def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
         """Fail what reads error.relation, or is it."""
@@ -64,9 +63,8 @@ class Failures:
 
     def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
         """What is live or being built, each with what it reads or keeps."""
-        builds = [b for b in self._builds.values() if not b.is_cancelled]
         live = [(d, d.reads()) for d in self._engine.views.values()]
-        return [*live, *((b.definition, b.reads()) for b in builds)]
+        return [*live, *((b.definition, b.reads()) for b in self._builds.active())]
 
     def require_names(self, definition: ViewDefinition) -> None:
         """Refuse a view that was planned just now if it means other things by names in use."""
@@ -92,12 +90,10 @@ class Failures:
             # Readers come first: the last one is the view itself.
             error = self.reports.reported(error, failed[-1].table.title)
         for definition in failed:
-            build = self._builds.get(definition.identity)
-            if build is not None and build.definition is definition:
-                build.cancel(error)
+            if self._builds.cancel(definition, error):
                 continue
             log.warning("view.failed", view=definition.table.title, code=error.code)
-            self._desk.fail_view(definition.identity, error)
+            self._reconciler.fail_view(definition.identity, error)
             self._engine.remove(definition.name)
         return failed
 
@@ -110,12 +106,10 @@ class Failures:
         """
         taken = self._with_children(definitions)
         for definition in taken:
-            build = self._builds.get(definition.identity)
-            if build is not None and build.definition is definition:
-                build.cancel()
+            if self._builds.cancel(definition):
                 continue
             log.warning("view.degraded", view=definition.table.title, code=error.code)
-            self._desk.degrade_view(definition.identity, error)
+            self._reconciler.degrade_view(definition.identity, error)
             self._engine.remove(definition.name)
         return taken
 
@@ -123,16 +117,16 @@ class Failures:
         """Take out of the engine what the catalog calls failed, or to be built anew: it was told,
         then we stopped."""
         self._remove([d for d in self._engine.views.values() if self._is_degraded(d)])
-        told = self._desk.failed()
-        failed = [d for d in self._engine.views.values() if d.identity in told]
+        failed_there = self._reconciler.failed()
+        failed = [d for d in self._engine.views.values() if d.identity in failed_there]
         for definition in self._with_children(failed):
-            if definition.identity in told:
+            if definition.identity in failed_there:
                 self._engine.remove(definition.name)
             else:
-                self.fail([definition], self._desk.error_of(failed[0].identity))
+                self.fail([definition], self._reconciler.error_of(failed[0].identity))
 
     def _is_degraded(self, definition: ViewDefinition) -> bool:
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         return row is not None and row.status == ViewState.DEGRADED
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
@@ -149,7 +143,7 @@ class Failures:
 
     def _is_strange(self, definition: ViewDefinition) -> bool:
         """The catalog knows a later version of a view, or none, or it is paused."""
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         if row is None or definition.version < row.version:
             return True
         return definition.version == row.version and row.status == ViewState.PAUSED
@@ -157,7 +151,7 @@ class Failures:
     def remove_strangers(self) -> bool:
         """Take out of the engine what the catalog knows otherwise: the state is older than it.
         Whether it does not know some of them at all."""
-        is_any_unknown = any(self._desk.row(i) is None for i in self._identities())
+        is_any_unknown = any(self._reconciler.row(i) is None for i in self._identities())
         self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
         return is_any_unknown
 
@@ -167,7 +161,7 @@ class Failures:
     def remove_unknown(self) -> list[ViewDefinition]:
         """Take out what the catalog knows no more, without anybody having asked for it: it was in
         what a sink lost that was set back. The tables stay as they are."""
-        known = {row.identity for row in self._desk.rows}
+        known = {row.identity for row in self._reconciler.rows}
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
@@ -175,7 +169,7 @@ class Failures:
         self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
 
     def _is_known(self, definition: ViewDefinition) -> bool:
-        row, table = self._desk.row(definition.identity), definition.table
+        row, table = self._reconciler.row(definition.identity), definition.table
         if row is None or (row.version, row.status) != (definition.version, ViewState.LIVE):
             return False
         return (row.schema, row.name) == (table.schema, table.name)
@@ -188,7 +182,7 @@ class Failures:
         """
         outdated = []
         for definition in self._engine.views.values():
-            row = self._desk.row(definition.identity)
+            row = self._reconciler.row(definition.identity)
             table = definition.table
             is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
             if is_renamed or any(r.name.source in sources for r in definition.relations()):

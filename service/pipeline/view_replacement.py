@@ -11,20 +11,22 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.sink.view_tables import ViewTables
 from connectors.sink import SinkEpoch, SinkTable, ViewChange
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
+from service.backfill.builds import Builds
 from service.backfill.row_difference import is_one_shape
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import View, ViewDefinition
-from service.engine.engine import named
+from service.engine.engine import Engine, named
 from service.engine.epoch_buffer import EpochBuffer
-from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
+from service.pipeline.reconciler import CatalogReconciler
 from service.runtime.log import log
-from service.sinks.sink_workers import shown_positions
+from service.sinks.sink_workers import SinkWorkers, shown_positions
 from service.views.lifecycle import ViewState
 from service.views.requested_changes import numbered, table_of
 from service.views.view_facts import changed_facts, facts_of
@@ -36,13 +38,24 @@ REPORTED_BY_NAME = "what they have written is told by the view's name"
 
 
 class ViewReplacement:
-    """What `ViewLife` asks when a view is there already."""
+    """Change live views. tables: probes of the tables in the sink."""
 
-    def __init__(self, core: PipelineContext, epochs: Epochs) -> None:
-        self._context = core
-        self._engine = core.engine
-        self._desk = core.desk
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        builds: Builds,
+        reconciler: CatalogReconciler,
+        sink_workers: SinkWorkers,
+        tables: ViewTables,
+    ) -> None:
+        self._engine = engine
         self._epochs = epochs
+        self._builds = builds
+        self._reconciler = reconciler
+        self._sink_workers = sink_workers
+        self._tables = tables
 
     # --- another version -----------------------------------------------------------------------
 
@@ -55,15 +68,15 @@ class ViewReplacement:
         if beside is None:
             return None
         why = why_unreported(beside.before, definition.table, is_staged=not build.first.is_in_place)
-        if why and (sinks := self._context.sink_workers.followed(definition.identity)):
-            row = self._desk.row(definition.identity)
-            if row is not None and self._desk.replacement(row) is not None:
+        if why and (sinks := self._sink_workers.followed(definition.identity)):
+            row = self._reconciler.row(definition.identity)
+            if row is not None and self._reconciler.replacement(row) is not None:
                 return sinks_refuse(definition.table.title, sinks, why)
             # Nobody has asked for it: the view had to be built anew.
-            self._context.sink_workers.fail_view(definition.identity, "the view was built anew")
+            self._sink_workers.fail_view(definition.identity, "the view was built anew")
         if build.first.is_in_place:
             return None
-        found = self._context.tables.dependents(beside.before)
+        found = self._tables.dependents(beside.before)
         return has_dependents(definition.table.title, found) if found else None
 
     def take_over(
@@ -92,7 +105,7 @@ class ViewReplacement:
         engine, name = self._engine, build.definition.name
         engine.renew(view)
         failpoint("view.replace.renewed")
-        for other in self._context.builds.values():
+        for other in self._builds.values():
             if name in other.definition.parents() and not build.first.is_in_place:
                 # It was planned over columns that stand elsewhere now.
                 other.cancel()
@@ -110,7 +123,7 @@ class ViewReplacement:
     def _change(self, build: ViewBuild) -> ViewChange:
         definition, beside = build.definition, build.beside
         assert beside is not None
-        row = self._desk.row(definition.identity)
+        row = self._reconciler.row(definition.identity)
         change = None if row is None else numbered(row)
         facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint", "progress"))
         # Told with the status: nobody is to see a live view that is still being built.
@@ -138,10 +151,10 @@ class ViewReplacement:
     def pause(self, rows: Sequence[ViewRow]) -> Sequence[Relation]:
         """Take views out of the dataflow, their tables as they are; what they read."""
         engine = self._engine
-        wanted = {row.identity for row in rows}
-        live = [d for d in engine.views.values() if d.identity in wanted]
+        paused = {row.identity for row in rows}
+        live = [d for d in engine.views.values() if d.identity in paused]
         # A view stays as long as another one reads it that is not to be paused.
-        ready = [d for d in live if all(c.identity in wanted for c in engine.readers_of(d.name))]
+        ready = [d for d in live if all(c.identity in paused for c in engine.readers_of(d.name))]
         for definition in reversed(ready):
             engine.remove(definition.name)
         if ready:
@@ -157,7 +170,7 @@ class ViewReplacement:
             log.info("views.paused", views=[d.table.title for d in ready])
         for row in rows:
             if row.identity not in {d.identity for d in live}:
-                self._desk.paused(row)
+                self._reconciler.paused(row)
         return [r for d in ready for r in d.relations()]
 
     # --- names ---------------------------------------------------------------------------------
@@ -167,20 +180,20 @@ class ViewReplacement:
         assert row.change is not None
         before = table_of(row)
         table = replace(before, schema=row.change["schema"], name=row.change["name"])
-        sinks = self._context.sink_workers.followed(row.identity)
+        sinks = self._sink_workers.followed(row.identity)
         if sinks:
             raise sinks_refuse(row.title, sinks, REPORTED_BY_NAME)
-        self._context.tables.check(table)
-        live = self._desk.live(row.identity)
+        self._tables.check(table)
+        live = self._reconciler.live(row.identity)
         change = ViewChange(row.identity, before, table, {}, ends=row.change["id"])
         changes = [change, *self._reader_changes(row, table)]
         if live is None:
-            self._context.tables.change(changes)
+            self._tables.change(changes)
             return
         table = replace(live.table, schema=table.schema, name=table.name)
         changes[0] = replace(change, before=live.table, table=table)
         gathered = self._engine.gather()
-        errors = _retitled(self._context.tables.read_errors(live.table), table)
+        errors = _retitled(self._tables.read_errors(live.table), table)
         if errors is not None:
             gathered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
@@ -193,7 +206,7 @@ class ViewReplacement:
         """What reads the view knows it by its new name."""
         assert row.change is not None
         for identity, query in row.change["readers"].items():
-            reader = self._desk.row(identity)
+            reader = self._reconciler.row(identity)
             if reader is None:
                 continue
             plan = dict(reader.plan or {})

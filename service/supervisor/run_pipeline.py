@@ -15,7 +15,7 @@ import sys
 from connectors.spark import leftovers
 from dataflow.errors import TidemarkError
 from service.factory.service_factory import ServiceFactory
-from service.pipeline.pipeline import Pipeline
+from service.pipeline.composition import compose
 from service.runtime import deep_stack, signals
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import configure, log
@@ -44,7 +44,7 @@ def main(group: str = DEFAULT_GROUP) -> int:
     leftovers.sweep()
     try:
         settings.state.mkdir(parents=True, exist_ok=True)
-        pipeline = Pipeline(settings, factory)
+        pipeline = compose(settings, factory)
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()

@@ -21,7 +21,7 @@ from connectors.postgres.query import view_rows
 from connectors.sink import SinkTable
 from dataflow import types
 from dataflow.schema import Field
-from service.pipeline.view_builds import MOST_CHILDREN
+from service.pipeline.build_queue import MOST_CHILDREN
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService, is_named

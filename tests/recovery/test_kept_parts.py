@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from connectors.partition_cache import CachedPartition, is_kept
+from connectors.partition_cache import CachedPartition, is_cached
 from connectors.postgres.replication.stream import ReplicationStream
 from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import FolderExchange
@@ -119,7 +119,7 @@ def test_parts_of_several_snapshots_make_the_newest(
         build = Interrupted(database, tmp_path, relation_of(database, "t"))
         for _ in range(2):
             with build.snapshot(source, stream) as (parts, _, _):
-                fresh = [p for p in parts if isinstance(p, CachedPartition) and not is_kept(p)]
+                fresh = [p for p in parts if isinstance(p, CachedPartition) and not is_cached(p)]
                 change(database, rng)
                 for part in rng.sample(fresh, 3):
                     read(part, build.relation)
@@ -128,7 +128,7 @@ def test_parts_of_several_snapshots_make_the_newest(
             change(database, rng)
             found = sum((read(part, build.relation) for part in parts), Counter())
             assert found == now
-            assert sum(map(is_kept, parts)) == 6
+            assert sum(map(is_cached, parts)) == 6
             assert kept.notes == []
 
 
@@ -168,7 +168,7 @@ def notes_after(database: Database, folder: Path, table: str, *statements: str) 
             database.execute(statement)
         with build.snapshot(source, stream) as (parts, now, kept):
             assert sum((read(part, build.relation) for part in parts), Counter()) == now
-            assert sum(map(is_kept, parts)) == 0
+            assert sum(map(is_cached, parts)) == 0
             return kept.notes
 
 
@@ -306,7 +306,7 @@ def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -
     rows = [[d.rows() for d in part.read()] for part in parts[:2]]
     _, second, again = opened(8)
     assert first == second == ({"log": {"0": 5}}, {"note": b"\x05"})
-    assert [is_kept(part) for part in again] == [True, True, False]
+    assert [is_cached(part) for part in again] == [True, True, False]
     assert [[d.rows() for d in part.read()] for part in again[:2]] == rows
 
 
@@ -336,11 +336,11 @@ def test_parts_that_lie_elsewhere_are_read_with_the_key_of_their_build(tmp_path:
     for part in theirs:
         list(part.read())
     again = opened("ours")
-    assert all(map(is_kept, again))
+    assert all(map(is_cached, again))
     assert [[d.rows() for d in part.read()] for part in again] == rows
-    ours = [elsewhere.below("ours").path / part.place for part in again]  # type: ignore[attr-defined]
+    ours = [elsewhere.below("ours").path / part.file_name for part in again]  # type: ignore[attr-defined]
     assert all(bytes.fromhex(key) not in path.read_bytes() for path in ours)
-    ours[0].write_bytes((elsewhere.path / "theirs" / theirs[0].place).read_bytes())
+    ours[0].write_bytes((elsewhere.path / "theirs" / theirs[0].file_name).read_bytes())
     with pytest.raises(TemporaryError, match=r"\[backfill\.unauthentic\]"):
         list(again[0].read())
     assert [[d.rows() for d in part.read()] for part in again] == rows

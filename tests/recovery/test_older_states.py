@@ -217,7 +217,9 @@ def test_views_that_share_state_still_do_and_may_be_dropped(started: Started) ->
     names = {d.table.name: name for name, d in engine.views.items()}
     nodes = {n: engine.dataflow.views[name].nodes for n, name in names.items()}
     assert nodes["totals"][-1] is nodes["totals_again"][-1]
-    assert any(node.home is not None and "remember" in node.home.name for node in nodes["shouted"])
+    assert any(
+        node.location is not None and "remember" in node.location.name for node in nodes["shouted"]
+    )
     for name in ("above", "totals"):
         engine.remove(names[name])
         started.shown.pop(name)

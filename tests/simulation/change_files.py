@@ -40,7 +40,7 @@ def want_logs(state: Path, database: Database, random: Random, now: float) -> No
 
 def let_go(pipeline: Pipeline | None) -> None:
     """Close the files of its logs, as the system does for a dead process."""
-    for followed in pipeline._context.change_logs._logs.values() if pipeline is not None else ():
+    for followed in pipeline._epochs._change_logs._logs.values() if pipeline is not None else ():
         followed.log.close()
 
 

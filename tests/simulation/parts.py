@@ -124,7 +124,7 @@ class SimParts:
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            host=self.runtime,
+            runtime=self.runtime,
         )
 
     def close(self) -> None:

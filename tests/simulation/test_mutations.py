@@ -34,6 +34,7 @@ from service.ingest.table_watch import CatalogSnapshot, SourceWatch
 from service.pipeline import recovery
 from service.pipeline.epochs import Epochs
 from service.pipeline.sink_writer import SinkWriter
+from service.pipeline.state_sync import StateSync
 from service.sinks.sink_worker import SinkWorker
 from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_reader import ChangeReader
@@ -44,16 +45,16 @@ from tests.simulation.run import run
 MOST_SEEDS = 400
 
 
-def confirm_before_sync(self: Epochs) -> None:
+def confirm_before_sync(self: StateSync) -> None:
     """The source may forget what is not on disk yet (P5)."""
-    self._context.feed.confirm(self._engine.position)
-    self.commit(sync=True)
+    self._feed.confirm(self._engine.position)
+    self._epochs.commit(sync=True)
 
 
-def checkpoint_without_sync(self: Epochs) -> None:
+def checkpoint_without_sync(self: StateSync) -> None:
     """The same, by a commit that is not forced."""
-    self.commit()
-    self._context.feed.confirm(self._engine.position)
+    self._epochs.commit()
+    self._feed.confirm(self._engine.position)
 
 
 def progress_apart(
@@ -238,16 +239,16 @@ START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
 # What is broken, by what, and what the runs have beside the plain pipeline.
 BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
-    "confirm before sync": ("service.pipeline.epochs.Epochs.checkpoint", confirm_before_sync, ()),
+    "confirm before sync": ("service.pipeline.state_sync.StateSync.run", confirm_before_sync, ()),
     "checkpoint without sync": (
-        "service.pipeline.epochs.Epochs.checkpoint",
+        "service.pipeline.state_sync.StateSync.run",
         checkpoint_without_sync,
         (),
     ),
     "progress apart": ("service.engine.engine.Engine.commit", progress_apart, ()),
     "outbox with a gap": ("service.engine.outbox.Outbox.read", outbox_with_a_gap, ()),
     "outbox twice": ("service.engine.outbox.Outbox.read", outbox_twice, ()),
-    "never muted": ("service.start.recover", never_muted, ()),
+    "never muted": ("service.pipeline.startup.recover", never_muted, ()),
     "mute forgotten": ("service.pipeline.epochs.Epochs.start", meets_sink_at_once, ("feeds",)),
     "snapshot not passed over": (
         "service.backfill.view_build.ViewBuild.catch_up",
@@ -298,7 +299,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "first rows twice": ("service.sinks.sink_worker.SinkWorker._begin", any_begin, ("sinks",)),
     "sinks not asked": ("service.sinks.sink_workers.SinkWorkers.followed", nobody, ("sinks",)),
     "refused and kept": (
-        "service.pipeline.source_subscriptions.SourceSubscriptions.drop_refused",
+        "service.pipeline.sink_refusals.SinkRefusals.resolve",
         nothing,
         ("refusals",),
     ),

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from service.metrics import DATAFLOW_FILE
+from service.metrics.metrics import DATAFLOW_FILE
 from tests.harness import figures
 from tests.harness.tiers import count
 from tests.simulation.disk import Disk

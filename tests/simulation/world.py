@@ -18,6 +18,7 @@ from typing import Any
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.sink import SinkLagging
 from dataflow.errors import SinkError, TidemarkError
+from service.pipeline.composition import compose
 from service.pipeline.pipeline import Pipeline
 from service.runtime.restart_policy import Restarts, exit_code
 from storage.errors import StorageError
@@ -270,7 +271,7 @@ class World:
         """As service/supervisor/run_pipeline.py."""
         try:
             parts: Any = SimParts(self, self.host(process))
-            self.pipeline = Pipeline(self.settings, parts)
+            self.pipeline = compose(self.settings, parts)
             self.pipeline.run()
             process.code = 0
         except (TidemarkError, StorageError) as error:

@@ -316,4 +316,4 @@ def test_any_order_and_any_restart_keeps_transactions_whole(seed: int) -> None:
         if draw.random() < 0.05:
             kept = Transactions(tables, bounds, json.loads(json.dumps(kept.state())))
             read = dict(told)
-    assert not kept.held()
+    assert not kept.buffered()

@@ -16,7 +16,7 @@ from connectors.shuffle_storage import ObjectExchange, open_exchange
 from connectors.spark.session import LazySession
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
-from tests.connectors.spark.clusters import RUNTIME, connect_server, standalone
+from tests.connectors.spark.clusters import HOST, connect_server, standalone
 from tests.connectors.spark.test_backfill import PLANS, check, parts_of, run_spark
 from tests.connectors.spark.views import DrawnPart
 from tests.harness.object_store import object_store
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 # The driver is this process; executors are the workers', small, and come back to loopback.
 SETTINGS = {
-    "spark.driver.host": RUNTIME,
-    "spark.driver.bindAddress": RUNTIME,
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
     "spark.executor.memory": "512m",
 }
 

@@ -34,14 +34,14 @@ def test_a_version_waits_until_the_sink_has_the_one_before() -> None:
     definition = SimpleNamespace(identity="1", version=1, plan=SimpleNamespace(pinned={}))
     row = ViewRow("public", "v", "SELECT 0", "1", status="live", change=ASKED)
     desk = worker_of(row, definition)
-    assert desk.wanted({}) == [row]
+    assert desk.to_build({}) == [row]
     build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
     desk.joined(build, 6)
-    assert desk.wanted({}) == []
+    assert desk.to_build({}) == []
     desk.settle(5)
-    assert desk.wanted({}) == []
+    assert desk.to_build({}) == []
     desk.settle(6)
-    assert desk.wanted({}) == [row]
+    assert desk.to_build({}) == [row]
 
 
 def test_a_view_to_be_built_anew_waits_as_well() -> None:
@@ -52,6 +52,6 @@ def test_a_view_to_be_built_anew_waits_as_well() -> None:
     build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
     desk.joined(build, 6)
     desk._engine.views.clear()
-    assert desk.wanted({}) == []
+    assert desk.to_build({}) == []
     desk.settle(6)
-    assert desk.wanted({}) == [row]
+    assert desk.to_build({}) == [row]

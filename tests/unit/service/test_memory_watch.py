@@ -126,7 +126,7 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
             return wanted_bytes < 300_000
 
     monkeypatch.setattr("storage.arrangement._CHECK_ROWS", 500)
-    monkeypatch.setattr("storage.arrangement._LOOK_BYTES", 10_000)
+    monkeypatch.setattr("storage.arrangement._CHECK_BYTES", 10_000)
     store = RocksStore(tmp_path / "state", watch=Full())
     arrangement = store.arrange(ArrangementSpec("scope/window/rows", "ii", (0,)))
     arrangement.apply(delta_of("ii", [((n % 3, n), 1) for n in range(9_000)]))

@@ -9,62 +9,70 @@ from connectors.feed_source import Pin
 from connectors.source import MAIN_SOURCE
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
+from service.backfill.builds import Builds
 from service.engine.positions import Positions
-from service.pipeline.epochs import Epochs
+from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from storage.memory import MemoryStore
 
 KNOWN = {"stock": {"next": 1}, "visits": {"next": 2}}
 
 
-def core_of(*names: str) -> Any:
+def core_of(*names: str, are_resumed: bool = True) -> Any:
     """A state that stands at KNOWN, of which these topics are read."""
     positions = Positions(MemoryStore(), MAIN_SOURCE)
     positions.begin(MAIN_SOURCE, 10)
     positions.begin("events", {name: Pin(place) for name, place in KNOWN.items()})
     titled = [RelationName("events", "events", name) for name in names]
     reads = [(Relation(name, 1, (Field("a", TEXT),)), (0,)) for name in titled]
+    builds = Builds()
+    if are_resumed:
+        builds.note_resumed()
     return SimpleNamespace(
         engine=SimpleNamespace(positions=positions, position=10, epoch=3),
         failures=SimpleNamespace(reads=lambda: reads),
         sides=SimpleNamespace(is_any=bool(names)),
         host=None,
-        is_build_left=False,
+        builds=builds,
     )
 
 
-def muted(core: Any) -> Epochs:
+def muted(core: Any) -> SinkMute:
     """The sink is ahead by one record of visits."""
-    epochs = Epochs(core)
-    epochs._writer = SimpleNamespace(written=3)  # type: ignore[assignment]
-    epochs.mute = {"events": {**KNOWN, "visits": {"next": 3}}}
-    return epochs
+    mute = SinkMute(core.engine.positions, core.failures, core.builds, core.sides)
+    mute.by_source = {"events": {**KNOWN, "visits": {"next": 3}}}
+    return mute
 
 
 def test_a_topic_mutes_while_an_interrupted_build_may_read_it() -> None:
-    core = core_of()
-    core.is_build_left = True
-    epochs = muted(core)
-    epochs.forget_mutes()
-    assert epochs.mute
-    core.is_build_left = False
-    epochs.forget_mutes()
-    assert not epochs.mute
+    core = core_of(are_resumed=False)
+    mute = muted(core)
+    mute.unmute_reached(3)
+    assert mute
+    core.builds.note_resumed()
+    mute.unmute_reached(3)
+    assert not mute
 
 
 def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
     core = core_of("visits")
-    epochs = muted(core)
-    epochs.forget_mutes()
-    assert epochs.mute
+    mute = muted(core)
+    mute.unmute_reached(3)
+    assert mute
     core.engine.positions.begin("events", {"visits": Pin({"next": 3})})
-    epochs.forget_mutes()
-    assert not epochs.mute
+    mute.unmute_reached(3)
+    assert not mute
 
 
 def test_what_nothing_reads_has_no_place() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
-        SourceSubscriptions(core, Epochs(core)).forget_unread()
+        rest: Any = dict.fromkeys(
+            ("epochs", "mute", "reconciler", "schema_recovery", "database", "external_sources")
+        )
+        subscriptions = SourceSubscriptions(
+            engine=core.engine, builds=core.builds, failures=core.failures, reset=rest, **rest
+        )
+        subscriptions.forget_unread()
         left = {"events": {name: KNOWN[name] for name in names}} if names else {}
         assert core.engine.positions.by_source == {MAIN_SOURCE: 10, **left}

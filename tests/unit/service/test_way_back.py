@@ -24,7 +24,7 @@ class Asked:
     def __init__(self, *errors: TidemarkError) -> None:
         self.errors = list(errors)
         self.found = threading.Event()
-        self.reconnect = Reconnect(self._ask, self.found.set, host=Quick())
+        self.reconnect = Reconnect(self._ask, self.found.set, runtime=Quick())
 
     def _ask(self) -> None:
         if self.errors:
@@ -70,7 +70,7 @@ def test_what_an_old_search_finds_says_nothing() -> None:
         go_on.wait(10)
         raise AWAY
 
-    reconnect = Reconnect(ask, lambda: None, host=Quick())
+    reconnect = Reconnect(ask, lambda: None, runtime=Quick())
     reconnect.lost(AWAY)
     assert asks.wait(10)
     reconnect.regained()

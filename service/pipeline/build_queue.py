@@ -1,0 +1,117 @@
+"""Which view is built next, and what the others wait for.
+
+Each child has a process, and its view's rows in memory: only a few work at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from connectors.postgres.catalog.catalog import ViewRow
+from dataflow.errors import TemporaryError, TidemarkError
+from service.backfill.builds import Builds
+from service.pipeline.build_start import BuildStart
+from service.pipeline.epochs import Epochs
+from service.pipeline.followed_database import FollowedDatabase
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.sink_rewind import SinkRewind
+from service.runtime.log import log
+from service.runtime.runtime import Runtime
+from service.views.wait_reasons import WAITS_S, Waiting, waits_for
+
+# How long starting builds may keep the others waiting, and how many children work at once.
+BEGIN_S = 0.25
+MOST_CHILDREN = 4
+
+
+class BuildQueue:
+    """Used by the pipeline's thread. _tried: the view that was started last."""
+
+    def __init__(
+        self,
+        *,
+        epochs: Epochs,
+        builds: Builds,
+        reconciler: CatalogReconciler,
+        database: FollowedDatabase,
+        rewind: SinkRewind,
+        start: BuildStart,
+        waiting: Waiting,
+        runtime: Runtime,
+    ) -> None:
+        self._epochs = epochs
+        self._builds = builds
+        self._reconciler = reconciler
+        self._database = database
+        self._rewind = rewind
+        self._start = start
+        self._waiting = waiting
+        self._runtime = runtime
+        self._tried = ""
+        self._has_more = self._awaits_space = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether more builds may begin than began at the last look."""
+        return self._has_more or (self._awaits_space and self._has_space())
+
+    def start_next(self, excluded: Collection[str]) -> None:
+        """Start builds in turn and a few at a time, so that live views do not wait.
+
+        excluded: identities of views that are being renamed.
+        """
+        self._has_more = self._awaits_space = False
+        # Every view is looked at by the database first: while that is away, none is begun.
+        if self._database.away_error is not None:
+            for row in self._reconciler.to_build(self._builds):
+                self._waiting.note(row.identity, self._database.away_error)
+            return
+        until, begun = self._runtime.monotonic() + BEGIN_S, len(self._builds)
+        is_lagging = self._epochs.is_lagging
+        rows = self._rewind.to_compare() if is_lagging else self._reconciler.to_build(self._builds)
+        # What could not begin must not stand before the others for ever.
+        tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
+        for row in [*rows[tried:], *rows[:tried]]:
+            if row.identity in excluded or self._reconciler.is_renamed(row):
+                continue
+            self._awaits_space = not self._has_space()
+            is_late = self._runtime.monotonic() > until
+            if self._awaits_space or is_late:
+                self._await_turn([r for r in rows if r.identity not in self._builds])
+                # Where none could begin, the next look comes in its own time.
+                self._has_more = is_late and len(self._builds) > begun
+                return
+            self._tried = row.identity
+            try:
+                self._start.start(row)
+            except TemporaryError as error:
+                log.warning("build.retry", view=row.title, code=error.code)
+                self._waiting.note(row.identity, error)
+
+    def _await_turn(self, rows: Sequence[ViewRow]) -> None:
+        busy = ", ".join(b.definition.table.title for b in self._builds.values())
+        for row in rows:
+            self._waiting.note(row.identity, waits_for("its turn comes after others", busy))
+
+    def report_waiting(self) -> None:
+        """Say what is waited for, of each view that is not live after more than a moment."""
+        for identity, build in self._builds.items():
+            if build.is_opening and not build.is_cancelled:
+                self._waiting.note(identity, self._why_opening(identity))
+            elif build.error is None:
+                self._waiting.over(identity)
+        self._waiting.report()
+
+    def _why_opening(self, identity: str) -> TidemarkError:
+        least = waits_for("a snapshot of the source is being opened")
+        if self._waiting.seconds(identity) < WAITS_S or self._database.away_error is not None:
+            return least
+        try:
+            return self._database.open_transactions(round(WAITS_S)) or least
+        except TidemarkError as error:
+            return error
+
+    def _has_space(self) -> bool:
+        """Whether another child may run: each has a process, and its view's rows in memory."""
+        working = (b for b in self._builds.values() if b.is_working and b.status.road != "spark")
+        return sum(1 for _ in working) < MOST_CHILDREN

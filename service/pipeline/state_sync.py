@@ -1,0 +1,32 @@
+"""The sync of the state to disk, after which the source may forget what it covers."""
+
+from __future__ import annotations
+
+from service.backfill.builds import Builds
+from service.checkpoint.checkpoints import Checkpoints
+from service.engine.engine import Engine
+from service.ingest.database_feed import Feed
+from service.pipeline.epochs import Epochs
+from storage.failpoints import failpoint
+
+
+class StateSync:
+    """Used by the pipeline's thread. Invariant: the source may forget only what is on disk."""
+
+    def __init__(
+        self, engine: Engine, epochs: Epochs, builds: Builds, feed: Feed, checkpoints: Checkpoints
+    ) -> None:
+        self._engine = engine
+        self._epochs = epochs
+        self._builds = builds
+        self._feed = feed
+        self._checkpoints = checkpoints
+
+    def run(self) -> None:
+        """Force the state to disk, then let the source forget what it covers."""
+        self._builds.sync()
+        failpoint("checkpoint.sync.before")
+        self._epochs.commit(sync=True)
+        failpoint("checkpoint.sync.after")
+        self._feed.confirm(self._checkpoints.confirmable(self._engine.position))
+        failpoint("checkpoint.confirm.after")

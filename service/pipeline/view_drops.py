@@ -1,0 +1,86 @@
+"""How a view is dropped: from the state, the sink and at last the catalog.
+
+Invariant: the row of the catalog goes last, so that a kill in between drops the view again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.sink.postgres_sink import PostgresSink
+from dataflow.schema import Relation
+from service.backfill.builds import Builds
+from service.engine.engine import Engine
+from service.pipeline.build_start import BuildStart
+from service.pipeline.epochs import Epochs
+from service.pipeline.external_snapshots import ExternalSnapshots
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.source_subscriptions import SourceSubscriptions
+from service.runtime.log import log
+from service.sinks.sink_workers import SinkWorkers
+from service.views.wait_reasons import Waiting
+from storage.failpoints import failpoint
+
+
+class ViewDrops:
+    """Used by the pipeline's thread. staging: a session of the sink for everything but epochs."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        builds: Builds,
+        reconciler: CatalogReconciler,
+        subscriptions: SourceSubscriptions,
+        external_snapshots: ExternalSnapshots,
+        sink_workers: SinkWorkers,
+        staging: PostgresSink,
+        start: BuildStart,
+        waiting: Waiting,
+    ) -> None:
+        self._engine = engine
+        self._epochs = epochs
+        self._builds = builds
+        self._reconciler = reconciler
+        self._subscriptions = subscriptions
+        self._external_snapshots = external_snapshots
+        self._sink_workers = sink_workers
+        self._staging = staging
+        self._start = start
+        self._waiting = waiting
+
+    def drop(self, row: ViewRow) -> None:
+        """Drop a view, or cancel its build first; called again until the catalog has no row."""
+        self._waiting.forget(row.identity)
+        self._start.forget(row.identity)
+        self._external_snapshots.snapshot_offsets.forget(row.identity)
+        build = self._builds.get(row.identity)
+        if build is not None:
+            build.cancel()
+            return
+        if not self._epochs.is_sink_drained() or self._reconciler.is_renamed(row):
+            return
+        # Last the catalog: whoever waits for the drop finds nothing left of it at the source.
+        self._subscriptions.release(self._take_out(row))
+        self._reconciler.drop(row, self._staging)
+        log.info("view.dropped", view=row.title)
+
+    def remove(self, row: ViewRow) -> None:
+        """Take a view out of state, sink and catalog; what it read stays as it is."""
+        self._take_out(row)
+        self._reconciler.drop(row, self._staging)
+
+    def _take_out(self, row: ViewRow) -> Sequence[Relation]:
+        """Take a view out of the state; the relations that it read."""
+        self._epochs.writer.drain()
+        relations: Sequence[Relation] = ()
+        self._sink_workers.end_view(row.identity)
+        live = self._reconciler.live(row.identity)
+        if live is not None:
+            relations = live.relations()
+            self._engine.remove(live.name)
+            self._epochs.commit()
+            failpoint("view.drop.state")
+        return relations

@@ -1,0 +1,143 @@
+"""What the catalog asks of the views: drops, pauses, names, builds, and their additional sinks.
+
+Invariant: a pause or a new name waits until the sink has every epoch before it.
+"""
+
+from __future__ import annotations
+
+from dataflow.errors import TidemarkError
+from service.backfill.builds import Builds
+from service.engine.engine import Engine
+from service.pipeline.build_queue import BuildQueue
+from service.pipeline.build_start import BuildStart
+from service.pipeline.epochs import Epochs
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.sink_mute import SinkMute
+from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.source_reset import SourceReset
+from service.pipeline.source_subscriptions import SourceSubscriptions
+from service.pipeline.view_drops import ViewDrops
+from service.pipeline.view_failures import Failures
+from service.pipeline.view_replacement import ViewReplacement
+from service.runtime.log import log
+from service.runtime.settings import DEFAULT_GROUP
+from service.sinks.sink_workers import SinkWorkers
+from service.subscriptions.change_log_writers import ChangeLogs
+
+
+class ViewLife:
+    """Used by the pipeline's thread.
+
+    is_unused: a group other than the default one has no views any more, and nothing is left.
+    _renaming: views whose new name the catalog may not show yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        mute: SinkMute,
+        builds: Builds,
+        failures: Failures,
+        reconciler: CatalogReconciler,
+        subscriptions: SourceSubscriptions,
+        reset: SourceReset,
+        replacement: ViewReplacement,
+        rewind: SinkRewind,
+        drops: ViewDrops,
+        start: BuildStart,
+        queue: BuildQueue,
+        sink_workers: SinkWorkers,
+        change_logs: ChangeLogs,
+        group: str,
+    ) -> None:
+        self._engine = engine
+        self._epochs = epochs
+        self._mute = mute
+        self._builds = builds
+        self._failures = failures
+        self._reconciler = reconciler
+        self._subscriptions = subscriptions
+        self._reset = reset
+        self._replacement = replacement
+        self._rewind = rewind
+        self._drops = drops
+        self._start = start
+        self._queue = queue
+        self._sink_workers = sink_workers
+        self._change_logs = change_logs
+        self._group = group
+        self._renaming: set[str] = set()
+        self.is_unused = False
+
+    def restore(self) -> None:
+        """At the start, begin the repair of a rewound sink, or finish forgetting the last view."""
+        if self._epochs.is_lagging:
+            self._rewind.begin()
+        elif self._reconciler.sink_epoch is not None and not (
+            self._engine.views or self._reconciler.has_views()
+        ):
+            self._reset.forget_all()
+
+    def reconcile(self) -> None:
+        """Do what the catalog asks for: drop, then build what is neither live nor being built."""
+        self._subscriptions.complete_failed(self._failures.remove_unknown())
+        for row in self._reconciler.to_drop():
+            self._drops.drop(row)
+        self._change()
+        self._queue.start_next(self._renaming)
+        self._attach_sinks()
+        self._change_logs.reconcile(self._reconciler.rows, is_muted=self._is_sink_elsewhere)
+        self._end_unused()
+
+    @property
+    def _is_sink_elsewhere(self) -> bool:
+        """Return whether the sink is ahead of the state, or rewound and not repaired yet."""
+        return bool(self._mute) or self._epochs.is_returning
+
+    def _change(self) -> None:
+        """Cancel builds that are not desired any more; pause and rename views."""
+        self._renaming.clear()
+        for build in self._builds.values():
+            if not self._reconciler.is_desired(build):
+                build.cancel()
+        paused = self._reconciler.to_pause()
+        renamed = [r for r in self._reconciler.to_rename() if r.identity not in self._builds]
+        if self._is_sink_elsewhere or not (paused or renamed):
+            return
+        if not (self._epochs.is_sink_drained() and self._sink_workers.are_listed):
+            return
+        if paused:
+            self._subscriptions.release(self._replacement.pause(paused))
+        for row in renamed:
+            self._start.forget(row.identity)
+            # What is built from now on is built under its new name, once that is known.
+            self._renaming.add(row.identity)
+            try:
+                self._replacement.rename(row)
+                if self._reconciler.refresh():
+                    self._renaming.discard(row.identity)
+            except TidemarkError as error:
+                if error.is_temporary:
+                    log.warning("rename.retry", view=row.title, code=error.code)
+                else:
+                    self._renaming.discard(row.identity)
+                    self._reconciler.abandon(row, error)
+
+    def _attach_sinks(self) -> None:
+        """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
+        is_lagging = self._epochs.is_lagging
+        if self._sink_workers.reconcile(is_muted=bool(self._mute), is_lagging=is_lagging):
+            self._epochs.commit(sync=True)
+            self._sink_workers.start()
+
+    def _end_unused(self) -> None:
+        """End a group other than the default one with its last view; leave nothing of it."""
+        is_default = self._group == DEFAULT_GROUP
+        if is_default or self._engine.views or self._builds:
+            return
+        if self._reconciler.has_rows() or self._sink_workers.has_rows:
+            return
+        self._reset.forget_all()
+        self.is_unused = True
