@@ -276,7 +276,7 @@ class RocksStore:
         """
         self._flush_largest()
         if self._watch is not None:
-            self._watch.look(self.cache)
+            self._watch.check(self.cache)
 
     def require_space(self, nbytes: int) -> None:
         """Raise OutOfSpaceError unless the process may use so many bytes more."""

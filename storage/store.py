@@ -34,11 +34,11 @@ class Yielding(Protocol):
 class Watch(Protocol):
     """The memory of the whole process, as far as a store needs it."""
 
-    def look(self, cache: Yielding) -> None:
+    def check(self, cache: Yielding) -> None:
         """Between two steps, shrink the cache as far as the process requires."""
         ...
 
-    def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
+    def has_space(self, requested_bytes: int, cache: Yielding) -> bool:
         """Return True if the process may use so many bytes more."""
         ...
 

@@ -106,6 +106,14 @@ HOMES = {
     "prometheus_client": ("service",),
 }
 NOT_IN_DATAFLOW = ("time", "random", "threading", "asyncio", "socket", "os", "logging")
+# Words that the field does not have, or has for something else (docs/GLOSSARY.md).
+PRIVATE_WORDS = {
+    *("desk", "told", "tell", "tells", "untold", "headway", "bury", "anew", "mending", "renewal"),
+    *("renewals", "likeness", "agenda", "pace", "room", "rooms", "unwanted", "shadow", "shadows"),
+    *("asking", "pins", "lent", "look", "looks", "confined", "follower", "followers", "gathered"),
+}
+# What users type already, and what a protocol of Python's calls so.
+PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
 REGISTRY_HOSTS = re.compile(
     "|".join(
@@ -522,10 +530,35 @@ def is_ellipsis(statement: ast.stmt) -> bool:
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a snake_case or CamelCase name, in the singular."""
+    """The words of a snake_case or CamelCase name."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    words = [word.lower() for word in spaced.split("_") if word]
-    return [re.sub(r"(?<=process)es$|(?<!s)s$", "", word) for word in words]
+    return [word.lower() for word in spaced.split("_") if word]
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of what a file defines: itself, classes, functions, parameters, variables."""
+    yield 1, path.stem
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def test_names_are_the_fields_words() -> None:
+    """docs/GLOSSARY.md has them; what fails lists the private words by how often they occur."""
+    found: dict[str, list[str]] = {}
+    for path in product_files():
+        for line, name in names_in(path):
+            for word in set(words_of(name)) & PRIVATE_WORDS:
+                if name not in PUBLIC_NAMES:
+                    found.setdefault(word, []).append(f"{name_of(path)}:{line}: {name}")
+    by_count = sorted(found.items(), key=lambda item: -len(item[1]))
+    report([f"{word}, {len(at)} times: {', '.join(at[:5])}" for word, at in by_count])
 
 
 def test_nothing_is_unfinished_and_nothing_names_a_machine() -> None:

@@ -80,21 +80,21 @@ class DeadTopic:
             raise self._refused(topic, error) from None
 
     def _refused(self, topic: str, error: KafkaException | KafkaError) -> TidemarkError:
-        told = self._client.refused(error, f'writing to "{topic}"', self._producer)
+        reported = self._client.refused(error, f'writing to "{topic}"', self._producer)
         self._producer = None
-        if told.is_temporary or told.code != "source.failed":
-            return told
+        if reported.is_temporary or reported.code != "source.failed":
+            return reported
         return SourceError(
             "source.dead_letter_topic",
             f'topic "{topic}" does not accept dead letters',
-            detail=told.detail,
+            detail=reported.detail,
             hint="create the topic, with the max.message.bytes of the topics that are read",
         )
 
 
 def _headers(topic: str, row: tuple[Any, ...]) -> list[tuple[str, bytes]]:
     number, _, offset = row[_POSITION].partition(":")
-    told = {
+    reported = {
         "tidemark.topic": topic,
         "tidemark.partition": number,
         "tidemark.offset": offset,
@@ -102,4 +102,4 @@ def _headers(topic: str, row: tuple[Any, ...]) -> list[tuple[str, bytes]]:
         "tidemark.code": row[_CODE],
         "tidemark.reason": row[_REASON],
     }
-    return [(name, text.encode(errors="replace")) for name, text in told.items()]
+    return [(name, text.encode(errors="replace")) for name, text in reported.items()]

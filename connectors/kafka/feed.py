@@ -221,16 +221,16 @@ class KafkaFeed:
                 one.dedup = read_dedup(self._client, one.rows, span, is_desired)
 
     def _batch(self, chunks: Sequence[Chunk]) -> SourceBatch | None:
-        gathered: dict[Any, Records] = {}
+        merged: dict[Any, Records] = {}
         newest_ms = 0
         for chunk in chunks:
-            gathered.setdefault(chunk.relation, Records()).add(chunk.records)
+            merged.setdefault(chunk.relation, Records()).add(chunk.records)
             newest_ms = max(newest_ms, chunk.newest_ms)
         changes: list[Changes] = []
         rejected: list[tuple[Any, ...]] = []
         notes: dict[str, bytes] = {}
         count = 0
-        for name, records in gathered.items():
+        for name, records in merged.items():
             one = self._relations[name]
             whole = self._decode(one, records, changes, rejected)
             count += len(whole)

@@ -65,14 +65,14 @@ class Topics:
         found = {}
         for name, future in futures.items():
             try:
-                told = future.result()
+                answer = future.result()
             except KafkaException as error:
                 if error_of(error).code() in _MISSING:
                     continue
                 raise self._failed(error, f'asking for topic "{name}"') from None
-            nodes = (n for p in told.partitions for n in (p.leader, *p.replicas) if n is not None)
+            nodes = (n for p in answer.partitions for n in (p.leader, *p.replicas) if n is not None)
             self._client.check_brokers(n.host for n in nodes if n.host)
-            found[name] = Topic(name, str(told.topic_id), len(told.partitions))
+            found[name] = Topic(name, str(answer.topic_id), len(answer.partitions))
         return found
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
@@ -144,8 +144,8 @@ class Topics:
         return self._client.refused(error, doing, self._admin)
 
 
-def _term(told: int | None) -> int:
-    return -1 if told is None else told
+def _term(answer: int | None) -> int:
+    return -1 if answer is None else answer
 
 
 _TIMEOUT = {"request_timeout": ASK_TIMEOUT_S}
@@ -190,9 +190,9 @@ def check_same(
     topic: str, id: str, found: Mapping[str, Topic], relation: RelationName | None
 ) -> Topic:
     """Return the topic if its id is this one."""
-    told = found.get(topic)
-    if told is None:
+    answer = found.get(topic)
+    if answer is None:
         raise missing(topic, relation)
-    if told.id != id:
+    if answer.id != id:
         raise recreated(topic, relation)
-    return told
+    return answer

@@ -45,13 +45,13 @@ def start_note(
 
     cut: transactions that have events before the pin.
     """
-    told = topics.describe([topic]).get(topic)
-    if told is None:
+    event = topics.describe([topic]).get(topic)
+    if event is None:
         raise missing(topic)
-    ends = topics.ends(topic, range(told.partitions))
+    ends = topics.ends(topic, range(event.partitions))
     first = topics.begins(topic, ends)
     facts = {
-        "topic": told.id,
+        "topic": event.id,
         "next": ends,
         "cut": list(cut),
         "from": {p: max(first[p], end - SLACK) for p, end in ends.items()},
@@ -79,8 +79,8 @@ def newest_transactions(
     try:
         while not reader.is_done:
             for chunk in reader.take(TAKE_S):
-                told = rows.envelopes(chunk.records) if len(chunk.records) else None
-                found |= {one[0]: None for one in (told.transactions if told else ()) if one}
+                event = rows.envelopes(chunk.records) if len(chunk.records) else None
+                found |= {one[0]: None for one in (event.transactions if event else ()) if one}
     finally:
         reader.close()
     return list(found)
@@ -198,15 +198,17 @@ class TransactionBuffer:
             return
         known = DedupState(None if dedup is None else dedup.state())
         is_fresh = known.fresh(number, found.orders).tolist()
-        for at, told in enumerate(found.transactions):
+        for at, event in enumerate(found.transactions):
             if at in found.fields.bad:
-                self._transactions.add_event(lane, told[0] if told else BAD, told[1] if told else 0)
-            elif told is None or not is_fresh[at]:
+                self._transactions.add_event(
+                    lane, event[0] if event else BAD, event[1] if event else 0
+                )
+            elif event is None or not is_fresh[at]:
                 self._transactions.add_event(lane, None)
-                if told is not None:
-                    self._transactions.add_repeated(name, *told)
+                if event is not None:
+                    self._transactions.add_repeated(name, *event)
             else:
-                self._transactions.add_event(lane, *told)
+                self._transactions.add_event(lane, *event)
 
     def take(self, bad_at: Callable[[str, Records], int | None], *, all: bool) -> list[Chunk]:
         """Return the events that may be emitted now.
@@ -224,12 +226,14 @@ class TransactionBuffer:
         chunks = []
         for key, lane in self._lanes.items():
             count = cut.get(key, 0)
-            told = lane.records.head(count)
+            event = lane.records.head(count)
             lane.records = lane.records.tail(count) if count else lane.records
-            self._bytes -= told.nbytes()
+            self._bytes -= event.nbytes()
             place = lane.records.offsets[0] if len(lane.records) else lane.next
             if count or not len(lane.records):
-                chunks.append(Chunk(self._relations[key[0]], told, {key[1]: place}, lane.newest_ms))
+                chunks.append(
+                    Chunk(self._relations[key[0]], event, {key[1]: place}, lane.newest_ms)
+                )
         self._lanes = {key: lane for key, lane in self._lanes.items() if len(lane.records)}
         return chunks
 

@@ -74,9 +74,9 @@ class Transactions:
 
     def state(self) -> dict[str, Any]:
         """Return as JSON what the transaction topic has said; events are read again."""
-        told = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
+        event = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
                 one.counts is not None]  # fmt: skip
-        return {"open": told, "loose": list(self._loose)}
+        return {"open": event, "loose": list(self._loose)}
 
     @property
     def needs_more(self) -> bool:
@@ -126,8 +126,8 @@ class Transactions:
             one.begin = one.begin or (partition, offset)
             return
         one.counts = {
-            str(told["data_collection"]): int(told["event_count"])
-            for told in found.get("data_collections") or ()
+            str(event["data_collection"]): int(event["event_count"])
+            for event in found.get("data_collections") or ()
         }
         self._resolve(id)
 
@@ -217,9 +217,9 @@ class Transactions:
     def _desired(self, id: str, one: _Open) -> dict[str, int]:
         counts = one.counts or {}
         return {
-            name: counts[told]
-            for name, told in self._collections.items()
-            if counts.get(told) and self._is_bound(name, one) and id not in self._cut.get(name, ())
+            name: counts[event]
+            for name, event in self._collections.items()
+            if counts.get(event) and self._is_bound(name, one) and id not in self._cut.get(name, ())
         }
 
     def _is_bound(self, relation: str, one: _Open) -> bool:
@@ -240,8 +240,8 @@ class Transactions:
 
     def _finish(self, id: str) -> None:
         one = self._open.pop(id)
-        told = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
-        if told - self._desired(id, one).keys():
+        event = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
+        if event - self._desired(id, one).keys():
             self._loose[id] = None
         else:
             self._done[id] = tuple(one.counts or ())

@@ -86,7 +86,7 @@ class SparkBackfill:
         else spark.failed.
         """
         nodes = tuple(nodes)
-        flat = tuple((name, part) for name, shares in parts.items() for part in shares)
+        flat = tuple((name, part) for name, chunks in parts.items() for part in chunks)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
         waiting = Progress(0, len(flat), parts_kept=sum(is_cached(part) for _, part in flat))

@@ -39,14 +39,14 @@ def _is_not_null(frame: Frame, values: Sequence[Value]) -> Value:
     return Column(values[0].mask())
 
 
-def _test(wanted: bool | None, negated: bool) -> Kernel:
+def _test(desired: bool | None, negated: bool) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         (value,) = values
         assert isinstance(value, Column)
-        if wanted is None:
+        if desired is None:
             out = ~value.mask()
         else:
-            out = value.values if wanted else ~value.values
+            out = value.values if desired else ~value.values
             if value.valid is not None:
                 out = out & value.valid
         return Column(~out if negated else out)

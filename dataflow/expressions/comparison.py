@@ -173,14 +173,14 @@ def _compare(pair: Comparable, test: Callable) -> Kernel:
     return Kernel(run)
 
 
-def _distinct(pair: Comparable, wanted: bool) -> Kernel:
+def _distinct(pair: Comparable, desired: bool) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         a, b = pair(values[0], values[1])
         differs = a != b
         if values[0].valid is not None or values[1].valid is not None:
             left, right = values[0].mask(), values[1].mask()
             differs = (differs & left & right) | (left != right)
-        return Column(differs if wanted else ~differs)
+        return Column(differs if desired else ~differs)
 
     return Kernel(run)
 

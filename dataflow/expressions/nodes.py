@@ -148,11 +148,11 @@ class LogicNode:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Compute one argument on the rows where no earlier one has decided or failed."""
         decided = np.array(np.broadcast_to(decided, frame.n))
-        wanted = ~decided
+        desired = ~decided
         failed = frame.failed()
         if failed is not None:
-            wanted &= ~failed
-        index = np.flatnonzero(wanted)
+            desired &= ~failed
+        index = np.flatnonzero(desired)
         if len(index) == 0:
             return decided, unknown
         other, other_unknown = self._read(argument.run(frame.part(index)))

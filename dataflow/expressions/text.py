@@ -213,9 +213,9 @@ def _trim(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
             if len(given) != 1 or (given.data >= 128).any():
                 return by_row.run(frame, values)
             to_drop = given.to_list()[0] or b""
-        wanted = np.zeros(256, np.bool_)
-        wanted[list(to_drop)] = True
-        offsets, data = text_kernels.trim(text.values, text.data, wanted, at_left, at_right)
+        desired = np.zeros(256, np.bool_)
+        desired[list(to_drop)] = True
+        offsets, data = text_kernels.trim(text.values, text.data, desired, at_left, at_right)
         return bytes_column(offsets, data, both_valid(values))
 
     return Kernel(run)

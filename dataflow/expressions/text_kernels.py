@@ -157,16 +157,16 @@ def cut(offsets, data, first, stop):
 
 
 @njit(nogil=True, cache=True)
-def trim(offsets, data, wanted, at_left, at_right):
+def trim(offsets, data, desired, at_left, at_right):
     """Return strings without the leading or trailing bytes for which bool[256] `wanted` is True."""
     n = offsets.shape[0] - 1
     starts = np.zeros(n, np.int64)
     out_offsets = np.zeros(n + 1, np.int64)
     for i in range(n):
         start, end = offsets[i], offsets[i + 1]
-        while at_left and start < end and wanted[data[start]]:
+        while at_left and start < end and desired[data[start]]:
             start += 1
-        while at_right and end > start and wanted[data[end - 1]]:
+        while at_right and end > start and desired[data[end - 1]]:
             end -= 1
         starts[i] = start
         out_offsets[i + 1] = out_offsets[i] + end - start

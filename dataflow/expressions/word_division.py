@@ -53,7 +53,7 @@ def _long_division(digits, first, shift, divisor, rest, out):
     for k in range(2, WIDTH):
         is_short = is_short and divisor[k] == 0
     small = np.int64((divisor[1] << HALF) | divisor[0])
-    rests, part, gathered = np.int64(0), np.int64(0), 0
+    rests, part, buffered = np.int64(0), np.int64(0), 0
     for k in range(first, digits.shape[0] + shift):
         digit = digits[k] if k < digits.shape[0] else np.int64(0)
         if is_short:
@@ -69,14 +69,14 @@ def _long_division(digits, first, shift, divisor, rest, out):
                 less(rest, divisor)
                 digit += 1
         part = part * 10 + digit
-        gathered += 1
-        if gathered == 9:
+        buffered += 1
+        if buffered == 9:
             if not times_plus(out, TENS[9], part):
                 return False
-            part, gathered = np.int64(0), 0
+            part, buffered = np.int64(0), 0
     if is_short:
         rest[0], rest[1] = np.uint64(rests) & LOW, np.uint64(rests) >> HALF
-    return times_plus(out, TENS[gathered], part)
+    return times_plus(out, TENS[buffered], part)
 
 
 @njit(nogil=True, cache=True)

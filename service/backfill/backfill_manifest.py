@@ -101,16 +101,16 @@ class Kept:
         self.save()
 
     def columns(
-        self, relations: Iterable[Relation], wanted: Mapping[RelationName, tuple[int, ...]]
+        self, relations: Iterable[Relation], desired: Mapping[RelationName, tuple[int, ...]]
     ) -> dict[RelationName, tuple[int, ...]]:
         """The columns to read: those that were read before, where they are enough."""
-        found = dict(wanted)
+        found = dict(desired)
         for relation in relations:
             kept = self._relations.get(_title(relation.name))
             if kept is None:
                 continue
             has_all = max(kept.columns, default=-1) < len(relation.fields)
-            is_enough = set(wanted[relation.name]) <= set(kept.columns)
+            is_enough = set(desired[relation.name]) <= set(kept.columns)
             if has_all and is_enough and kept.fingerprint == fingerprint(relation, kept.columns):
                 found[relation.name] = kept.columns
             else:

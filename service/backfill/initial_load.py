@@ -74,7 +74,7 @@ class Bounds:
 class FirstRows:
     """Of one build; `bring` is its thread's, all else the pipeline's once that has ended.
 
-    gathered: what changes in the view's table, beside staged rows. is_in_place: those are changes
+    buffered: what changes in the view's table, beside staged rows. is_in_place: those are changes
     of the table that is there. difference: the same for what reads the view. holds_after: the
     outbox must keep the epochs after this one. count: the rows of the new version; token: of these
     rows, where they are staged.
@@ -83,7 +83,7 @@ class FirstRows:
     def __init__(
         self, table: SinkTable, sink: RowSink, beside: Beside | None, bounds: Bounds
     ) -> None:
-        self.gathered = EpochBuffer(bounds.epoch_bytes)
+        self.buffered = EpochBuffer(bounds.epoch_bytes)
         self.difference: Difference | None = None
         self.is_in_place = False
         self.holds_after: int | None = None
@@ -115,14 +115,14 @@ class FirstRows:
     def _begin(self, beside: Beside) -> None:
         self.is_in_place = is_one_shape(beside.before, self._table)
         if self.is_in_place:
-            self.difference = Difference(beside.before, self._table, self.gathered)
+            self.difference = Difference(beside.before, self._table, self.buffered)
         elif beside.has_readers:
             own = EpochBuffer(self._bounds.epoch_bytes)
             self.difference = Difference(beside.before, self._table, own)
 
     def _taken(self, rows: Iterable[Delta]) -> Iterator[Delta]:
         for delta in rows:
-            self._require_wanted()
+            self._require_desired()
             if self.difference is not None:
                 self.difference.add_new(delta)
             yield delta
@@ -133,7 +133,7 @@ class FirstRows:
         before, still_at = beside.before, beside.still_at
         if still_at is None:
             self._await_epochs()
-        self._require_wanted()
+        self._require_desired()
         try:
             with self._sink.rows_at(before, is_checked=self.is_in_place) as (progress, rows):
                 if still_at is None and progress.epoch >= (self.holds_after or 0):
@@ -156,10 +156,10 @@ class FirstRows:
 
     def _take(self, rows: Iterable[Delta], difference: Difference) -> None:
         for delta in rows:
-            self._require_wanted()
+            self._require_desired()
             difference.add_old(delta)
 
-    def _require_wanted(self) -> None:
+    def _require_desired(self) -> None:
         if self._bounds.is_cancelled():
             raise dropped()
 
@@ -190,14 +190,14 @@ class FirstRows:
 
     def add(self, output: Delta, errors: Delta) -> None:
         """What the view gives out since its snapshot, and its error rows."""
-        self.gathered.add(self._table, output)
+        self.buffered.add(self._table, output)
         if self.difference is not None and not self.is_in_place:
             self.difference.add_new(output)
-        self.gathered.add(self._table, errors, is_errors=True)
+        self.buffered.add(self._table, errors, is_errors=True)
 
     def close(self) -> None:
         """Give back what it takes."""
-        self.gathered.close()
+        self.buffered.close()
         if self.difference is not None:
             self.difference.close()
 

@@ -2,7 +2,7 @@
 
 Where both have the same columns and key it is the table's own delta: the table stays what it is,
 with all that users and other views have put on it. Otherwise it is kept for the columns that both
-have, for the views that read this one. Invariant: bounded memory, as `gathered`; what is added up
+have, for the views that read this one. Invariant: bounded memory, as `buffered`; what is added up
 is exactly the new rows less the old ones once both are told up to one epoch.
 """
 
@@ -18,8 +18,8 @@ from service.engine.epoch_buffer import EpochBuffer
 class Difference:
     """Of one build. columns: those of the new version that the old one has too, in order."""
 
-    def __init__(self, before: SinkTable, table: SinkTable, gathered: EpochBuffer) -> None:
-        """gathered: where it is added up; of the table itself where that stays."""
+    def __init__(self, before: SinkTable, table: SinkTable, buffered: EpochBuffer) -> None:
+        """buffered: where it is added up; of the table itself where that stays."""
         places = {f.name: i for i, f in enumerate(before.fields)}
         self.columns = tuple(
             i
@@ -30,7 +30,7 @@ class Difference:
         self._width = len(table.fields)
         self._old_width = len(before.fields)
         self._table = table if is_one_shape(before, table) else self._narrowed(table)
-        self._gathered = gathered
+        self._buffered = buffered
 
     def _narrowed(self, table: SinkTable) -> SinkTable:
         key = [self.columns.index(i) for i in table.key if i in self.columns]
@@ -40,21 +40,21 @@ class Difference:
 
     def add_new(self, rows: Delta) -> None:
         """Changes of the new version; all of its rows are, to begin with."""
-        self._gathered.add(self._table, _only(rows, self.columns, self._width))
+        self._buffered.add(self._table, _only(rows, self.columns, self._width))
 
     def add_old(self, rows: Delta) -> None:
         """Changes of the old version, or all of its rows."""
         found = _only(rows, self._places, self._old_width)
-        self._gathered.add(self._table, found.negate())
+        self._buffered.add(self._table, found.negate())
 
     def parts(self) -> Iterator[Delta]:
         """The difference in the common columns, in consolidated parts."""
-        for part in self._gathered:
+        for part in self._buffered:
             yield from (delta for _, delta in part.deltas)
 
     def close(self) -> None:
         """Give back what it takes."""
-        self._gathered.close()
+        self._buffered.close()
 
 
 def is_one_shape(before: SinkTable, table: SinkTable) -> bool:

@@ -311,7 +311,7 @@ class ViewBuild:
     def take_over(self) -> tuple[View, EpochBuffer, BackfillResult]:
         """Return the caught-up view, its changes since the snapshot, and the backfill's result."""
         assert self._view is not None and self._result is not None
-        return self._view, self._first.gathered, self._result
+        return self._view, self._first.buffered, self._result
 
     def close(self, *, is_kept: bool = False) -> None:
         """Remove the working files, unless another process is to go on with them."""
@@ -363,7 +363,7 @@ class ViewBuild:
         with ExitStack() as held:
             parts = self._snapshot_parts(held)
             status.notes = self._manifest.notes
-            kept = sum(is_cached(part) for shares in parts.values() for part in shares)
+            kept = sum(is_cached(part) for chunks in parts.values() for part in chunks)
             status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
             status.enter(BuildPhase.BACKFILL)
             status.read_since = self._runtime.time()

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from connectors.loopback import free_port
 from connectors.postgres.embedded.function_tables import FunctionTables
 from dataflow.errors import TidemarkError
-from service.embedded.place import EngineLocation
+from service.embedded.location import EngineLocation
 from service.runtime import kernels
 from service.runtime.log import configure, log
 from service.runtime.private_files import keep_private

@@ -91,7 +91,7 @@ class BuildJoin:
                     self._nudge(build)
 
         if self._epochs.is_lagging:
-            self._rewind.settle(caught_up)
+            self._rewind.complete(caught_up)
 
     def _nudge(self, build: ViewBuild) -> None:
         if self._database.away_error is None:
@@ -140,7 +140,7 @@ class BuildJoin:
         if why_not is not None:
             build.fail(why_not)
             return
-        view, gathered, result = build.take_over()
+        view, buffered, result = build.take_over()
         try:
             for parent in parents:
                 for rows in self._staging.read_rows(self._engine.views[parent].table):
@@ -156,7 +156,7 @@ class BuildJoin:
             self._subscriptions.complete_failed(self._failures.fail_readers(error))
             return
         self._builds.join(identity)
-        epoch, read_before = self._replacement.take_over(build, view, gathered, result)
+        epoch, read_before = self._replacement.take_over(build, view, buffered, result)
         failures = self._failures
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
         # What is told of a view as a whole cannot be told again: it is on disk first.

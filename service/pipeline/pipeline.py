@@ -130,7 +130,7 @@ class Pipeline:
         epochs.awaits_sink = epochs.awaits_sink and not is_drained
         written = writer.written
         self._refusals.resolve()
-        self._reconciler.settle(written)
+        self._reconciler.complete(written)
         if written > self._written_before:
             readiness_pipe.report()
         if now - self._synced_at > self._sync_interval_s:

@@ -315,7 +315,7 @@ class CatalogReconciler:
         """The view is in the engine; it is live once `epoch` is in the sink."""
         self._reports.joined(build.definition.identity, epoch, build.first.count)
 
-    def settle(self, written: int) -> None:
+    def complete(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""
         self._reports.written(written)
 

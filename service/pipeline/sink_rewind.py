@@ -103,7 +103,7 @@ class SinkRewind:
             failed = self._failures.fail([definition], build.end.error)
             self._subscriptions.complete_failed(failed)
 
-    def settle(self, caught_up: Collection[str]) -> None:
+    def complete(self, caught_up: Collection[str]) -> None:
         """Bring the sink back once every view has caught up with the engine."""
         views = list(self._engine.views.values())
         self.report(sum(d.identity in caught_up for d in views))
@@ -183,7 +183,7 @@ class SinkRewind:
         parents: Mapping[RelationName, EpochBuffer],
     ) -> EpochBuffer:
         """What makes a view's rows of those that its table shows, and its error rows."""
-        view, gathered, result = build.take_over()
+        view, buffered, result = build.take_over()
         for parent in definition.parents():
             table = self._engine.views[parent].table
             for rows in self._staging.read_rows(table):
@@ -196,5 +196,5 @@ class SinkRewind:
         for errors in (result.errors, view.errors.take()):
             if errors is not None and len(errors):
                 table = definition.table
-                gathered.add(table, named(table, errors), is_errors=True)
-        return gathered
+                buffered.add(table, named(table, errors), is_errors=True)
+        return buffered

@@ -80,7 +80,7 @@ class ViewReplacement:
         return has_dependents(definition.table.title, found) if found else None
 
     def take_over(
-        self, build: ViewBuild, view: View, gathered: EpochBuffer, result: BackfillResult
+        self, build: ViewBuild, view: View, buffered: EpochBuffer, result: BackfillResult
     ) -> tuple[SinkEpoch, Sequence[Relation]]:
         """The epoch in which a built view becomes visible, and what the version before it read.
 
@@ -91,16 +91,16 @@ class ViewReplacement:
         if old is None:
             engine.add(view)
         else:
-            gathered = self._renew(build, view, gathered)
+            buffered = self._renew(build, view, buffered)
         epoch = engine.announce(
-            view, gathered, result.errors, result.rejected, is_staged=not build.first.is_in_place
+            view, buffered, result.errors, result.rejected, is_staged=not build.first.is_in_place
         )
         epoch.tokens = {table.relation: build.first.token for table in epoch.swaps}
         if build.beside is not None:
             epoch.changes = (self._change(build),)
         return epoch, () if old is None else old.relations()
 
-    def _renew(self, build: ViewBuild, view: View, gathered: EpochBuffer) -> EpochBuffer:
+    def _renew(self, build: ViewBuild, view: View, buffered: EpochBuffer) -> EpochBuffer:
         """Replace the live version, and tell what reads it the difference."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
@@ -110,14 +110,14 @@ class ViewReplacement:
                 # It was planned over columns that stand elsewhere now.
                 other.cancel()
         if build.first.difference is None or not engine.readers_of(name):
-            return gathered
+            return buffered
         columns = build.first.difference.columns
         if not build.first.is_in_place:
-            engine.pass_on(name, build.first.difference.parts(), columns, gathered)
-            return gathered
+            engine.pass_on(name, build.first.difference.parts(), columns, buffered)
+            return buffered
         both = engine.gather()
-        engine.pass_on(name, _through(gathered, both, build.definition.table), columns, both)
-        gathered.close()
+        engine.pass_on(name, _through(buffered, both, build.definition.table), columns, both)
+        buffered.close()
         return both
 
     def _change(self, build: ViewBuild) -> ViewChange:
@@ -192,13 +192,13 @@ class ViewReplacement:
             return
         table = replace(live.table, schema=table.schema, name=table.name)
         changes[0] = replace(change, before=live.table, table=table)
-        gathered = self._engine.gather()
+        buffered = self._engine.gather()
         errors = _retitled(self._tables.read_errors(live.table), table)
         if errors is not None:
-            gathered.add(table, errors, is_errors=True)
+            buffered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
         failpoint("view.rename.before")
-        self._epochs.finish(self._engine.change_views(changes, gathered), sync=True)
+        self._epochs.finish(self._engine.change_views(changes, buffered), sync=True)
         failpoint("view.rename.after")
         log.info("view.renamed", view=live.table.title, name=table.title)
 
@@ -267,9 +267,9 @@ def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
     )
 
 
-def _through(gathered: EpochBuffer, both: EpochBuffer, table: SinkTable) -> Iterator[Delta]:
+def _through(buffered: EpochBuffer, both: EpochBuffer, table: SinkTable) -> Iterator[Delta]:
     """The deltas of a view on their way to its table and to what reads it."""
-    for part in gathered:
+    for part in buffered:
         if part.errors is not None:
             both.add(table, part.errors, is_errors=True)
         for owner, delta in part.deltas:

@@ -46,7 +46,7 @@ class MemoryWatch:
         self._free = free
         self._left_bytes = 0
 
-    def look(self, cache: Yielding) -> None:
+    def check(self, cache: Yielding) -> None:
         """Trim freed memory, and shrink the cache, while the process exceeds the threshold."""
         resident = self._resident()
         if resident <= self._threshold_bytes:
@@ -61,17 +61,17 @@ class MemoryWatch:
             self._give_back()
         self._left_bytes = self._resident()
 
-    def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
+    def has_space(self, requested_bytes: int, cache: Yielding) -> bool:
         """Return True if the kernel would grant so many more bytes, after freeing what can be
         freed.
         """
-        wanted_bytes += _LEFT_BYTES
-        if wanted_bytes <= self._free():
+        requested_bytes += _LEFT_BYTES
+        if requested_bytes <= self._free():
             return True
         self._give_back()
-        if cache.press(wanted_bytes - self._free()):
+        if cache.press(requested_bytes - self._free()):
             self._give_back()
-        return wanted_bytes <= self._free()
+        return requested_bytes <= self._free()
 
 
 @cache

@@ -116,9 +116,9 @@ class PlannerStatistics:
     def _answered(self, cursor: Any, query: str) -> list[Any]:
         self._sandbox.make_view(cursor, _VIEW, query)
         self._sandbox.lend_tables(cursor, _VIEW)
-        confined = self._sandbox.confine(cursor, _VIEW)
+        sandboxed = self._sandbox.confine(cursor, _VIEW)
         cursor.execute("SET LOCAL transaction_read_only = on")
-        return _rows(cursor, f"SELECT * FROM {confined}")
+        return _rows(cursor, f"SELECT * FROM {sandboxed}")
 
     def _run_question(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
         """Run a question and undo its effects; None when it fails."""

@@ -126,9 +126,9 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
         )
         (position,) = cursor.fetchone() or ("",)
         box, _ = _view_of(cursor, dsn, query)
-        confined = box.confine(cursor, _VIEW, limit + 1)
+        sandboxed = box.confine(cursor, _VIEW, limit + 1)
         cursor.execute("SET LOCAL transaction_read_only = on")
-        cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR SELECT * FROM {confined}")
+        cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR SELECT * FROM {sandboxed}")
         rows, size_bytes = [], 0
         for row in _rows(session, query.fields):
             size_bytes += len(row)

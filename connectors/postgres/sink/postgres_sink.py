@@ -64,7 +64,7 @@ _SET_PROGRESS = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VA
 ON CONFLICT (sink_key) DO UPDATE
 SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
 # Statements that go to the server together: libpq holds them as often as four times.
-_GATHERED_BYTES = 2 << 20
+_BUFFERED_BYTES = 2 << 20
 
 
 class PostgresSink:
@@ -257,7 +257,7 @@ class PostgresSink:
                 statements = self._preparer.statements(cursor, target, changes)
                 # Before each of them: somebody may have been waited for in the one before.
                 waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
-                if copied or place.is_searched or sum(map(len, waiting)) > _GATHERED_BYTES:
+                if copied or place.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
                     flush(cursor, waiting)
             for _, columns, n in copied:
                 flush(cursor, [guard] if guard else [])

@@ -59,7 +59,7 @@ _KINDS = {
     **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
 _OPEN = "is not defined by the query: the values are sorted"
-_LENT = (
+_BORROWED = (
     "is that of the sorted subquery, which PostgreSQL need not keep here: "
     "write ORDER BY inside the aggregate"
 )
@@ -193,7 +193,7 @@ class Grouping:
             if written.is_order_open:
                 self._warn_of_order(shape, _OPEN)
             elif order and self._is_resorted and not shape.order:
-                self._warn_of_order(shape, _LENT)
+                self._warn_of_order(shape, _BORROWED)
             condition = self._bound(shape.condition)
             found = AggregateCall(
                 shape.name,

@@ -38,9 +38,9 @@ def test_a_version_waits_until_the_sink_has_the_one_before() -> None:
     build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
     desk.joined(build, 6)
     assert desk.to_build({}) == []
-    desk.settle(5)
+    desk.complete(5)
     assert desk.to_build({}) == []
-    desk.settle(6)
+    desk.complete(6)
     assert desk.to_build({}) == [row]
 
 
@@ -53,5 +53,5 @@ def test_a_view_to_be_built_anew_waits_as_well() -> None:
     desk.joined(build, 6)
     desk._engine.views.clear()
     assert desk.to_build({}) == []
-    desk.settle(6)
+    desk.complete(6)
     assert desk.to_build({}) == [row]

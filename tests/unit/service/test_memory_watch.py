@@ -51,16 +51,16 @@ class Process:
 
 def test_below_the_mark_nothing_is_asked_for() -> None:
     process = Process(held=30, freed=30, pages=20)
-    process.watch().look(process)
+    process.watch().check(process)
     assert (process.freed, process.pages, process.given_back) == (30, 20, 0)
 
 
 def test_what_is_free_goes_first_and_pages_only_then() -> None:
     process = Process(held=30, freed=50, pages=20)
-    process.watch().look(process)
+    process.watch().check(process)
     assert (process.resident(), process.pages) == (50 * MEBIBYTE, 20)
     process = Process(held=75, freed=10, pages=20)
-    process.watch().look(process)
+    process.watch().check(process)
     assert process.resident() == AT_THRESHOLD
     assert process.pages == THRESHOLD_PERCENT - 75
 
@@ -69,10 +69,10 @@ def test_what_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
     process = Process(held=95, freed=0, pages=0)
     watch = process.watch()
     for _ in range(100):
-        watch.look(process)
+        watch.check(process)
     assert process.given_back == 1
     process.freed = 5
-    watch.look(process)
+    watch.check(process)
     assert (process.freed, process.given_back) == (0, 2)
 
 
@@ -119,11 +119,11 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
     class Full:
         wanted: ClassVar[list[int]] = []
 
-        def look(self, cache: Yielding) -> None: ...
+        def check(self, cache: Yielding) -> None: ...
 
-        def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
-            self.wanted.append(wanted_bytes)
-            return wanted_bytes < 300_000
+        def has_space(self, requested_bytes: int, cache: Yielding) -> bool:
+            self.wanted.append(requested_bytes)
+            return requested_bytes < 300_000
 
     monkeypatch.setattr("storage.arrangement._CHECK_ROWS", 500)
     monkeypatch.setattr("storage.arrangement._CHECK_BYTES", 10_000)
@@ -156,10 +156,10 @@ def test_a_pressed_cache_answers_the_same_from_fewer_bytes(tmp_path, rows: int) 
     excess = [0]
 
     class Pressing:
-        def look(self, cache: Yielding) -> None:
+        def check(self, cache: Yielding) -> None:
             cache.press(excess[0])
 
-        def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
+        def has_space(self, requested_bytes: int, cache: Yielding) -> bool:
             return True
 
     spec = ArrangementSpec("scope/join/left", "ii", (0,))
