@@ -38,6 +38,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     SortKey,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -156,12 +157,15 @@ def describe(plan: Plan) -> str:
         return f"values {len(plan.rows)} rows"
     if isinstance(plan, Filter):
         return f"filter {_text(plan.predicate, plan.input.fields)}"
+    if isinstance(plan, ThresholdFilter):
+        name = plan.threshold.fields[0].name
+        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
             for e, f in zip(plan.expressions, plan.fields, strict=True)
         )
-        return f"project {', '.join(shown)}"
+        return f"project {', '.join(shown) or 'no columns'}"
     if isinstance(plan, Remember):
         kept = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
         return f"remember {kept}" + " by its arguments" * plan.by_arguments
@@ -306,6 +310,8 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     """The expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
+    if isinstance(plan, ThresholdFilter):
+        return (plan.value,)
     if isinstance(plan, Project | Remember):
         return plan.expressions
     if isinstance(plan, Join | SemiJoin):

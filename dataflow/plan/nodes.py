@@ -57,6 +57,27 @@ class Filter:
 
 @keeps_hash
 @dataclass(frozen=True)
+class ThresholdFilter:
+    """Rows for which `value operator threshold` is true: of a threshold that moves, in order.
+
+    threshold: one column, one row at most; of several rows the least counts that is not NULL.
+    value: over the input's columns, of a type that orders as the threshold's column does.
+    operator: "<", "<=", ">" or ">=".
+    """
+
+    input: Plan
+    threshold: Plan
+    value: Expression
+    operator: str
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's."""
+        return self.input.fields
+
+
+@keeps_hash
+@dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
 
@@ -453,6 +474,7 @@ Plan = (
     Scan
     | Values
     | Filter
+    | ThresholdFilter
     | Project
     | Join
     | SemiJoin
@@ -496,6 +518,8 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The nodes that feed a node, left to right."""
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
+    if isinstance(plan, ThresholdFilter):
+        return (plan.input, plan.threshold)
     if isinstance(plan, UnionAll | Loop):
         return plan.inputs
     if isinstance(plan, Recursive):
