@@ -165,7 +165,7 @@ def describe(plan: Plan) -> str:
             f"{_text(e, plan.input.fields)} as {f.name}"
             for e, f in zip(plan.expressions, plan.fields, strict=True)
         )
-        return f"project {', '.join(shown) or 'no columns'}"
+        return f"project {', '.join(shown)}"
     if isinstance(plan, Remember):
         kept = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
         return f"remember {kept}" + " by its arguments" * plan.by_arguments
