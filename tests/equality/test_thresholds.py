@@ -28,6 +28,12 @@ QUERIES = {
     "ticks": "SELECT id FROM events WHERE n <= (SELECT tick FROM clock)",
     "shifted": f"SELECT id FROM events WHERE at + n * interval '1 hour' > {NOW}",
     "joined": "SELECT e.id FROM events e, clock c WHERE c.id = 1 AND e.at > c.now",
+    "below": "SELECT e.id, f.n FROM events e JOIN events f ON f.id = e.id + 1 "
+    f"WHERE e.at > {NOW} - interval '1 day' AND f.n <= (SELECT tick FROM clock)",
+    "padded": "SELECT e.id, f.n FROM events e LEFT JOIN events f ON f.id = e.id + 1 AND f.n > 20 "
+    f"WHERE e.at > {NOW} - interval '1 day' AND e.n + coalesce(f.n, 0) < (SELECT tick FROM clock)",
+    "shared": f"WITH late AS (SELECT * FROM events WHERE at > {NOW}) "
+    "SELECT a.id, b.id AS other FROM late a JOIN late b ON b.n = a.n AND b.id > a.id",
     "counted": f"SELECT n, count(*) AS c FROM events WHERE at > {NOW} GROUP BY n",
     "having": f"SELECT n, max(at) AS m FROM events GROUP BY n HAVING max(at) >= {NOW}",
     "numeric": "SELECT id FROM events WHERE price > (SELECT avg(price) FROM events)",

@@ -3,17 +3,24 @@
 `ts > (SELECT c.now FROM clock c) - interval '7 days'` is a join with one row, which compares every
 row anew when that one changes. Where each condition of such a join has an expression of the rows on
 one side and one of the single row on the other, and nothing above reads the single row, the rows
-are kept in order instead. Not in the step of a recursion, and not where no table is read for the
-value: it never moves.
+are kept in order instead, on the side of a join that they come from. Not in the step of a
+recursion, and not where no table is read for the value: it never moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dataflow.expressions.comparison import comparable
-from dataflow.expressions.ir import Call, Expression, Literal, columns_of
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    Literal,
+    columns_of,
+    substitute,
+)
 from dataflow.plan.nodes import (
     Join,
     Plan,
@@ -28,7 +35,7 @@ from dataflow.plan.nodes import (
 from dataflow.plan.outer_refs import may_fail_often
 from dataflow.plan.properties.one_row import has_at_most_one_row, has_one_row
 from dataflow.plan.trees import conjuncts, in_postgres, refs, shifted
-from dataflow.plan.walk import nodes_of, with_inputs
+from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 from dataflow.sql.rules.prune_columns import wishes
 from dataflow.types import TIMESTAMP, SqlType, TypeKind
@@ -59,17 +66,22 @@ def find_thresholds(plan: Plan) -> Plan:
             wanted[id(below)] |= columns
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
+    shared = shared_nodes(plan)
+    # The nodes that several read, as they are after the rule; kept, so that an id is one node's.
+    kept: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         over = with_inputs(node, inputs)
-        if not isinstance(over, Join) or id(node) in within:
-            return over
-        return _filtered(over, wanted[id(node)]) or over
+        if isinstance(over, Join) and id(node) not in within:
+            over = _filtered(over, wanted[id(node)], kept) or over
+        if id(node) in shared:
+            kept[id(over)] = over
+        return over
 
     return fold(plan, visit)
 
 
-def _filtered(plan: Join, wanted: set[int]) -> Plan | None:
+def _filtered(plan: Join, wanted: set[int], kept: Mapping[int, Plan]) -> Plan | None:
     """The join as threshold filters, with NULLs for the columns that nothing reads."""
     if plan.kind != "inner" or plan.left_keys or plan.residual is None:
         return None
@@ -85,7 +97,7 @@ def _filtered(plan: Join, wanted: set[int]) -> Plan | None:
         if not has_one_row(single) and any(may_fail_often(c.value) for c in conditions):
             # Without a row to compare with, no row fails.
             return None
-        filtered = _chained(rows, single, conditions)
+        filtered = _chained(rows, single, conditions, kept)
         columns = refs(filtered)
         nulls = [Literal(None, f.type) for f in plan.fields]
         shown = [columns[i - start] if i in own else nulls[i] for i in range(width)]
@@ -98,19 +110,45 @@ def _moves(plan: Plan) -> bool:
     return bool(scans_of(plan)) and has_at_most_one_row(plan)
 
 
-def _chained(rows: Plan, single: Plan, conditions: Sequence[_Condition]) -> Plan:
+def _chained(
+    rows: Plan, single: Plan, conditions: Sequence[_Condition], kept: Mapping[int, Plan]
+) -> Plan:
     """One filter for each condition, the first one lowest."""
     for condition in conditions:
-        value, below = condition.threshold, single
-        if may_fail_often(value):
-            # It is an error only while there is a row to compare.
-            below = SemiJoin("semi", single, rows, (), (), None)
-        threshold = Project(below, (value,), (Field("threshold", value.type),))
-        rows = _compared(rows, threshold, condition)
+        rows = _placed(rows, single, condition, kept)
     return rows
 
 
-def _compared(rows: Plan, threshold: Plan, condition: _Condition) -> Plan:
+def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, Plan]) -> Plan:
+    """The filter over the rows, or over the side of a join that they come from, whose every row
+    the join keeps or pairs; never below what others read as well."""
+    value = condition.value
+    columns = columns_of(value)
+    if id(rows) in kept:
+        return _compared(rows, single, condition)
+    if (
+        isinstance(rows, Project)
+        and isinstance(rows.input, Join)
+        and all(isinstance(rows.expressions[i], ColumnRef) for i in columns)
+    ):
+        below = replace(condition, value=substitute(value, rows.expressions))
+        return replace(rows, input=_placed(rows.input, single, below, kept))
+    if isinstance(rows, Join):
+        n = len(rows.left.fields)
+        if max(columns) < n and rows.kind in ("inner", "left"):
+            return replace(rows, left=_placed(rows.left, single, condition, kept))
+        if min(columns) >= n and rows.kind in ("inner", "right"):
+            below = replace(condition, value=shifted(value, -n))
+            return replace(rows, right=_placed(rows.right, single, below, kept))
+    return _compared(rows, single, condition)
+
+
+def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
+    bound, below = condition.threshold, single
+    if may_fail_often(bound):
+        # It is an error only while there is a row to compare.
+        below = SemiJoin("semi", single, rows, (), (), None)
+    threshold = Project(below, (bound,), (Field("threshold", bound.type),))
     value = condition.value
     if not in_postgres(value):
         return ThresholdFilter(rows, threshold, value, condition.operator)
