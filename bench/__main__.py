@@ -110,14 +110,14 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
         roads = ("local",) if options.no_spark else ("spark", "local")
         rows = prepare(WORKLOADS["w1"].rows, sizes)
         with measuring(path.PATH, "service", asdict(sizes), folder) as record:
-            wanted = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
-            record.figures = {"rows": [asdict(figure) for figure in path.run(rows, wanted)]}
+            expected = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
+            record.figures = {"rows": [asdict(figure) for figure in path.run(rows, expected)]}
     if subscribe.SUBSCRIBE in parts:
         sizes = QUICK_PATH if options.quick else FULL
-        wanted = subscribe.sizes_of(sizes, options.seconds, is_quick=options.quick)
+        expected = subscribe.sizes_of(sizes, options.seconds, is_quick=options.quick)
         rows = prepare(WORKLOADS["w1"].rows, sizes)
-        with measuring(subscribe.SUBSCRIBE, "service", asdict(wanted), folder) as record:
-            record.figures = subscribe.run(rows, wanted)
+        with measuring(subscribe.SUBSCRIBE, "service", asdict(expected), folder) as record:
+            record.figures = subscribe.run(rows, expected)
 
 
 @contextmanager
@@ -132,8 +132,8 @@ def show(folder: Path) -> None:
     for record in read_all(folder):
         since = commits_since(record.revision)
         age = "unknown revision" if since is None else f"{since} commits of the product since"
-        told = f"{record.date}  {record.revision:10} {age:32} others {record.other_cores:.1f}"
-        print(f"{record.name:32} {told}  {record.missing or ''}")
+        reported = f"{record.date}  {record.revision:10} {age:32} others {record.other_cores:.1f}"
+        print(f"{record.name:32} {reported}  {record.missing or ''}")
 
 
 if __name__ == "__main__":

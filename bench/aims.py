@@ -1,4 +1,4 @@
-"""What the figures are to reach, and whether they do. Ratios are ours over the peer's."""
+"""Targets of the figures, and whether they are met. Ratios are ours over the peer's."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """For people."""
+    """For human readers."""
     if value is None:
         return ""
     shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

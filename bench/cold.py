@@ -46,7 +46,8 @@ BATCHES = ((1, 200), (100, 40), (1_000, 12), (10_000, 5))
 
 @dataclass(frozen=True)
 class Shape:
-    """What is written: rows of so many keys, so many a commit; page_rows 0: as the product does."""
+    """What is written: rows of that many keys, so many a commit; page_rows 0: as the product
+    does."""
 
     rows: int = 5_000_000
     batch_rows: int = 20_000
@@ -62,7 +63,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a lookup of so many random keys took: medians, and reads and rows a lookup."""
+    """What a lookup of that many random keys took: medians, and reads and rows a lookup."""
 
     keys: int
     p50_ms: float
@@ -221,7 +222,8 @@ def _warm_up() -> None:
 
 
 def measure_entries(shape: Shape, budget: int, folder: str | None) -> list[Result]:
-    """One RocksDB entry a row, key hash and row number as its key, as written and compacted."""
+    """Return one RocksDB entry a row, key hash and row number as its key, as written and
+    compacted."""
     with TemporaryDirectory(prefix="tidemark-cold-", dir=folder) as path:
         db = Rdict(path, _entry_options(budget))
         spent = worst = 0.0

@@ -299,7 +299,7 @@ _words: dict[tuple[Path, str, str], Column] = {}
 
 
 def columns_of(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
-    """The table's columns out of what is kept on disk."""
+    """Return the table's columns out of what is stored on disk."""
     columns = []
     for name, kind in table.columns:
         if kind == "i":

@@ -135,7 +135,7 @@ def section(path: Path = FIGURES) -> list[str]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     lines = [
         f"A Python generator of {figures['rows']:,} tuples of four values as a table "
         f"([ENGINE.md](../docs/ENGINE.md)), by `python -m bench.engine_refresh`: "
@@ -147,11 +147,11 @@ def report(figures: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     floors = {kind: figures["function"] + figures[kind]["copy"] for kind in ("keyed", "bag")}
-    told = " + ".join(("function", "COPY"))
+    reported = " + ".join(("function", "COPY"))
     cells = [
         f"{figures['function']:.2f} + {figures[k]['copy']:.2f} | 1.0" for k in ("keyed", "bag")
     ]
-    lines.append(f"| the floor: {told} | {' | '.join(cells)} |")
+    lines.append(f"| the floor: {reported} | {' | '.join(cells)} |")
     for step in ("first", "one in a hundred", "nothing, compared", "nothing, by digest"):
         cells = [
             f"{figures[k][step]:.2f} | {figures[k][step] / floors[k]:.1f}" for k in ("keyed", "bag")

@@ -1,7 +1,7 @@
 """Estimates against the truth: the 22 views of TPC-H, estimated and then built.
 
-`python -m bench.estimate [--scale 0.05]`. For each view what `POST /views/validate` would say is
-noted, then it is built by the local road in a child process; its rows, the bytes of its state
+`python -m bench.estimate [--scale 0.05]`. For each view the answer of `POST /views/validate` is
+recorded, then it is built by the local engine in a child process; its rows, the bytes of its state
 files and the CPU seconds of the child are the truth: what else the machine does is not in them.
 Prints ratios estimated/true and the constants that would fit best.
 """
@@ -65,7 +65,8 @@ def main(arguments: list[str]) -> int:
 
 
 def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
-    """Figures by view: what was estimated, what is true, and the work that was thought of."""
+    """Return figures by view: what was estimated, what is true, and the work that was thought
+    of."""
     rng = Random(seed)
     source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
     connection = database.connect()
@@ -177,19 +178,19 @@ def section(path: Path = FIGURES) -> list[str]:
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
-    told = f"{figures['date']}, revision {figures['revision']}, by `python -m bench.estimate`; "
-    told += "the constants of compression and time were fitted to this run."
+    reported = f"{figures['date']}, revision {figures['revision']}, by `python -m bench.estimate`; "
+    reported += "the constants of compression and time were fitted to this run."
     return [
         "",
         "## Estimates before create, against the truth",
         "",
-        told,
+        reported,
         *report(figures).splitlines(),
     ]
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     by_measure = {m: ratios(figures, m) for m in _MEASURES}
     took = [v["estimated"]["took_ms"] for v in figures["views"].values()]
     lines = [

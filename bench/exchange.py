@@ -38,7 +38,7 @@ from service.engine.engine import Engine
 from storage.rocks import RocksStore
 
 RESULT = Path(__file__).parent / "exchange.json"
-# Epochs of so many changes, and how often; each beside epochs of half as many.
+# Epochs of that many changes, and how often; each beside epochs of half as many.
 EPOCHS = ((10_000, 5), (1_000, 40), (100, 300))
 ROUNDS = 4
 TABLE_KEY, JOIN_KEY = 0, 1
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Exchange:
-    """CPU µs a row of an exchange of so many rows, and µs a wait.
+    """CPU µs a row of an exchange of that many rows, and µs a wait.
 
     cut: hash and cut in two; hand_over: put one half into shared memory, and take the other's out;
     join: both halves as one delta; write: one half into a store, as it would be needed again.
@@ -231,7 +231,8 @@ def _answer(channel: Connection) -> None:
 
 
 def measure_waits(count: int) -> dict[str, float]:
-    """CPU µs of both sides, and elapsed ones, for one wait of two processes for each other."""
+    """Return CPU µs of both sides, and elapsed ones, for one wait of two processes for each
+    other."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=_answer, args=(theirs,))

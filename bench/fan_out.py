@@ -1,4 +1,4 @@
-"""Peak memory of the pipeline where one change meets very many rows, kind by kind.
+"""Peak memory of the pipeline when one change pairs with very many rows, kind by kind.
 
 `python -m bench.fan_out --memory 384`: a truncation, joins with conditions, a NULL in NOT IN, a
 recursion, a window, each against a service and a server of its own, in a cgroup with the cap as
@@ -94,8 +94,8 @@ def main() -> int:
     given = parser.parse_args()
     names = given.kind or list(fan_out.KINDS)
     outcomes = [run(name, given.rows, given.memory, given.wait_s) for name in names]
-    told = {"rows": given.rows, "cap_mb": given.memory, "kinds": [asdict(o) for o in outcomes]}
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    reported = {"rows": given.rows, "cap_mb": given.memory, "kinds": [asdict(o) for o in outcomes]}
+    sys.stdout.write(json.dumps(reported, indent=2) + "\n")
     is_good = all(o.ended == "equal" or o.ended.startswith("refused") for o in outcomes)
     return 0 if is_good and max(o.peak_mb for o in outcomes) <= given.memory else 1
 

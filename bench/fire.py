@@ -2,7 +2,7 @@
 
 Each FILE has JSON lines of tests/harness/figures.py, one a run. New ones are taken into
 bench/fire.jsonl, the record that is kept, and the page is written again; without a FILE it is
-written of what is kept.
+written of what is stored.
 """
 
 from __future__ import annotations

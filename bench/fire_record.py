@@ -1,4 +1,4 @@
-"""The runs under fire that are kept, and their section of the page of results.
+"""The runs under fire that are stored, and their section of the page of results.
 
 bench/fire.jsonl has one JSON line a run, as tests/harness/figures.py writes it. A figure is never
 without its command, its date and its revision, and a wrong state or a failed run stays in the sum.
@@ -73,7 +73,7 @@ def section(path: Path = KEPT) -> list[str]:
     if not runs:
         return []
     epochs, wrong = (sum(run[name] for run in runs) for name in ("epochs", "wrong"))
-    told = (
+    reported = (
         f"From {len(runs):,} runs kept in bench/fire.jsonl, by `python -m bench.fire`. States of "
         f"the sink compared with an oracle: {epochs:,}. **Wrong: {wrong:,}.**{_since(runs)} The "
         "aim is of one run by hand, held against the longest that went well; "
@@ -82,12 +82,13 @@ def section(path: Path = KEPT) -> list[str]:
     titles = ("under fire", "in all", "runs", "failed", "longest run", "aim", "", "epochs compared")
     titles += ("wrong", "newest", "command")
     rows = [_row(kind, runs) for kind in KINDS if any(run["kind"] == kind for run in runs)]
-    lines = ["", "## Under fire", "", told, "", *table(titles, rows)]
+    lines = ["", "## Under fire", "", reported, "", *table(titles, rows)]
     return lines + _cases(runs)
 
 
 def _since(runs: Sequence[dict[str, Any]]) -> str:
-    """What has gone well since the newest run that found something wrong; none without one."""
+    """Return what has gone well since the newest run that found something wrong; none without
+    one."""
     newest = max((run for run in runs if run["wrong"]), key=lambda run: run["date"], default=None)
     if newest is None:
         return ""
@@ -137,15 +138,15 @@ def _cases(runs: Sequence[dict[str, Any]]) -> list[str]:
     rows = []
     for (kind, case), run in sorted(newest.items()):
         more = {n: v for n, v in run.items() if n not in (*_ALWAYS, "case")}
-        told = ", ".join(
+        reported = ", ".join(
             f"{name.replace('_', ' ')} {_shown(value)}" for name, value in more.items()
         )
-        rows.append([kind.replace("_", " "), case, told, f"{run['date']}, {run['revision']}"])
+        rows.append([kind.replace("_", " "), case, reported, f"{run['date']}, {run['revision']}"])
     return ["", *table(("", "case", "told", "newest"), rows)] if rows else []
 
 
 def _shown(value: Any) -> str:
-    """For people: numbers with their thousands."""
+    """For human readers: numbers with their thousands."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value).replace("|", "\\|")
     return f"{value:,}" if isinstance(value, int) else number(value)

@@ -46,7 +46,8 @@ CHANGE_COLUMNS = ("seq", "kind")
 
 
 def prepare(rows: str, sizes: Sizes, home: Path = HOME) -> Generated:
-    """The folder of the rows of this name and these sizes, made by a child if it is not there."""
+    """Return the folder of the rows of this name and these sizes, made by a child if it is not
+    there."""
     folder = home / f"{rows}-{sizes.label}"
     marker = folder / "counts.json"
     if not marker.exists() or json.loads(marker.read_text()).get("format") != FORMAT:
@@ -262,7 +263,8 @@ def _nexmark(bids, retracted, draws):
 
 
 def _people(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
-    """One person, then three auctions, as often as it takes; three of four by the newest person."""
+    """Return one person, then three auctions, as often as it takes; three of four by the newest
+    person."""
     rng = np.random.default_rng(SEED + 2)
     seq = np.arange(sizes.people)
     is_person = seq % 4 == 0

@@ -41,13 +41,13 @@ def sizes_of(orders: int, changes: int) -> Sizes:
 def run(parts: Iterable[str], folder: Path, *, is_quick: bool) -> None:
     """Measure the parts and write their records, one a number of orders."""
     numbers = QUICK_ORDERS if is_quick else ORDERS
-    wanted = [(GROWTH, n, HOT_MB) for n in numbers if GROWTH in parts]
+    expected = [(GROWTH, n, HOT_MB) for n in numbers if GROWTH in parts]
     if MEMORY in parts:
-        wanted.append((MEMORY, numbers[-1], CAP_MB))
+        expected.append((MEMORY, numbers[-1], CAP_MB))
     workload = WORKLOADS["w1"]
     with planned([(workload, DEFAULT)]) as plans:
         plan = plans[workload.name, DEFAULT]
-        for part, orders, memory_mb in wanted:
+        for part, orders, memory_mb in expected:
             sizes = sizes_of(orders, 10_000 if is_quick else CHANGES)
             rows, small = prepare(workload.rows, sizes), prepare(workload.rows, QUICK)
             stages = QUICK_STAGES if is_quick else STAGES

@@ -1,7 +1,7 @@
 """kafka-python beside confluent-kafka on the same records, and our feed, which decodes them too.
 
 A broker of our own on this machine holds one topic of JSON records. Each client reads all of it,
-and writes a share of it anew, in a process of its own: what is timed begins once it is connected,
+and writes a share of it again, in a process of its own: what is timed begins once it is connected,
 for readers with the second batch. The broker takes its part of the machine, so CPU seconds of the
 client are told beside the clock.
 """

@@ -296,7 +296,7 @@ class _Timing:
 
 
 class _Watch:
-    """A session that looks at the sink's progress all the time."""
+    """A session that polls the sink's progress continuously."""
 
     def __init__(self, dsn: str, reached: int) -> None:
         self._reached, self._moments = [reached], [time.perf_counter()]
@@ -314,7 +314,7 @@ class _Watch:
         return self._moments[bisect_left(self._reached, offset + 1)]
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._is_over.set()
         self._thread.join()
 

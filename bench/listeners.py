@@ -1,4 +1,4 @@
-"""Readers that note when they were told what: of a view's changes, or of a trigger's NOTIFY.
+"""Readers that record when events arrive: a view's changes, or a trigger's NOTIFY.
 
 They run in a process of their own, in one event loop, and do no more than note the moment, so that
 what is measured is the way to them.
@@ -31,10 +31,10 @@ CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION tell();
 """
 READY_S = 60.0
 _MARK = re.compile(rb'event: mark\ndata: [^\n]*?"source":"([0-9A-F]+)/([0-9A-F]+)"')
-# A mark is shorter than that: what is kept of what has come.
+# A progress marker is shorter than this: the bytes kept of the input.
 _TAIL = 1000
 
-# What one reader was told, and when: WAL positions, or counts of notifications.
+# The events of one reader and their times: WAL positions, or counts of notifications.
 Told = tuple[list[int], list[float]]
 
 
@@ -53,7 +53,7 @@ class Reader(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Note the marks."""
+        """Record the progress markers."""
         now = time.perf_counter()
         rest = self._rest + data
         end = 0
@@ -141,7 +141,7 @@ def elsewhere(make: Callable[[Any, int], Any], address: Any, count: int) -> Iter
 
 
 def heard_by(readers: Connection, position: int) -> list[Told]:
-    """What each reader has been told, all up to a position."""
+    """Return the events of each reader, up to a position."""
     readers.send(position)
     if not readers.poll(READY_S):
         raise RuntimeError(f"the readers were not told of {position}")

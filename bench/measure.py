@@ -53,13 +53,14 @@ def peak_rss_mb(pid: int | str = "self") -> float:
 
 
 def reset_peak_rss_mb() -> float:
-    """Let the peak of this process begin anew; the memory it holds now, in MB."""
+    """Let the peak of this process restart; the memory it holds now, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_rss_mb()
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function that ran in a process of its own, so that its memory is its own."""
+    """Return the result of a function that ran in a process of its own, so that its memory is its
+    own."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(function, arguments)

@@ -1,7 +1,7 @@
 """Peak memory of the pipeline process under its cap: `python -m bench.memory`, one JSON object.
 
 A transaction of many rows, an update that a join makes a thousand rows of each of its own, and a
-sink that stands still under a lock while writes go on; after each, every view must equal
+sink that stands still under a lock while writes continue; after each, every view must equal
 PostgreSQL's own answer. In a cgroup with the cap as its limit where one can be made, and by the
 process's peak RSS everywhere.
 """
@@ -69,7 +69,7 @@ def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
 
 
 def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
-    """Small transactions go on while another session holds a lock on a view's table."""
+    """Return small transactions continue while another session holds a lock on a view's table."""
     with session(dsn) as other:
         other.execute("BEGIN; LOCK TABLE totals IN ACCESS EXCLUSIVE MODE")
         started, number = time.perf_counter(), 0
@@ -104,13 +104,13 @@ def main() -> int:
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         results, limit = run(load, given.memory, Path(folder))
     peak = max(r.peak_mb for r in results)
-    told = {
+    reported = {
         "cap_mb": given.memory,
         "peak_rss_mb": peak,
         "limit": limit,
         "steps": [asdict(r) for r in results],
     }
-    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    sys.stdout.write(json.dumps(reported, indent=2) + "\n")
     return 0 if peak <= given.memory and all(r.is_equal for r in results) else 1
 
 

@@ -1,7 +1,7 @@
-"""The whole path through the real service, beside PostgreSQL's own ways, on one server.
+"""The whole path through the real service, beside PostgreSQL's own features, on one server.
 
-Snapshot by both roads, sustained changes while the source is written as fast as it can, time
-from commit to visible at steady rates. At the end the view must equal its query.
+Backfill with both engines, sustained changes while the source is written at full speed, time from
+commit to visible at steady rates. At the end the view must equal its query.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
 
 
 def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
-    """(position before the commit, moment the commit returned) of each of `count` inserts."""
+    """Return (position before the commit, moment the commit returned) of each of `count`
+    inserts."""
     commits = []
     with server.session(dsn) as cursor:
         cursor.execute("SELECT max(order_id) + 1 FROM orders")
@@ -180,7 +181,7 @@ def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tupl
 
 
 class Watcher:
-    """A session that looks at the sink's position all the time."""
+    """A session that polls the sink's position continuously."""
 
     def __init__(self, dsn: str) -> None:
         self._positions: list[int] = []

@@ -32,9 +32,9 @@ def plan(dsn: str, workload: Workload, *, full: bool = False) -> ViewPlan:
 
 @contextmanager
 def planned(
-    wanted: Iterable[tuple[Workload, Identity]],
+    expected: Iterable[tuple[Workload, Identity]],
 ) -> Iterator[dict[tuple[str, Identity], ViewPlan]]:
     """The plans of workloads under a replica identity, from a server that is gone on entry."""
     with EmbeddedPostgres() as postgres:
-        plans = {(w.name, i): plan(postgres.dsn, w, full=i == WHOLE) for w, i in wanted}
+        plans = {(w.name, i): plan(postgres.dsn, w, full=i == WHOLE) for w, i in expected}
     yield plans

@@ -73,13 +73,14 @@ def read_all(folder: Path = RESULTS) -> list[Record]:
 
 
 def revision() -> str:
-    """The last commit that touched the product, with "+" when what is on disk is another."""
+    """Return the last commit that touched the product, with "+" when what is on disk is another."""
     head = _git("log", "-1", "--format=%h", "--", *PRODUCT) or "unknown"
     return head + ("+" if _git("status", "--porcelain", "--", *PRODUCT) else "")
 
 
 def commits_since(measured: str) -> int | None:
-    """How many commits have touched the product since a revision; None when git cannot tell."""
+    """Return how many commits have touched the product since a revision; None when git cannot
+    tell."""
     counted = _git("rev-list", "--count", f"{measured.rstrip('+')}..HEAD", "--", *PRODUCT)
     return int(counted) if counted else None
 
@@ -93,8 +94,8 @@ def _git(*arguments: str) -> str:
 
 def _busy_s() -> float:
     """CPU seconds of the whole machine so far."""
-    told = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    ticks = [int(t) for t in told]
+    reported = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    ticks = [int(t) for t in reported]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 

@@ -127,12 +127,12 @@ def _our_rows(
     workload: Workload, identity: str, figures: dict[str, Any], when: str
 ) -> list[list[str]]:
     rows = []
-    told = f", {_IDENTITIES[identity]}" if workload.has_old_rows else ""
+    reported = f", {_IDENTITIES[identity]}" if workload.has_old_rows else ""
     loaded = figures["load_rows"] / figures["load_s"] if figures["load_rows"] else None
     for size, stage in figures["stages"].items():
         rate, rate_cpu = rates(stage)
         is_main = int(size) == EPOCH
-        name = f"ours{told}" + ("" if is_main else f", epochs of {int(size):,}")
+        name = f"ours{reported}" + ("" if is_main else f", epochs of {int(size):,}")
         judged = at_least(LEAST_CHANGES_S.get((workload.name, identity, int(size))), rate, rate_cpu)
         rows.append(
             [
@@ -148,7 +148,7 @@ def _our_rows(
     least = LEAST_LOAD_ROWS_S.get(workload.name)
     if least and loaded:
         judged = at_least(least, loaded, figures["load_rows"] / figures["load_cpu_s"], " rows/s")
-        name = f"ours{told}, the snapshot in process"
+        name = f"ours{reported}, the snapshot in process"
         aim = ("", "", judged.aim, judged.verdict, when)
         rows.append([name, "", "", number(loaded), "", "", *aim])
     return rows

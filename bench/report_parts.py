@@ -114,8 +114,8 @@ def _sharing(records: Sequence[Record], newest: str) -> list[str]:
         f"Ten views over {record.sizes['orders']:,} orders, together in one dataflow and each by "
         f"itself, in turn in one run; CPU time. Measured {measured(record, newest)}.",
     ]
-    for told in record.figures.values():
-        lines += ["", told[0], "", *told[1:]]
+    for reported in record.figures.values():
+        lines += ["", reported[0], "", *reported[1:]]
     return lines
 
 
@@ -231,8 +231,8 @@ def _kafka(records: Sequence[Record], newest: str) -> list[str]:
     for record in records:
         single = record.figures.get("single")
         if single:
-            told = f"p50 {single['p50_ms']:.2f} ms, p99 {single['p99_ms']:.2f} ms"
-            lines += ["", f"One record at a time, from produce to its row in the feed: {told}."]
+            reported = f"p50 {single['p50_ms']:.2f} ms, p99 {single['p99_ms']:.2f} ms"
+            lines += ["", f"One record at a time, from produce to its row in the feed: {reported}."]
     return lines
 
 
@@ -256,8 +256,8 @@ def _kafka_path(records: Sequence[Record], newest: str) -> list[str]:
         is_fed = any("topic" in one for one in figures.values() if isinstance(one, dict))
         least = aims.LEAST_TOPIC_DELTAS_S if is_fed else aims.LEAST_TOPIC_RECORDS_S
         rows.append([view, "backfill, local", *_work(figures["backfill"])])
-        told = "streamed, and into a topic" if is_fed else "streamed"
-        rows.append([view, told, *_work(figures["stream"], least)])
+        reported = "streamed, and into a topic" if is_fed else "streamed"
+        rows.append([view, reported, *_work(figures["stream"], least)])
         for rate in record.sizes["rates"]:
             found = figures[f"latency {rate}"]
             core = f"{found['cpu_s'] / record.sizes['seconds']:.2f}"

@@ -108,7 +108,7 @@ class ServiceRun:
         self._client.delete(f"/views/{name}").raise_for_status()
 
     def pipeline_rss_mb(self) -> float:
-        """Peak memory of the pipeline's process so far."""
+        """Return the peak memory of the pipeline's process so far."""
         pipeline = self._pipeline()
         return peak_rss_mb(pipeline.pid) if pipeline else 0.0
 
@@ -122,7 +122,7 @@ class ServiceRun:
         return self.cpu_s()["pipeline"]
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of "api" and "pipeline" so far."""
+        """Return CPU seconds of "api" and "pipeline" so far."""
         spent = {}
         for name in ("api", "pipeline"):
             found = self._child_called(name)

@@ -132,7 +132,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Cost:
-    """state_bytes: what is kept for all views; cpu_us: of one change, by changes in an epoch."""
+    """state_bytes: what is stored for all views; cpu_us: of one change, by changes in an epoch."""
 
     views: int
     state_bytes: int
@@ -205,7 +205,7 @@ def definition_of(number: int, plan: ViewPlan) -> ViewDefinition:
 def load(view: View, shop: Shop) -> None:
     """The first rows, as a backfill takes them."""
     view.dataflow.seed()
-    for home in view.homes:
+    for home in view.locations:
         name = home.relation.name
         for rows in shop.chunks(home.relation, home.columns):
             view.tables[name].load(rows)
@@ -259,7 +259,7 @@ def _orders_of(plan: ViewPlan) -> Relation:
 
 
 def text_of(name: str, result: Result) -> str:
-    """The result for people."""
+    """Return the result for human readers."""
     lines = [
         f"{name}: {result.together.views} views",
         "| | together | apart | apart / together | one view |",

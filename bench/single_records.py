@@ -31,12 +31,13 @@ def topics(path: Path = TOPICS) -> list[str]:
         [f"commit at the source to a reader's record, {name.removesuffix('_ms')}", f"{ms} ms", ""]
         for name, ms in figures["commit_to_topic"].items()
     ]
-    told = f"By `python -m bench.topics`, revision {found['revision']}; a real broker beside it."
-    return ["", "## Delta topics", "", told, "", *table(("part", "takes", "beside"), rows)]
+    report = f"By `python -m bench.topics`, revision {found['revision']}; a real broker beside it."
+    return ["", "## Delta topics", "", report, "", *table(("part", "takes", "beside"), rows)]
 
 
 def exchange(path: Path = EXCHANGE) -> list[str]:
-    """The bound of what two workers in one pipeline could gain; none before the first run."""
+    """Return the bound of what two workers in one pipeline could gain; none before the first
+    run."""
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())
@@ -46,12 +47,12 @@ def exchange(path: Path = EXCHANGE) -> list[str]:
         spent = [f"{bound[name]:.2f}" for name in ("one_us", "half_us", "exchange_us")]
         gains = [f"{bound[name]:.2f}" for name in ("without exchange", "gain")]
         rows.append([f"{bound['changes']:,}", *spent, *gains])
-    told = (
+    reported = (
         f"W1, CPU µs a change, by `python -m bench.exchange`, revision {found['revision']}: a "
         "bound on cores that have nothing else to do (decision 19)."
     )
     titles = ("changes an epoch", "one worker", "half of it", "exchange", "gain without it", "gain")
-    return ["", "## Two workers in one pipeline", "", told, "", *table(titles, rows)]
+    return ["", "## Two workers in one pipeline", "", reported, "", *table(titles, rows)]
 
 
 def _beside(rate: float, peer: float | None) -> str:

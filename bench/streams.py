@@ -85,8 +85,8 @@ def run(pairs: list[tuple[str, str]], sizes: Sizes, folder: Path) -> None:
                         record.figures = _peer(runner)(runner, workload, rows, small)
                 except environment.PeerMissing as missing:
                     record.missing = str(missing)
-            told = record.missing or "measured"
-            print(f"{name} {runner}: {told}, {record.seconds:.0f} s", file=sys.stderr, flush=True)
+            result = record.missing or "measured"
+            print(f"{name} {runner}: {result}, {record.seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _ours(
@@ -101,8 +101,8 @@ def _ours(
             runs.append((*(Stage(*c) for c in counts), Stage(EPOCH)))
         stages: dict[str, Any] = {}
         faults = []
-        for number, wanted in enumerate(runs):
-            job = Job(workload, plan, rows, small, wanted, is_full=identity == WHOLE)
+        for number, expected in enumerate(runs):
+            job = Job(workload, plan, rows, small, expected, is_full=identity == WHOLE)
             result = in_child(engine.run, job)
             faults.append(result.fault)
             if number == 0:

@@ -1,9 +1,10 @@
 """Subscriptions: from a commit to its event at each reader, and what a log of changes costs.
 
 At a steady rate of changes three clocks stop for the same commits: the sink's table shows it, and
-its mark has come to each reader (server-sent events, each reader a connection). The floor beside
-them, in the same run: as many sessions that LISTEN to what a row trigger tells. Then W1's changes
-as fast as the source can be written, with a log that nobody reads and without, in turn.
+its progress marker has reached each reader (server-sent events, each reader a connection). The
+floor beside them, in the same run: as many sessions that LISTEN to what a row trigger tells. Then
+W1's changes as fast as the source can be written, with a log that nobody reads and without, in
+turn.
 """
 
 from __future__ import annotations
@@ -150,13 +151,13 @@ def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes)
             watcher.await_beyond(commits[-1][0])
             elapsed = time.perf_counter() - began
             cores = {name: (s - before[name]) / elapsed for name, s in service.cpu_s().items()}
-            told = heard_by(others, commits[-1][0] + 1)
+            reported = heard_by(others, commits[-1][0] + 1)
     finally:
         watcher.close()
     table = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
     events = [
         (moments[bisect_left(positions, position + 1)] - at) * 1e3
-        for positions, moments in told
+        for positions, moments in reported
         for position, at in commits
     ]
     spread = {"floor": _spread(floor), "table": _spread(table), "event": _spread(events)}

@@ -4,7 +4,7 @@
 service's local road, a child process each. Each refresh is one transaction of the specification's
 refresh functions or some updates; afterwards every view is compared with PostgreSQL's answer. What
 a view costs is the CPU of the thread that steps it, in all refreshes; a count over lineitem alone
-is kept beside the 22 to compare with. Prints a table and ends with 1 when any view was wrong.
+is stored beside the 22 to compare with. Prints a table and ends with 1 when any view was wrong.
 """
 
 from __future__ import annotations
@@ -256,15 +256,15 @@ def section(path: Path = FIGURES) -> list[str]:
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
-    told = f"{figures['date']}, revision {figures.get('revision', 'not noted')}"
+    reported = f"{figures['date']}, revision {figures.get('revision', 'not noted')}"
     if "change_s" not in figures:
-        return ["", "## TPC-H", "", f"{told}: by an earlier form of the bench, not shown."]
+        return ["", "## TPC-H", "", f"{reported}: by an earlier form of the bench, not shown."]
     lines = report(figures).splitlines()
-    return ["", "## TPC-H", "", f"{told}, by `python -m bench.tpch`. {lines[0]};", *lines[1:]]
+    return ["", "## TPC-H", "", f"{reported}, by `python -m bench.tpch`. {lines[0]};", *lines[1:]]
 
 
 def report(figures: dict[str, Any]) -> str:
-    """A table for people."""
+    """Return a table for human readers."""
     kept, again = figures["change_s"], figures["query_s"]
     changes = figures["changes"] / figures["refreshes"]
     load_s = figures["load_s"]

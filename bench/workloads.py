@@ -175,7 +175,8 @@ QUICK = Sizes(500, 2_000, 30_000, 20_000, 20_000)
 
 
 def fold(workload: Workload, rows: Iterable[tuple[Sequence[Any], int]]) -> Answer:
-    """The answer that (row, weight) pairs add up to; what should not be there is in it too."""
+    """Return the answer that (row, weight) pairs add up to; what should not be there is in it
+    too."""
     if not workload.keys:
         count, sums = 0, [0] * len(workload.summed)
         for row, weight in rows:

@@ -1,1 +1,7 @@
-"""Connectors: where changes come from and where views go. One never imports another."""
+"""Connectors: sources of changes and sinks of views.
+
+`source.py` and `feed_source.py` are the contracts of sources, `sink.py` and `view_sink.py` those of
+sinks. Terms: a position says how far a source has been read; a part is a disjoint share of a
+snapshot; a rejected record is malformed and becomes a dead letter. No connector imports another
+one.
+"""

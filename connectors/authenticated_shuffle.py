@@ -1,10 +1,10 @@
-"""An exchange whose files carry a MAC: only a holder of the key can have written what is read.
+"""Shuffle storage whose files carry a MAC, so that only a holder of the key can have written them.
 
-An HMAC-SHA256 of a file's name and content stands at its end. Invariant: no byte of a file is given
-out before all of it has been checked, so a file that was changed, exchanged for another one or put
-there by somebody without the key is refused and never parsed. What is not detected: that a file is
-gone, or is an older one of the same name. Callers give other content another name, and know which
-files there must be. The key never goes into the storage.
+Each file ends with an HMAC-SHA256 of its name and content. Invariant: no byte of a file is returned
+before the whole file has been checked. A file that was changed, swapped or written without the key
+is refused and never parsed. Not detected: a missing file, or an older file of the same name.
+Callers therefore never reuse a name for other content, and know which files must exist. The key is
+never written to the storage.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _CONTEXT = b"tidemark exchange file 1\0"
 
 
 def new_key() -> bytes:
-    """Return a random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 @dataclass(frozen=True)
 class AuthenticatedExchange:
-    """The files of another exchange, with their MACs. base: what its names begin with in a MAC.
+    """Add MACs to the files of another exchange. base: the prefix of file names within the MAC.
 
-    Reading raises TemporaryError backfill.unauthentic where the MAC is wrong or missing.
+    Reading raises TemporaryError backfill.unauthentic if the MAC is wrong or missing.
     """
 
     exchange: Exchange
@@ -73,16 +72,16 @@ class AuthenticatedExchange:
         return target.getvalue()
 
     def open(self, name: str) -> BinaryIO:
-        """See Exchange; a copy, for all of it is checked first."""
-        with ExitStack() as held:
-            target = held.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
+        """See Exchange. Returns a copy, because the whole file is checked first."""
+        with ExitStack() as stack:
+            target = stack.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
             self._copy(name, cast(BinaryIO, target))
             target.seek(0)
-            held.pop_all()
+            stack.pop_all()
             return cast(BinaryIO, target)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """See Exchange; of nothing that is given out before it is read and checked."""
+        """See Exchange. The contents are not read or checked."""
         found = self.exchange.sizes(folder)
         return {name: max(size - _MAC_BYTES, 0) for name, size in found.items()}
 
@@ -91,7 +90,7 @@ class AuthenticatedExchange:
         return self.exchange.folders()
 
     def bring(self, name: str, folder: Path) -> Path:
-        """See Exchange; always a copy, without the MAC."""
+        """See Exchange. Always a copy, without the MAC."""
         path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
         try:
             with path.open("wb") as target:
@@ -120,20 +119,20 @@ class AuthenticatedExchange:
         self.exchange.remove()
 
     def _copy(self, name: str, target: BinaryIO) -> None:
-        """Copy the content to `target`, which is to be dropped when this raises."""
+        """Copy the content to `target`; the caller discards `target` if this raises."""
         check, last = self._check_of(name), b""
         with self.exchange.open(name) as source:
             while content := source.read(_READ_BYTES):
-                known = last + content
-                known, last = known[:-_MAC_BYTES], known[-_MAC_BYTES:]
-                check.update(known)
-                target.write(known)
+                checked = last + content
+                checked, last = checked[:-_MAC_BYTES], checked[-_MAC_BYTES:]
+                check.update(checked)
+                target.write(checked)
         if not hmac.compare_digest(check.digest(), last):
             raise TemporaryError(
                 "backfill.unauthentic",
                 f'"{self.base}{name}" was not written by this backfill',
-                detail="its MAC is wrong or missing: nothing of it was used",
-                hint="the backfill is tried again; see who else can write to this storage",
+                detail="its MAC is wrong or missing; the file was not used",
+                hint="the backfill is retried; check who else can write to this storage",
             )
 
     def _check_of(self, name: str) -> hmac.HMAC:

@@ -1,9 +1,9 @@
-"""A server of another program as a child of ours, in a new directory of its own.
+"""A server of another program, run as a child process in its own new directory.
 
-`ChildServer` is what the embedded servers share: the directory, the ports that someone else may
-take first, the life cycle, and the watch. Invariant: nothing outlives us, not even after kill -9:
-a watching shell that holds the other end of a pipe ends the server and removes the directory when
-we are gone.
+`ChildServer` has what the embedded servers share: directory, ports, start and stop, and the
+watchdog. Another program may take a chosen port first; start() then chooses new ones. Invariant:
+nothing outlives this process, not even after kill -9. A watchdog shell holds the other end of a
+pipe; when this process is gone, it ends the server and removes the directory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PORT_ATTEMPTS = 3
 
 
 class ChildServer(ABC):
-    """One server, started by a subclass.
+    """One server; subclasses start it.
 
     start() makes the directory on its first call; stop() keeps it, close() removes it. The ports
-    stay the same over restarts. port_taken: what the log says then. stop_timeout_s: after that
-    long it is killed.
+    stay the same over restarts. port_taken: what the log says if a port is in use. stop_timeout_s:
+    after this time the server is killed.
     """
 
     def __init__(self, port_taken: Sequence[str], stop_timeout_s: float) -> None:
@@ -41,23 +41,23 @@ class ChildServer(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where all files of the server lie."""
+        """The directory with all files of the server."""
         if self._directory is None:
             raise self._not_started()
         return self._directory
 
     @property
     def pid(self) -> int:
-        """Of the server; 0 when it does not run."""
+        """The process id of the server; 0 if it is not running."""
         return self._server.pid if self._server is not None and self.is_running else 0
 
     @property
     def is_running(self) -> bool:
-        """True between start and stop, False also after a crash."""
+        """True between start and stop; False after a crash."""
         return self._server is not None and self._server.poll() is None
 
     def log_text(self) -> str:
-        """The server's log so far."""
+        """Return the server's log so far."""
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -73,7 +73,7 @@ class ChildServer(ABC):
         self.close()
 
     def start(self) -> Self:
-        """Start and wait until it serves; nothing when it runs already."""
+        """Start the server and wait until it is ready; do nothing if it runs already."""
         if self.is_running:
             return self
         if self._directory is not None:
@@ -87,7 +87,7 @@ class ChildServer(ABC):
                     self._launch()
                     return self
                 except SourceError:
-                    # Someone may have taken a port between our look and the server's bind.
+                    # Another program may take a port between the check and the server's bind.
                     is_taken = any(words in self.log_text() for words in self._port_taken)
                     if not is_taken or attempt + 1 == PORT_ATTEMPTS:
                         raise
@@ -97,13 +97,13 @@ class ChildServer(ABC):
         return self
 
     def kill(self) -> None:
-        """kill -9; what the server has acknowledged is in its files."""
+        """Kill with SIGKILL; writes that the server acknowledged are in its files."""
         if self._server is not None and self._server.poll() is None:
             self._server.kill()
             self._server.wait()
 
     def close(self) -> None:
-        """End it and remove everything; the object can be started anew."""
+        """Stop the server and remove everything; the object can be started again."""
         self.kill()
         self._server = None
         if self._directory is not None:
@@ -116,11 +116,11 @@ class ChildServer(ABC):
 
     @abstractmethod
     def _not_started(self) -> SourceError:
-        """What asking for the directory of none is told."""
+        """Return the error for using the directory of a server that was not started."""
 
     @abstractmethod
     def _make_directory(self) -> None:
-        """Make the directory and what does not depend on the ports, and watch it."""
+        """Make the directory and everything independent of the ports, and start the watchdog."""
 
     @abstractmethod
     def _take_ports(self) -> None:
@@ -128,10 +128,10 @@ class ChildServer(ABC):
 
     @abstractmethod
     def _launch(self) -> None:
-        """Start the server and wait until it serves. SourceError when it does not."""
+        """Start the server and wait until it is ready. SourceError if it does not start."""
 
     def _end(self, *signals: signal.Signals) -> None:
-        """Ask by signals, kill what does not end by them."""
+        """Send these signals, then kill the server if it still runs."""
         server = self._server
         if server is None:
             return
@@ -145,7 +145,7 @@ class ChildServer(ABC):
         self._server = None
 
     def _spawn(self, command: Sequence[Any], surroundings: Mapping[str, Any]) -> subprocess.Popen:
-        """The server as a process of its own, its output in the log."""
+        """Start the server as a separate process, with its output in the log."""
         with (self.directory / "log").open("ab") as log:
             self._server = subprocess.Popen(
                 command,
@@ -159,7 +159,7 @@ class ChildServer(ABC):
         return self._server
 
     def _watch_pipe(self, script: str, name: str, surroundings: Mapping[str, Any]) -> None:
-        """Run a shell's script once we are gone; its $1 is the directory."""
+        """Run a shell script when this process is gone; its $1 is the directory."""
         read_end, write_end = os.pipe()
         try:
             self._watch_end = os.fdopen(write_end, "wb", buffering=0)
@@ -168,7 +168,7 @@ class ChildServer(ABC):
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
+                start_new_session=True,  # Ctrl-C at the terminal must not end the watchdog first
                 **surroundings,
             )
         finally:

@@ -1,9 +1,9 @@
-"""The contract of sources beside the database: topics, folders, and whatever else tells changes.
+"""The contract of external sources: Kafka topics, files, and other feeds beside the database.
 
-Each relation of such a source has a place of its own: how far it has been read, in the source's
-own words (offsets by partition, the number of the newest file). Invariant: rows of the snapshot
-at a place and all changes after that place make the relation; a place is never passed over in
-silence, what cannot be read is refused or told as rejected.
+Each relation of such a source has its own position (`place`) in the source's own terms: offsets by
+partition, or the number of the newest file. Invariant: the snapshot at a position plus all changes
+after it are the relation. A position never silently skips a record: an unreadable record is refused
+or reported as rejected.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from connectors.source import SourceBatch
 from dataflow.delta import KIND_BYTES, Delta
 from dataflow.schema import Relation, RelationName
 
-# Of one relation, as JSON has it; only its source understands it.
+# The position of one relation, as JSON; only its source understands it.
 Place = Mapping[str, Any]
-# By the relation's name within its source.
+# Positions by the relation's name within its source.
 Places = Mapping[str, Place]
 
 REJECTED_COLUMNS = ("source", "relation", "place", "code", "reason", "key", "value")
@@ -34,21 +34,21 @@ def rejected_row(
     key: bytes | None,
     value: bytes | None,
 ) -> tuple[str, str, str, str, str, bytes | None, bytes | None]:
-    """A row of a rejected Delta (of REJECTED_KINDS): a record that is not a row of its relation.
+    """Return a row of a rejected Delta (of REJECTED_KINDS): one malformed record of a relation.
 
-    place: where it lies, as people write it and unique in the relation ("3:1042" for partition 3,
-    offset 1042; "2024/a.csv:17" for line 17). code: stable, as in docs/ERRORS.md. key, value: the
-    raw bytes, None where the record has none.
+    place: where the record is, readable and unique in the relation ("3:1042" for partition 3,
+    offset 1042; "2024/a.csv:17" for line 17). code: stable, see docs/ERRORS.md. key, value: the raw
+    bytes, or None if the record has none.
     """
     return (name.source, name.name, place, code, reason, key, value)
 
 
 @dataclass(frozen=True)
 class DeclaredRelation:
-    """A relation as its source's options declare it, before PostgreSQL has understood the types.
+    """A relation as its source's options declare it, before PostgreSQL resolves the types.
 
-    columns: (name, type as in CREATE TABLE) in order. key: names of the columns by which a row
-    replaces an earlier one. The service makes Relations of these, with the resolved types.
+    columns: (name, type as in CREATE TABLE), in order. key: column names; a row replaces the
+    earlier row of the same key. The service turns these into Relations with resolved types.
     """
 
     name: str
@@ -59,9 +59,9 @@ class DeclaredRelation:
 
 @dataclass(frozen=True)
 class Pin:
-    """Where a relation is first read: its snapshot holds everything up to `place`.
+    """Where reading of a relation starts: its snapshot holds everything up to `place`.
 
-    notes: what the source wants to be kept with the state from then on, by its own keys.
+    notes: what the source stores with the state from then on, under its own keys.
     """
 
     place: Place
@@ -69,25 +69,27 @@ class Pin:
 
 
 class FeedPart(Protocol):
-    """A share of a relation's snapshot; picklable, readable wherever the source is reached.
+    """One part of a relation's snapshot; picklable, and readable wherever the source is reachable.
 
-    name: the same for the same share of the same place, so that a backfill that was interrupted
-    knows which ones it has.
+    name: stable for the same part at the same position, so that an interrupted backfill finds its
+    finished parts.
     """
 
     name: str
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns, in chunks of bounded size."""
+        """Yield rows of weight 1 with the requested columns, in chunks of bounded size."""
         ...
 
     def rejected(self) -> Delta:
-        """What `read` left out, once it is through: rows of REJECTED_KINDS."""
+        """Return the records that `read` rejected, after it is exhausted: rows of
+        REJECTED_KINDS.
+        """
         ...
 
 
 class FeedSnapshot(Protocol):
-    """The asked relations, each as of its place."""
+    """The requested relations, each at its position."""
 
     def parts(
         self,
@@ -96,76 +98,81 @@ class FeedSnapshot(Protocol):
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[FeedPart]:
-        """About `count` disjoint parts that together hold the relation.
+        """Return about `count` disjoint parts that together hold the relation.
 
-        known: names of the parts of an earlier snapshot at the same place. It is cut into the same
-        again, also when the source has lost what they were read from.
+        known: part names of an earlier snapshot at the same position. The snapshot is cut the same
+        way again, even if the source no longer has the records.
         """
         ...
 
     def close(self) -> None:
-        """Give back what was held at the source."""
+        """Release what the snapshot holds at the source."""
         ...
 
 
 class SourceFeed(Protocol):
-    """Changes after the places it was opened at. One thread polls; reading ahead is the feed's
-    own affair, in threads of its own and within a bound of memory."""
+    """Changes after the positions at which the feed was opened.
+
+    One thread polls. A feed may read ahead in its own threads, within a memory bound.
+    """
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
-        """What has been read, about max_rows of it; None when there is nothing. Never waits.
+        """Return what has been read, about max_rows rows; None if there is nothing. Never wait.
 
-        until: never go beyond these places (recovery, where the sink is ahead of the state).
-        The batch names its source and its relations' places after it; a batch may hold places,
-        notes and rejected rows without changes. TemporaryError when the source is away: open
-        a new feed from the last batch's places. SourceError when it cannot go on from here, with
-        the relation where it is about one alone.
+        until: never pass these positions (during recovery, when the sink is ahead of the state).
+        The batch names its source and the positions of its relations after it. A batch may hold
+        positions, notes and rejected rows without changes. TemporaryError: the source is
+        unreachable; open a new feed from the last batch's positions. SourceError: the feed cannot
+        continue; it names the relation if only one is affected.
         """
         ...
 
     @property
     def lag(self) -> int:
-        """About how many records (files) the source has that no batch has held yet."""
+        """About how many records (files) no batch has held yet."""
         ...
 
     @property
     def skipped(self) -> int:
-        """How many records that are not rows this feed has passed over without telling them
-        (`on_error: skip`)."""
+        """How many malformed records this feed dropped without reporting them
+        (`on_error: skip`).
+        """
         ...
 
     def close(self) -> None:
-        """End reading and its threads."""
+        """Stop reading and end the threads."""
         ...
 
 
 class FeedSource(Protocol):
-    """A place that changes come from. Nothing is opened before the first use.
+    """An external source. Nothing is opened before the first use.
 
-    is_replayable: a feed opened again at older places tells the same changes. If not, the state
-    is forced to disk before the sink sees an epoch.
+    is_replayable: a feed opened again at older positions returns the same changes. If not, the
+    state is synced to disk before the sink sees an epoch.
     """
 
     name: str
     is_replayable: bool
 
     def relations(self) -> Sequence[Relation]:
-        """What can be read, as it was declared."""
+        """Return the declared relations."""
         ...
 
     def check(self) -> None:
-        """Reach the source and compare it with what was declared. SourceError, TemporaryError."""
+        """Reach the source and compare it with the declaration. SourceError, TemporaryError."""
         ...
 
     def pin(self, relation: Relation) -> Pin:
-        """Where a relation that nothing reads yet stands now; its configured start is honoured by
-        the snapshot, which begins there."""
+        """Return the current position of a relation that no view reads yet.
+
+        Its snapshot begins at the configured start.
+        """
         ...
 
     def open_snapshot(
         self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
-        """The rows of these relations as of these places."""
+        """Return the rows of these relations at these positions."""
         ...
 
     def open_feed(
@@ -175,30 +182,38 @@ class FeedSource(Protocol):
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
-        """All changes of these relations after these places. on_ready: called from any thread
-        when `poll` has something after it had nothing."""
+        """Return all changes of these relations after these positions.
+
+        on_ready: called from any thread when `poll` has something again after it had nothing.
+        """
         ...
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
-        """Rejected rows of one relation tried again, as a batch without places: the changes of
-        those that are rows now, and `rejected` with their rows at weight -1."""
+        """Retry rejected rows of one relation; return a batch without positions.
+
+        It holds the changes of the rows that are valid now; `rejected` has their rows at weight -1.
+        """
         ...
 
 
 class Connector(Protocol):
-    """What the module `connectors/<type>/source.py` offers; options are JSON as users gave it."""
+    """What the module `connectors/<type>/source.py` provides; options are the user's JSON."""
 
     def declare(self, options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
-        """The relations that the options declare; reaches nothing. SourceError source.bad_option
-        for what is unknown, missing or contradicts itself, with the option's name."""
+        """Return the relations that the options declare, without reaching the source.
+
+        SourceError source.bad_option names an unknown, missing or contradictory option.
+        """
         ...
 
     def make(
         self, name: str, options: Mapping[str, Any], relations: Sequence[Relation]
     ) -> FeedSource:
-        """The source, with its declared relations in the order of `declare`."""
+        """Return the source; its declared relations are in the order of `declare`."""
         ...
 
     def discover(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options with columns proposed for each relation that lacks them, from samples."""
+        """Return the options, with proposed columns for each relation that lacks them, from
+        samples.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Ports of this machine for servers that we start ourselves."""
+"""Free ports of this machine for servers that we start."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
+    """Return a loopback port on which nothing listens at the moment."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on just now."""
+    """Return different loopback ports on which nothing listens at the moment."""
     with ExitStack() as probes:
         ports = []
         for _ in range(count):

@@ -1,9 +1,10 @@
-"""What a user of the API may make the service reach: hosts and files, against forged requests.
+"""Which hosts and files an API user may make the service open (against forged requests).
 
-Who may declare a source or a sink chooses addresses that this process then opens, from inside the
-operator's network. Invariant: every address given by a user passes here before it is opened, by
-what its name resolves to and not by how it is spelt; the same for files, links followed. Files are
-denied unless a listed folder holds them. What the operator wrote into the settings is not checked.
+A user who declares a source or sink chooses addresses that this process opens from inside the
+operator's network. Invariant: every address from a user is checked here before it is opened, by
+what its name resolves to and not by its spelling. The same holds for files, with links followed.
+Files are denied unless a listed folder contains them. Addresses in the operator's own settings are
+not checked.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataflow.errors import SourceError, TemporaryError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Where clouds answer whoever asks from a machine with that machine's credentials. Link-local
-# networks, where most of them do, are refused as a whole.
+# Metadata services hand out a machine's credentials to any process on it. Link-local networks,
+# where most of them are, are refused as a whole.
 METADATA = (
     "100.100.100.200/32",  # Alibaba
     "168.63.129.16/32",  # Azure's own
@@ -33,7 +34,7 @@ METADATA = (
 )
 _METADATA = tuple(ipaddress.ip_network(text) for text in METADATA)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Views into the kernel and its devices, never somebody's rows.
+# Views into the kernel and its devices, never user data.
 _NEVER = ("/proc", "/sys", "/dev")
 _SYSTEM_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/lib/ssl")
 _PORT = re.compile(r":\d{1,5}\Z")
@@ -41,9 +42,12 @@ _PORT = re.compile(r":\d{1,5}\Z")
 
 @dataclass(frozen=True)
 class Guard:
-    """What is allowed. hosts: globs of names, addresses and networks, () for any but the ones
-    that are never; folders: roots of files, () for none; is_local: whether this machine's own
-    addresses are. credentials: folders of secrets, for certificates alone."""
+    """What is allowed.
+
+    hosts: globs of names, addresses and networks; () allows any host that is not always refused.
+    folders: roots of files; () allows none. is_local: whether this machine's own addresses are
+    allowed. credentials: folders of secrets, for certificates only.
+    """
 
     hosts: Sequence[str] = ()
     folders: Sequence[str] = ()
@@ -52,7 +56,7 @@ class Guard:
     is_local: bool = True
 
     def why_not(self, host: str, addresses: Iterable[Address]) -> str:
-        """Why a host of these addresses must not be reached; "" when it may be.
+        """Return why a host with these addresses must not be opened; "" if it may be.
 
         >>> Guard().why_not("db", [ipaddress.ip_address("169.254.169.254")])
         '169.254.169.254 is link-local, where clouds give out credentials'
@@ -72,7 +76,7 @@ class Guard:
         return ""
 
     def may_read(self, path: str) -> bool:
-        """Whether a file or folder of this real path may be read as a source.
+        """Return True if the file or folder with this real path may be read as a source.
 
         >>> Guard().may_read("/data/a.csv"), Guard(folders=["/data"]).may_read("/data/a.csv")
         (False, True)
@@ -83,7 +87,7 @@ class Guard:
         return any(_is_below(path, folder) for folder in self.folders)
 
     def may_trust(self, path: str) -> bool:
-        """Whether a file of this real path may be used as a certificate or its key."""
+        """Return True if the file with this real path may be used as a certificate or its key."""
         if any(_is_below(path, folder) for folder in (*_NEVER, *self.forbidden)):
             return False
         roots = (*self.folders, *self.credentials, *_SYSTEM_CERTIFICATES)
@@ -94,20 +98,21 @@ _guard = Guard()
 
 
 def install(guard: Guard) -> None:
-    """Say once, when a process starts, what is allowed."""
+    """Set what is allowed; call it once when a process starts."""
     global _guard
     _guard = guard
 
 
 def installed() -> Guard:
-    """What is allowed, for a process elsewhere that installs the same."""
+    """Return the installed guard, for another process to install."""
     return _guard
 
 
 def check_host(host: str, port: int = 0) -> list[str]:
-    """The addresses of a host that may be reached.
+    """Return the addresses of a host that may be opened.
 
-    SourceError host.forbidden, TemporaryError host.unknown when its name is not known just now.
+    SourceError host.forbidden. TemporaryError host.unknown: the name cannot be resolved at the
+    moment.
     """
     plain = host.strip("[]").partition("%")[0]
     try:
@@ -126,13 +131,13 @@ def check_host(host: str, port: int = 0) -> list[str]:
             "host.forbidden",
             f'host "{plain}" must not be reached',
             detail=why,
-            hint="the service's operator allows hosts by TIDEMARK_ALLOW_HOSTS",
+            hint="ask the operator to list the host in TIDEMARK_ALLOW_HOSTS",
         )
     return texts
 
 
 def check_url(url: str) -> list[str]:
-    """The same for the host of a URL."""
+    """Return the addresses of a URL's host that may be opened; errors as in `check_host`."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 0
@@ -144,35 +149,35 @@ def check_url(url: str) -> list[str]:
 
 
 def check_servers(servers: Iterable[str]) -> list[str]:
-    """Of "host:port" those whose names are known; TemporaryError host.unknown when none is."""
-    known: list[str] = []
+    """Return the "host:port" entries that resolve; TemporaryError host.unknown if none does."""
+    resolved: list[str] = []
     last: TemporaryError | None = None
     for server in servers:
         host = _PORT.sub("", server)
         try:
             check_host(host, int(server.rpartition(":")[2]))
-            known.append(server)
+            resolved.append(server)
         except TemporaryError as error:
             last = error
-    if not known and last is not None:
+    if not resolved and last is not None:
         raise last
-    return known
+    return resolved
 
 
 def check_path(path: str) -> None:
-    """Refuse a file or folder that is no place for a source's files. SourceError path.forbidden."""
+    """Refuse a file or folder outside the allowed folders. SourceError path.forbidden."""
     if not _guard.may_read(os.path.realpath(path)):
         raise _forbidden(path, "TIDEMARK_ALLOW_FOLDERS")
 
 
 def check_certificate(path: str) -> None:
-    """Refuse a file that is no place for certificates. SourceError path.forbidden."""
+    """Refuse a certificate file outside the allowed folders. SourceError path.forbidden."""
     if path and not _guard.may_trust(os.path.realpath(path)):
         raise _forbidden(path, "TIDEMARK_SECRET_FOLDERS")
 
 
 def check_open(number: int, path: str) -> None:
-    """Refuse an open file by where it really lies, whatever a link has become meanwhile."""
+    """Refuse an open file by its real path, whatever its link points to now."""
     real = f"/proc/self/fd/{number}"
     check_path(os.readlink(real) if os.path.lexists(real) else path)
 
@@ -185,7 +190,7 @@ def _forbidden(path: str, setting: str) -> SourceError:
         "path.forbidden",
         f'path "{path}" must not be read',
         detail=detail,
-        hint=f"the service's operator lists the folder in {setting}",
+        hint=f"ask the operator to list the folder in {setting}",
     )
 
 
@@ -202,7 +207,7 @@ def _network(text: str) -> Network | None:
 
 
 def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for."""
+    """Return the IPv4 address that an IPv6 address maps."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
@@ -211,7 +216,7 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _always(address: Address) -> str:
-    """Why an address is refused whatever the service listens on."""
+    """Return why an address is always refused, independent of the service's listen address."""
     if address.is_link_local:
         return "is link-local, where clouds give out credentials"
     if any(address in network for network in _METADATA):

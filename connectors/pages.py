@@ -1,9 +1,8 @@
-"""Pages: deltas as bytes, for files and for what travels between the tasks of a backfill.
+"""Pages: deltas as bytes, for files and for transfer between the tasks of a backfill.
 
 A page describes itself: magic, version, rows, checksum, kinds, then the buffers of each column and
-the weights, little-endian and 8-byte aligned. No pickle, and decoding copies nothing. Invariant:
-decode_delta(encode_delta(d)) has d's rows in d's order, and of a page that was changed there is
-no delta.
+the weights, little-endian and 8-byte aligned. No pickle; decoding copies nothing. Invariant:
+decode_delta(encode_delta(d)) has d's rows in d's order. A page with changed bytes is refused.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ _FIXED = {KIND_FLOAT: np.dtype("<f8"), KIND_BOOL: np.dtype("?")}
 _INT = np.dtype("<i8")
 _BYTE = np.dtype("u1")
 _PADDINGS = tuple(bytes(n) for n in range(8))
-# Up to here a page's parts are joined first and hashed at once.
+# Up to this size a page's buffers are joined first and hashed at once.
 _SMALL_BYTES = 32 << 10
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """One page of all rows."""
+    """Return one page with all rows."""
     return b"".join(page_parts(delta)[0])
 
 
 def page_parts(delta: Delta) -> tuple[list[Any], int]:
-    """What a page consists of, buffers to be joined, and how many bytes they are together."""
+    """Return the buffers of a page, to be joined, and their total bytes."""
     kinds = delta.kinds.encode()
     masks = [None if c.valid is None or c.valid.all() else c.valid for c in delta.columns]
     described = kinds + bytes(mask is not None for mask in masks)
@@ -64,7 +63,7 @@ def page_parts(delta: Delta) -> tuple[list[Any], int]:
 
 
 def decode_delta(page: bytes | bytearray) -> Delta:
-    """The rows of a page; the columns point into its bytes. InvariantError backfill.page."""
+    """Return the rows of a page; the columns point into its bytes. InvariantError backfill.page."""
     if len(page) < _HEAD.size:
         raise InvariantError("backfill.page", f"a page has {len(page)} bytes")
     magic, version, count, rows, check = _HEAD.unpack_from(page)
@@ -89,19 +88,19 @@ def decode_delta(page: bytes | bytearray) -> Delta:
 
 
 def _seed(columns: int, rows: int) -> int:
-    """What the checksum begins with: the head is part of it."""
+    """Return the start of the checksum, which covers the head."""
     return rows << 16 | columns
 
 
 class _Reader:
-    """Reads buffers one after the other, each from the next multiple of 8."""
+    """Read buffers one after the other, each from the next multiple of 8."""
 
     def __init__(self, page: bytes | bytearray, at: int) -> None:
         self._page = page
         self._at = at
 
     def take(self, dtype: np.dtype, count: int) -> np.ndarray:
-        """The next `count` values."""
+        """Return the next `count` values."""
         self._at += -self._at % 8
         out = np.frombuffer(self._page, dtype, count, self._at)
         self._at += out.nbytes
@@ -109,7 +108,7 @@ class _Reader:
 
 
 def _put(parts: list[Any], values: np.ndarray) -> int:
-    """Add an array, as it is where that is possible, up to the next multiple of 8."""
+    """Add an array, without a copy if possible, padded to the next multiple of 8."""
     raw = np.ascontiguousarray(values)
     padding = _PADDINGS[-raw.nbytes % 8]
     parts.append(raw)

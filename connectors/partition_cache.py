@@ -1,9 +1,9 @@
-"""Parts of a snapshot that are read from their source once: what was read is kept in files.
+"""Snapshot parts that are read from their source once and stored in files.
 
-A backfill that is interrupted finds the finished ones again. Where they are older than the rest,
-rows under the keys that have changed since are left out of all parts and read once more, by key,
-in the newest snapshot (decision 22). Invariant: a file is there only when its part was read to
-its end, and holds its rows and what was rejected, in order.
+An interrupted backfill finds its finished parts again. If they are older than the rest, rows under
+keys that changed since are left out of all parts. Those rows are read again by key, in the newest
+snapshot (decision 22). Invariant: a file exists only if its part was read to the end; it holds the
+part's rows and rejected records, in order.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ FOLDER, RUNS = "parts", "run"
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a backfill is: parts of snapshots read, tasks of Spark's run, rows and bytes so far.
+    """Progress of a backfill: snapshot parts read, Spark tasks, rows and bytes so far.
 
-    parts_kept: how many of them an earlier run had read already.
+    parts_kept: how many parts an earlier run had read already.
     """
 
     parts_done: int
@@ -53,58 +53,58 @@ OnProgress = Callable[[Progress], None]
 
 
 class KeySet:
-    """Keys of a relation; places: where they stand in the columns that parts read."""
+    """Keys of a relation; positions: their column numbers in the rows that parts read."""
 
-    def __init__(self, keys: Delta, places: Sequence[int]) -> None:
+    def __init__(self, keys: Delta, positions: Sequence[int]) -> None:
         self.keys = keys
-        self._places = tuple(places)
+        self._positions = tuple(positions)
         first, second = row_hashes(keys.columns, len(keys))
         self._first = np.unique(first)
         self._pairs = set(zip(first.tolist(), second.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[type, tuple]:
-        # What follows from the keys need not travel.
-        return KeySet, (self.keys, self._places)
+        # What follows from the keys is not pickled.
+        return KeySet, (self.keys, self._positions)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def has(self, rows: Delta) -> np.ndarray:
-        """bool[n]: whether a row's key is one of these, bit for bit."""
-        first, second = row_hashes([rows.columns[i] for i in self._places], len(rows))
+        """Return bool[n]: True if a row's key is one of these, compared bit for bit."""
+        first, second = row_hashes([rows.columns[i] for i in self._positions], len(rows))
         found = np.isin(first, self._first)
-        # Half of the hash is right nearly always, and few rows are found: the rest one by one.
+        # Half of the hash nearly always decides, and few rows match: compare those one by one.
         for at in np.flatnonzero(found).tolist():
             found[at] = (int(first[at]), int(second[at])) in self._pairs
         return found
 
 
 class CachedPartition:
-    """A part whose rows are in a file of the exchange once they have been read.
+    """A part whose rows are stored in a file of the exchange after the first read.
 
-    place: the file's name. replaced: keys whose rows are read by another part. is_kept: an
-    earlier run has read it. Picklable.
+    file_name: the file's name. replaced: keys whose rows another part reads. is_cached: an earlier
+    run has read the part. Picklable.
     """
 
     def __init__(
         self,
         part: SnapshotPart,
         exchange: Exchange,
-        place: str,
+        file_name: str,
         *,
         replaced: KeySet | None = None,
-        is_kept: bool = False,
+        is_cached: bool = False,
     ) -> None:
         self.name = part.name
-        self.place = place
-        self.is_kept = is_kept
+        self.file_name = file_name
+        self.is_cached = is_cached
         self._part = part
         self._exchange = exchange
         self._replaced = replaced
         self._rejected: Delta | None = None
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns, in chunks of bounded size."""
+        """Yield rows of weight 1 with the requested columns, in chunks of bounded size."""
         file = self._found()
         for rows in self._read_source() if file is None else self._read_file(file):
             if self._replaced is not None:
@@ -113,15 +113,17 @@ class CachedPartition:
                 yield rows
 
     def rejected(self) -> Delta:
-        """What `read` left out, once it is through: rows of REJECTED_KINDS."""
+        """Return the records that `read` rejected, after it is exhausted: rows of
+        REJECTED_KINDS.
+        """
         return Delta.empty(REJECTED_KINDS) if self._rejected is None else self._rejected
 
     def __repr__(self) -> str:
-        return f"KeptPart({self._part!r}, {self.place})"
+        return f"CachedPartition({self._part!r}, {self.file_name})"
 
     def _read_source(self) -> Iterator[Delta]:
         self._rejected = None
-        with self._exchange.draft(self.place) as draft, draft.open("wb") as file:
+        with self._exchange.draft(self.file_name) as draft, draft.open("wb") as file:
             file.write(_MAGIC)
             count = 0
             for rows in self._part.read():
@@ -133,13 +135,15 @@ class CachedPartition:
                 _put(file, _REJECTED, encode_delta(self._rejected))
             _put(file, _END, json.dumps({"name": self.name, "rows": count}).encode())
             file.flush()
-            # It is put in place next: after a crash of the machine it must be whole, or not there.
+            # Sync before the rename: after a machine crash the file must be whole or absent.
             os.fsync(file.fileno())
 
     def _found(self) -> BinaryIO | None:
-        """Looked up when it is read: a task of this run that was lost may have finished it."""
+        """Return the stored file, if any; checked at read time, as a lost task may have finished
+        it.
+        """
         try:
-            file = self._exchange.open(self.place)
+            file = self._exchange.open(self.file_name)
         except FileNotFoundError:
             return None
         except TemporaryError as error:
@@ -148,7 +152,7 @@ class CachedPartition:
             raise
         if file.read(len(_MAGIC)) == _MAGIC:
             return file
-        # Of an earlier version, or given up as torn: it is read from its source again.
+        # From an earlier version, or found torn: read the part from its source again.
         file.close()
         return None
 
@@ -159,7 +163,7 @@ class CachedPartition:
                 kind, content = self._frame(file)
                 if kind == _END:
                     if json.loads(content) != {"name": self.name, "rows": count}:
-                        raise self._torn("it is that of another part")
+                        raise self._torn("it belongs to another part")
                     return
                 found = self._decoded(content)
                 if kind == _REJECTED:
@@ -185,29 +189,31 @@ class CachedPartition:
             raise self._torn(str(error)) from error
 
     def _give_up(self) -> None:
-        """The next try reads the part from its source."""
-        self._exchange.put(self.place, b"")
+        """Make the next attempt read the part from its source."""
+        self._exchange.put(self.file_name, b"")
 
     def _torn(self, why: str) -> TemporaryError:
         self._give_up()
-        what = f'the kept part "{self.place}" is not as it was written'
-        return TemporaryError("backfill.torn", what, detail=why, hint="it is read again")
+        what = f'the stored part "{self.file_name}" is damaged'
+        return TemporaryError(
+            "backfill.torn", what, detail=why, hint="no action needed: it is read again"
+        )
 
 
 def rejected_of(part: SnapshotPart) -> Delta | None:
-    """What a part that has been read left out; None for a source that rejects nothing."""
+    """Return what a part rejected while it was read; None for a source that rejects nothing."""
     ask = getattr(part, "rejected", None)
     found = None if ask is None else ask()
     return found if found is not None and len(found) else None
 
 
-def is_kept(part: SnapshotPart) -> bool:
-    """Whether a part was read already by an earlier run."""
-    return isinstance(part, CachedPartition) and part.is_kept
+def is_cached(part: SnapshotPart) -> bool:
+    """Return True if an earlier run has already read the part."""
+    return isinstance(part, CachedPartition) and part.is_cached
 
 
-def place_of(generation: int, relation: str, part: str) -> str:
-    """The name of the file of a part, as read in a backfill's n-th snapshot."""
+def file_name_of(generation: int, relation: str, part: str) -> str:
+    """Return the file name of a part, as read in a backfill's n-th snapshot."""
     digest = hashlib.sha256(f"{relation}\n{part}".encode()).hexdigest()
     return f"{FOLDER}/{generation}/{digest[:40]}"
 
@@ -218,7 +224,7 @@ def _put(file: BinaryIO, kind: bytes, content: bytes) -> None:
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
-    """So many bytes, or what there is of them: a damaged size must not ask for all memory."""
+    """Return up to `size` bytes; a damaged size must not allocate all memory."""
     parts = []
     while size > 0 and (part := file.read(min(size, _READ_BYTES))):
         parts.append(part)

@@ -1,9 +1,9 @@
-"""Secrets by reference: `${env:NAME}` and `${file:/path}` stand where a secret is wanted.
+"""Secrets by reference: options hold `${env:NAME}` or `${file:/path}` instead of a secret.
 
-Options are kept in the catalog, shown by the API and written to logs, so a secret never stands in
-them. It is looked up where it is used and kept nowhere. Invariant: no error holds a secret, and
-what a user of the API refers to is of what `allow` permits: a reference must not be a way to read
-any variable or file of the service.
+Options are stored in the catalog, shown by the API and logged, so they must not contain secrets. A
+secret is resolved where it is used and stored nowhere. Invariant: no error contains a secret. A
+reference from an API user must match what `allow` permits; otherwise references could read any
+variable or file of the service.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from urllib.parse import quote
 from dataflow.errors import SourceError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}")
-# Shorter ones would be found in any text, and what is missing there would tell them.
-LEAST_KNOWN = 6
-_BEFORE, _BEHIND = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
+# Shorter secrets would match in any text, and the gaps would reveal them.
+LEAST_CHARACTERS = 6
+_BEFORE, _AFTER = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What references in options may name: variables by globs, files below folders."""
+    """What references in options may name: variables by globs, files by folder."""
 
     variables: Sequence[str] = ("*",)
     folders: Sequence[str] = ("/",)
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether a variable or file may be referred to; links are followed first.
+        """Return True if a reference may name this variable or file; links are followed first.
 
         >>> Allowed(["APP_*"], ["/run/secrets"]).has("env", "PATH")
         False
@@ -50,16 +50,16 @@ _known: set[str] = set()
 
 
 def allow(variables: Sequence[str], folders: Sequence[str]) -> None:
-    """Say once, when a process starts, what options may refer to; before it anything."""
+    """Set what options may refer to, once when a process starts; before that, anything."""
     global _allowed
     _allowed = Allowed(tuple(variables), tuple(folders))
 
 
 def resolve(text: str) -> str:
-    """The text with each reference replaced by what it refers to.
+    """Return the text with each reference replaced by its secret.
 
-    A file's last line end is no part of the secret. SourceError `secret.missing` when there is
-    no such variable or file, `secret.forbidden` when options may not refer to it.
+    A file's last line end is not part of the secret. SourceError `secret.missing`: no such variable
+    or file. `secret.forbidden`: options may not refer to it.
 
     >>> resolve("no reference")
     'no reference'
@@ -68,12 +68,12 @@ def resolve(text: str) -> str:
 
 
 def resolve_setting(text: str) -> str:
-    """The same for the service's own settings, which may name whatever the service can read."""
+    """Resolve references in the service's own settings, which may name anything it can read."""
     return _REFERENCE.sub(lambda found: _read(found[1], found[2]), text)
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is one reference and nothing else.
+    """Return True if a text is exactly one reference.
 
     >>> is_reference("${env:AWS_SECRET}"), is_reference("hunter2")
     (True, False)
@@ -82,7 +82,7 @@ def is_reference(text: str) -> bool:
 
 
 def escaped(uri: str) -> str:
-    """A URI whose references are written as a URI's parser wants them.
+    """Return a URI with its references percent-encoded for a URI parser.
 
     >>> escaped("postgresql://me:${file:/run/pw}@db/shop")
     'postgresql://me:%24%7Bfile%3A%2Frun%2Fpw%7D@db/shop'
@@ -91,7 +91,7 @@ def escaped(uri: str) -> str:
 
 
 def refuse_plain(option: str, text: str) -> str:
-    """The text, which must be a reference: a secret never stands in an option itself."""
+    """Return the text, which must be a reference: an option never holds a secret itself."""
     found = _REFERENCE.fullmatch(text)
     if found is None:
         what = f'option "{option}" must be a reference to a secret'
@@ -101,29 +101,29 @@ def refuse_plain(option: str, text: str) -> str:
 
 
 def remember(secret: str) -> None:
-    """Note a secret that this process holds, so that `hide` finds it wherever it stands."""
-    if len(secret) >= LEAST_KNOWN:
+    """Register a secret that this process uses, so that `hide` removes it from any text."""
+    if len(secret) >= LEAST_CHARACTERS:
         _known.add(secret)
 
 
 def without(text: str, secret: str) -> str:
-    """A text about a secret's use without that secret.
+    """Return an error text without the secret that it is about.
 
-    One of LEAST_KNOWN letters or more is replaced wherever it stands; a shorter one only where it
-    is a whole value, in quotes or after "=" or ":", and never inside a word.
+    A secret of LEAST_KNOWN characters or more is replaced anywhere. A shorter one is replaced only
+    as a whole value, in quotes or after "=" or ":", and never inside a word.
 
     >>> without("password=a: a user has failed", "a"), without("xhunter2y", "hunter2")
     ('password=***: a user has failed', 'x***y')
     """
-    if len(secret) >= LEAST_KNOWN:
+    if len(secret) >= LEAST_CHARACTERS:
         return text.replace(secret, "***")
-    return re.sub(_BEFORE + re.escape(secret) + _BEHIND, "***", text) if secret else text
+    return re.sub(_BEFORE + re.escape(secret) + _AFTER, "***", text) if secret else text
 
 
 def hide(text: str) -> str:
-    """The text with *** for every secret that this process has looked up.
+    """Return the text with *** for every secret that this process has resolved.
 
-    The second line behind the first, that no secret gets into a text that is shown.
+    This is the second safeguard that no shown text contains a secret.
     """
     for secret in tuple(_known):
         if secret in text:

@@ -1,7 +1,7 @@
-"""Where a backfill's tasks and the service meet: a folder that all reach, or object storage.
+"""Storage that a backfill's tasks and the service share: a common folder or object storage.
 
-Invariant: a file is whole or not there. What is put twice under a name is there once, as it was
-put last; two who put the same thing at once do no harm.
+Invariant: a file is whole or absent. Writing a name again replaces the file. Concurrent writers of
+the same content do no harm. Instances are picklable; any process may open the same URL.
 """
 
 from __future__ import annotations
@@ -26,64 +26,69 @@ S3 = "s3://"
 
 
 class Exchange(Protocol):
-    """A place for files, by relative names with slashes; picklable, used from many machines."""
+    """Storage of files by relative names with slashes; picklable, used from many machines."""
 
     def draft(self, name: str) -> AbstractContextManager[Path]:
-        """A path to write to; after the block it is put in place under `name`, unless it raised."""
+        """Yield a path to write to; after the block it is moved to `name`, unless the
+        block raised.
+        """
         ...
 
     def put(self, name: str, content: bytes) -> None:
-        """A small file at once."""
+        """Write a small file at once."""
         ...
 
     def get(self, name: str) -> bytes:
-        """The whole content. FileNotFoundError."""
+        """Return the whole content. FileNotFoundError."""
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """To read from the beginning, whole or not. FileNotFoundError."""
+        """Open for reading from the start; the reader may stop early. FileNotFoundError."""
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The files directly in a folder with their bytes; empty when there is no such folder."""
+        """Return {file: bytes} of the files directly in a folder; empty if there is no
+        such folder.
+        """
         ...
 
     def folders(self) -> list[str]:
-        """The folders directly in it; empty when it is not there."""
+        """Return the folders directly in it; empty if it does not exist."""
         ...
 
     def bring(self, name: str, folder: Path) -> Path:
-        """The file as one of this machine: itself if it is on one of our disks, else a copy in
-        `folder`."""
+        """Return a local path of the file: itself on a local disk, else a copy in `folder`."""
         ...
 
     def send(self, path: Path, name: str) -> None:
-        """A copy of one of our files, on disk where the exchange is a disk; from any thread."""
+        """Copy a local file into the storage, synced if the storage is a disk; from any thread."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         ...
 
     def below(self, name: str) -> Exchange:
-        """A folder of it, as an exchange."""
+        """Return a subfolder as an exchange."""
         ...
 
     def remove(self) -> None:
-        """Remove it with all that lies in it."""
+        """Remove it with all its content."""
         ...
 
 
 def open_exchange(url: str) -> Exchange:
-    """The exchange at a path or an s3:// URL, with pyarrow's options in its query: region, scheme,
-    endpoint_override. Credentials are found where AWS's own programs find them.
+    """Return the exchange at a path or an s3:// URL.
+
+    A URL takes pyarrow's options in its query: region, scheme, endpoint_override. Credentials come
+    from AWS's default chain.
     """
     return ObjectExchange(url.rstrip("/")) if url.startswith(S3) else FolderExchange(Path(url))
 
 
 @dataclass(frozen=True)
 class FolderExchange:
-    """A folder on a disk that all share."""
+    """A folder on a shared disk."""
 
     path: Path
 
@@ -158,7 +163,7 @@ class FolderExchange:
 
 @dataclass(frozen=True)
 class ObjectExchange:
-    """A prefix in a bucket of an object storage that speaks S3; an object is whole by nature."""
+    """A prefix in an S3 bucket; the store itself makes objects appear whole."""
 
     url: str
 
@@ -252,7 +257,7 @@ class ObjectExchange:
 
 
 def force_names(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
+    """Wait until the names in a folder are durable."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -262,7 +267,7 @@ def force_names(folder: Path) -> None:
 
 @lru_cache(maxsize=8)
 def _reach(url: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URL, one for all its users in this process, and the path in it."""
+    """Return a URL's file system, shared by all its users in this process, and the path in it."""
     from pyarrow import fs
 
     try:
@@ -270,7 +275,7 @@ def _reach(url: str) -> tuple[fs.FileSystem, str]:
     except (ValueError, TypeError) as error:
         raise TidemarkError(
             "backfill.exchange_url",
-            f'"{_shown(url)}" is no object storage that can be used',
+            f'"{_shown(url)}" is not a supported object storage URL',
             detail=str(error)[:1000],
             hint="s3://bucket/prefix?region=...&scheme=https&endpoint_override=host:port",
         ) from error
@@ -282,7 +287,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _shown(url: str) -> str:
-    """The URL without a secret that someone may have put into it.
+    """Return the URL without any secret in it.
 
     >>> _shown("s3://key:secret@bucket/folder?region=x")
     's3://bucket/folder'

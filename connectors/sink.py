@@ -1,7 +1,8 @@
 """The contract of sinks: one transaction an epoch, with the position inside.
 
-Invariant: a reader of the sink sees all views as of one position, the one that the progress in
-the same transaction names.
+Invariant: a reader of the sink sees all views at one position, the one that the progress row of the
+same transaction names. `write` runs on one thread; `interrupt` and `stage` may be called from
+others.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dataflow.errors import TemporaryError, TidemarkError
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
 
 if TYPE_CHECKING:
     from dataflow.delta import Delta
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SinkTable:
     """A view's table.
 
-    key () makes it a bag: a hidden table with multiplicities, and a view over it.
+    An empty key makes it a multiset view: a hidden table with multiplicities, and a view over it.
     """
 
     schema: str
@@ -35,20 +36,20 @@ class SinkTable:
 
     @property
     def title(self) -> str:
-        """schema.name, for people."""
+        """The readable name: schema.name."""
         return f"{self.schema}.{self.name}"
 
     @property
     def relation(self) -> RelationName:
-        """What other views, and errors, call it."""
+        """The name that other views and errors use."""
         return RelationName(VIEW_SOURCE, self.schema, self.name)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sink is: the newest epoch and each source's position in it.
+    """Progress of a sink: the newest epoch and each source's position in it.
 
-    The database's is a number, that of another source the places of its relations.
+    The position of the database is a number, that of an external source its relations' positions.
     """
 
     epoch: int
@@ -57,12 +58,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class ViewChange:
-    """What becomes of a view with an epoch beside its rows.
+    """A change of a view itself that takes effect with an epoch, beside its rows.
 
-    before, table: its table as it was and as it is from now on. facts: columns of its row in the
-    catalog. is_renewed: another version of its query answers from now on, and error rows of the
-    earlier one go. status: its new status, unless it is being dropped; "" leaves it as it is.
-    ends: the id of the change that was asked for and is done with this, if any.
+    before, table: its table before and after. facts: columns of its row in the catalog. is_renewed:
+    another version of its query is visible from now on; error rows of the earlier one are removed.
+    status: its new status, unless the view is being dropped; "" changes nothing. ends: the id of
+    the requested change that this completes, if any.
     """
 
     identity: str
@@ -78,9 +79,9 @@ class ViewChange:
 class Return:
     """How a rewound sink is brought to an epoch at once (service/pipeline/sink_rewind.py).
 
-    follows: the epoch that it is at. live: identities of the group's views that are live from then
-    on, whatever it says of others: what it was told since may be lost too. is_default: the group is
-    that of views without any.
+    follows: the sink's current epoch. live: identities of the group's views that are live from then
+    on; the sink may have lost newer statuses of the others. is_default: the group is the one for
+    views that name no group.
     """
 
     follows: int
@@ -91,28 +92,28 @@ class Return:
 
 @dataclass
 class SinkPart:
-    """Deltas by view and error rows, each consolidated: a share of an epoch."""
+    """Part of an epoch: deltas by view and error rows, each consolidated."""
 
     deltas: list[tuple[SinkTable, Delta]]
     errors: Delta | None = None
 
 
 class LaterParts(Protocol):
-    """What of an epoch is too much for memory; may be gone through again and again.
+    """The part of an epoch that does not fit in memory; can be iterated repeatedly.
 
-    A row of a view is in one part at most, and so are all rows of one key: the parts may be
-    applied in any order.
+    All rows of one key, and each row of a view, are in at most one part. Parts may be applied in
+    any order.
     """
 
     @property
     def rows(self) -> Mapping[SinkTable, int]:
-        """The views in them, and how many rows of each as far as it is known."""
+        """Return the views in the parts, and the known number of rows of each."""
         ...
 
     def __iter__(self) -> Iterator[SinkPart]: ...
 
     def close(self) -> None:
-        """Give back what is not to be kept."""
+        """Release what was only needed for this epoch."""
         ...
 
 
@@ -127,23 +128,23 @@ def errors_without(errors: Delta | None, views: Collection[RelationName]) -> Del
     if errors is None or not views:
         return errors
     gone = {f"{view.schema}.{view.name}" for view in views}
-    kept = np.array([title not in gone for title in errors.columns[0].texts()], np.bool_)
-    return errors.filter(kept) if kept.any() else None
+    is_other = np.array([title not in gone for title in errors.columns[0].texts()], np.bool_)
+    return errors.filter(is_other) if is_other.any() else None
 
 
 @dataclass
 class SinkEpoch:
-    """What one epoch changes: deltas by view, error rows, and the progress it leads to.
+    """The changes of one epoch: deltas by view, error rows, and the resulting progress.
 
     Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
-    swaps: staged tables that become visible first, in the same transaction; deltas may then
-    change them (what happened since their snapshot). refusals: views that the sink cannot take,
-    told in its catalog in the same transaction. rejected: records of sources that are not rows
-    (connectors/feed_source.py), new ones and, at weight -1, settled ones. later: more deltas and
-    errors, on disk, without those of the views `left_out`; rows and keys in them are not among the
-    others. changes: of views as a whole, made before all else. returns: where this one brings a
-    sink that was set back; then it is for the views' tables alone. tokens: as given to `stage`, of
-    the views in swaps: a sink that was set back may have other first rows.
+    swaps: staged tables that become visible first, in the same transaction; deltas may then change
+    them (changes after their snapshot). refusals: views that the sink cannot accept, reported in
+    its catalog in the same transaction. rejected: malformed source records
+    (connectors/feed_source.py): new ones, and resolved ones at weight -1. later: more deltas and
+    errors, on disk, without those of the views in `left_out`; its rows and keys do not occur in the
+    others. changes: of whole views, applied before everything else. returns: where this epoch
+    brings a rewound sink; then it changes the views' tables only. tokens: as passed to `stage`, of
+    the views in swaps, because a rewound sink may hold other initial rows.
     """
 
     progress: Progress
@@ -160,19 +161,19 @@ class SinkEpoch:
     tokens: Mapping[RelationName, str] = field(default_factory=dict)
 
     @property
-    def is_turn(self) -> bool:
-        """Whether it changes more than rows, which may not be done a second time."""
+    def is_non_idempotent(self) -> bool:
+        """Return True if the epoch changes more than rows, so that it must not be applied twice."""
         return bool(self.swaps or self.changes or self.refusals) or self.returns is not None
 
     def parts(self) -> Iterator[SinkPart]:
-        """All deltas and error rows, a bounded part at a time."""
+        """Yield all deltas and error rows, in parts of bounded size."""
         yield SinkPart(self.deltas, self.errors)
         for part in self.later or ():
-            kept = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
-            yield SinkPart(kept, errors_without(part.errors, self.left_out))
+            is_other = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
+            yield SinkPart(is_other, errors_without(part.errors, self.left_out))
 
     def row_counts(self) -> dict[SinkTable, int]:
-        """How many rows of each view change."""
+        """Return how many rows of each view change."""
         later = {} if self.later is None else self.later.rows
         counts = {t: n for t, n in later.items() if t.relation not in self.left_out}
         for table, delta in self.deltas:
@@ -180,99 +181,100 @@ class SinkEpoch:
         return counts
 
     def nbytes(self) -> int:
-        """About what the deltas in memory take."""
-        held = sum(delta.nbytes() for _, delta in self.deltas)
-        return held + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
+        """Return about how many bytes the deltas in memory take."""
+        total = sum(delta.nbytes() for _, delta in self.deltas)
+        return total + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
 
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
-        """The same epoch with nothing of these views in it."""
+        """Return the same epoch without these views."""
         deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
         errors = errors_without(self.errors, views)
         swaps = tuple(t for t in self.swaps if t.relation not in views)
         changes = tuple(c for c in self.changes if c.table.relation not in views)
         left_out = self.left_out.union(views)
-        told = {"swaps": swaps, "changes": changes, "left_out": left_out}
-        return replace(self, deltas=deltas, errors=errors, **told)
+        parts_left = {"swaps": swaps, "changes": changes, "left_out": left_out}
+        return replace(self, deltas=deltas, errors=errors, **parts_left)
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
-        """The same epoch without the view that error.relation names, which it tells as failed."""
+        """Return the same epoch without the view that error.relation names, reported as failed."""
         later = () if self.later is None else self.later.rows
         changed = (c.table for c in self.changes)
         tables = [*self.swaps, *changed, *(t for t, _ in self.deltas), *later]
         assert error.relation is not None
-        # Of a view that has error rows alone the epoch does not know the table.
+        # For a view that only has error rows, the epoch does not know the table.
         bare = SinkTable(error.relation.schema, error.relation.name, (), ())
         table = next((t for t in tables if t.relation == error.relation), bare)
         refusals = (*self.refusals, (table, error))
         return replace(self.without({table.relation}), refusals=refusals)
 
 
-# The code of a view that only lacks its first rows: it is built anew by itself.
+# The code of a view that only lacks its initial rows: it is rebuilt automatically.
 NOT_STAGED = "sink.not_staged"
 
 
 class SinkChanged(TemporaryError):
-    """The sink is not the one that the process has known: only another start sees what it has."""
+    """The sink is not the one that this process opened; only a restart reads its state."""
 
 
 class SinkPromoted(SinkChanged):
-    """A standby of the sink took over: it may lack the newest of what had been acknowledged."""
+    """A standby of the sink was promoted; it may lack the newest acknowledged epochs."""
 
     def __init__(self) -> None:
         super().__init__(
             "sink.promoted",
             "a standby of the sink took over",
-            hint="nothing: it is looked at anew, and brought back to where the sink was",
+            hint="no action needed: the service restarts and repairs the sink",
         )
 
 
 class SinkLagging(SinkChanged):
-    """The sink shows less than it had acknowledged: only another start brings it back."""
+    """The sink shows less than it acknowledged; only a restart repairs it."""
 
     def __init__(self, found: int, acknowledged: int) -> None:
         super().__init__(
             "sink.behind",
-            "the sink shows less than it had acknowledged",
-            detail=f"it is at epoch {found}, and had been at {acknowledged}",
-            hint="nothing: its tables are brought back to where they were, in one transaction",
+            "the sink shows less than it acknowledged",
+            detail=f"it is at epoch {found} and had acknowledged epoch {acknowledged}",
+            hint="no action needed: its tables are repaired in one transaction",
         )
 
 
 class Sink(Protocol):
-    """A place that views are kept in."""
+    """A destination of views."""
 
     def claim(self) -> None:
-        """Take the sink for this service alone, before anything else. SinkError sink.in_use."""
+        """Claim the sink for this service alone, before any other call. SinkError sink.in_use."""
         ...
 
     def read_progress(self) -> Progress | None:
-        """What the last committed epoch said; None before the first."""
+        """Return the progress of the last committed epoch; None before the first."""
         ...
 
     def write(self, epoch: SinkEpoch) -> None:
-        """Apply in one transaction, durable on return in the order of calls.
+        """Apply an epoch in one transaction; durable on return, in the order of calls.
 
-        A SinkError with a relation is about that view alone: nothing of the epoch is written, and
-        without that view it can be. SinkBehind: the sink lacks epochs before this one.
-        SinkPromoted: it is another server since it was claimed.
+        A SinkError with a relation concerns that view alone: nothing of the epoch is written, and
+        the epoch can be written without that view. SinkBehind: the sink lacks epochs before this
+        one. SinkPromoted: it is another server than the claimed one.
         """
         ...
 
     def interrupt(self) -> None:
-        """End a `write` that waits, from another thread: it fails, and nothing of it is written."""
+        """End a waiting `write` from another thread: it fails, and nothing of it is written."""
         ...
 
     def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
-        """Fill a hidden staging table with a view's first rows; committed, replaced if there.
+        """Write a view's initial rows to a hidden staging table, replacing any; return the row
+        count.
 
-        token: tells them from others that were staged for the view. It becomes the view when an
-        epoch names it in `swaps`. Returns the rows written. May be called from another thread than
-        `write`, on a connection of its own.
+        token: tells these rows from others staged for the view. The table becomes the view when an
+        epoch names it in `swaps`. May be called from another thread than `write`, on its own
+        connection.
         """
         ...
 
     def is_staged(self, table: SinkTable, token: str) -> bool:
-        """Whether just these first rows of a view wait to become visible."""
+        """Return True if exactly these initial rows of a view are staged."""
         ...
 
     def drop(self, tables: Sequence[SinkTable]) -> None:

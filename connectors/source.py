@@ -1,7 +1,7 @@
 """The contract of sources: snapshots, and whole transactions in order, each with its position.
 
-A position is a source's own 64-bit order (PostgreSQL: the LSN of the end of a commit). What a
-source hands over is cut at transaction ends only.
+A position is a source's own 64-bit order (PostgreSQL: the LSN of the end of a commit). Invariant:
+batches end at transaction ends only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dataflow.changes import Changes
     from dataflow.delta import Delta
 
-# The database that every service follows; other sources have the names that users gave them.
+# The database that every service reads; users name the other sources.
 MAIN_SOURCE = "source"
 
 
@@ -24,16 +24,14 @@ MAIN_SOURCE = "source"
 class SourceBatch:
     """Whole transactions up to and including `position`.
 
-    last_commit: where the newest of the transactions ends, 0 when there is none; `position` may
-    lie beyond it, where nothing of ours has happened.
-    changes are in order for each relation: all of them, or the first chunk where `later` has
-    more, which is decoded as it is read, once. What the chunks up to any one say is a legal
-    state of each relation: keys are unique in it, and an update is never torn.
-    source: whose they are. Another one than the database has no position but `places`, those of
-    all its relations after the batch; `notes` to be kept with the state (None removes one), and
-    `rejected` records (see connectors/feed_source.py).
-    commit_time_us: microseconds since 1970 at which the newest of the transactions committed at
-    the source, 0 when there was none.
+    last_commit: the end of the newest transaction, 0 if there is none; `position` may lie beyond it
+    if no published table changed there. changes are in order for each relation: all of them, or the
+    first chunk if `later` has more. `later` is decoded while it is read, and only once. The chunks
+    up to any one leave each relation in a legal state: keys are unique, and no update is torn.
+    source: the source's name. An external source has no position but `places`, the positions of all
+    its relations after the batch; `notes` to store with the state (None removes one), and
+    `rejected` records (see connectors/feed_source.py). commit_time_us: microseconds since 1970 at
+    which the newest transaction committed at the source, 0 if there was none.
     """
 
     position: int
@@ -49,24 +47,24 @@ class SourceBatch:
     rejected: Delta | None = None
 
     def chunks(self) -> Iterator[list[Changes]]:
-        """All changes, in chunks of bounded size; where there are later ones, only once."""
+        """Yield all changes in chunks of bounded size; only once if there are later ones."""
         if self.changes:
             yield self.changes
         if self.later is not None:
             yield from self.later
 
     def whole(self) -> list[Changes]:
-        """All changes at once, whatever memory they need; then there are no later ones."""
+        """Return all changes at once, whatever memory they need; later ones are consumed."""
         self.changes = [change for chunk in self.chunks() for change in chunk]
         self.later = None
         return self.changes
 
 
 class SnapshotPart(Protocol):
-    """A share of a relation's snapshot; picklable, readable wherever the source is reached.
+    """One part of a relation's snapshot; picklable, and readable wherever the source is reachable.
 
-    name: the same for the same share, so that a backfill that was interrupted knows which ones
-    it has. A part may have `rejected()` besides, as in connectors/feed_source.py.
+    name: stable for the same part, so that an interrupted backfill finds its finished parts. A part
+    may also have `rejected()`, as in connectors/feed_source.py.
     """
 
     @property
@@ -75,12 +73,12 @@ class SnapshotPart(Protocol):
         ...
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns, in chunks of bounded size."""
+        """Yield rows of weight 1 with the requested columns, in chunks of bounded size."""
         ...
 
 
 class Snapshot(Protocol):
-    """All asked relations as of one position."""
+    """All requested relations at one position."""
 
     position: int
 
@@ -91,32 +89,34 @@ class Snapshot(Protocol):
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[SnapshotPart]:
-        """About `count` disjoint parts that together hold the relation.
+        """Return about `count` disjoint parts that together hold the relation.
 
-        known: the names of an earlier snapshot's parts, to be cut alike. A part of the same name
-        holds the same rows as then, but for those under keys that have changed in between.
+        known: part names of an earlier snapshot, to be cut alike. A part of the same name holds the
+        same rows as before, except under keys that changed in between.
         """
         ...
 
     def part_of_keys(self, relation: Relation, columns: Sequence[int], keys: Delta) -> SnapshotPart:
-        """The rows under these keys alone, columns of the relation's key."""
+        """Return the rows under these keys only; `keys` has the columns of the relation's key."""
         ...
 
     def close(self) -> None:
-        """Give the snapshot back to the source."""
+        """Release the snapshot at the source."""
         ...
 
 
 class Source(Protocol):
-    """A place that changes come from."""
+    """A source of changes."""
 
     name: str
 
     def watch(self, relations: Sequence[RelationName]) -> None:
-        """Make sure that changes of these relations are sent, from a position before any snapshot
-        that is opened after the return."""
+        """Make the source send changes of these relations.
+
+        They start before any snapshot that is opened after the return.
+        """
         ...
 
     def open_snapshot(self) -> Snapshot:
-        """A consistent snapshot with its position."""
+        """Return a consistent snapshot with its position."""
         ...

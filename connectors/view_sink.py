@@ -1,8 +1,8 @@
-"""The contract of further sinks of a view: one view's changes, with a progress of their own.
+"""The contract of additional sinks: the changes of one view, with their own progress.
 
-Invariant: what such a sink shows is the view at the newest epoch that its progress names, and
-the progress is in the same transaction as the rows. It need not keep pace with the view's table:
-epochs that it lacks wait on disk.
+Invariant: the sink shows the view at the newest epoch of its progress, and the progress is in the
+same transaction as the rows. It may lag behind the view's table: epochs that it lacks wait on disk.
+One thread uses a sink; `interrupt` may be called from any.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataflow.delta import Delta
 
 @dataclass(frozen=True)
 class ViewEpoch:
-    """What one epoch changes in one view.
+    """The changes of one epoch in one view.
 
-    deltas: consolidated, each of bounded size, all rows of a key in one of them; may be gone
-    through again. rows: how many these are, as far as it is known. positions: by source, as
-    people write them. is_initial: all rows of the view as of this epoch, the first of a sink.
+    deltas: consolidated, each of bounded size, all rows of a key in one of them; can be iterated
+    repeatedly. rows: how many rows these have, as far as known. positions: by source, readable.
+    is_initial: all rows of the view at this epoch, the first of a sink.
     """
 
     number: int
@@ -31,31 +31,31 @@ class ViewEpoch:
 
 
 class ViewSink(Protocol):
-    """A place that one view goes to beside its table. Used by one thread."""
+    """An additional destination of one view beside its table. Used by one thread."""
 
     def open(self) -> int | None:
-        """Shut out every earlier writer and settle what it left undone; the newest epoch that is
-        there now, None before the first.
+        """Fence every earlier writer, resolve its open transaction, and return the newest epoch.
 
-        TemporaryError when it is away. SinkError sink.fenced: another writer has taken over.
+        Return None before the first epoch. TemporaryError: the sink is unreachable. SinkError
+        sink.fenced: another writer has taken over.
         """
         ...
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
-        """Write whole epochs, in order, in one transaction; all of them are there on return.
+        """Write whole epochs, in order, in one transaction; all are durable on return.
 
-        TemporaryError: none of them is there, or it is not known: `open` tells.
+        TemporaryError: none of them is written, or the outcome is unknown until `open`.
         """
         ...
 
     def remove(self) -> None:
-        """Delete what the sink has made and written."""
+        """Delete everything that the sink has created and written."""
         ...
 
     def interrupt(self) -> None:
-        """From any thread: what goes on ends soon, with a TemporaryError, and so does all later."""
+        """Interrupt from any thread: the current call and all later ones raise a TemporaryError."""
         ...
 
     def close(self) -> None:
-        """Give back connections; what was not committed is gone. `open` begins anew."""
+        """Close connections; uncommitted rows are lost. `open` starts again."""
         ...

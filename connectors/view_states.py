@@ -1,10 +1,9 @@
-"""The states of a view, what moves it from one to the next, and why each move is legal.
+"""The states of a view, the events that change them, and why each transition is legal.
 
-This is the only place that names them. It is one of the contracts of the connectors: the sink
-writes states with its epochs (connectors/sink.py), the catalog keeps them (connectors/postgres),
-and neither may import the service, which decides what happens (service/views/lifecycle.py).
-Invariant: an event leads to one state wherever it is legal, except that a view that is to be
-dropped stays "dropping".
+This is the only module that names them. It is one of the contracts of the connectors: the sink
+writes states with its epochs (connectors/sink.py), the catalog stores them (connectors/postgres).
+Neither may import the service, which decides what happens (service/views/lifecycle.py). Invariant:
+an event leads to one state wherever it is legal, except that a view to be dropped stays "dropping".
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataflow.errors import InvariantError
 
 
 class ViewState(StrEnum):
-    """What the catalog says of a view, in the order of its life."""
+    """The state of a view in the catalog, in the order of its life."""
 
     ANALYZING = "analyzing"
     BACKFILLING = "backfilling"
@@ -30,7 +29,7 @@ class ViewState(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """What the user wants of a view."""
+    """What the user requests for a view."""
 
     LIVE = "live"
     PAUSED = "paused"
@@ -54,7 +53,7 @@ class ViewEvent(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Where an event leads from some states, and why that is legal."""
+    """Where an event leads from some states, and why."""
 
     event: ViewEvent
     sources: Sequence[ViewState]
@@ -64,7 +63,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Transition:
-    """Where an event leads from one state, and why that is legal."""
+    """Where an event leads from one state, and why."""
 
     target: ViewState
     reason: str
@@ -132,7 +131,7 @@ RULES = (
     ),
     Rule(ViewEvent.DROP, ANY, ViewState.DROPPING, "The user drops the view."),
 )
-# An epoch is stored with the statuses that it gives, not with the events.
+# An epoch stores the statuses that it sets, not the events.
 _WITH_EPOCHS = {
     ViewState.LIVE: ViewEvent.SHOW,
     ViewState.PAUSED: ViewEvent.PAUSE,
@@ -188,10 +187,10 @@ def illegal_transition(
     title: str, state: str, events: Sequence[ViewEvent], reason: str
 ) -> InvariantError:
     """Return the refusal of events for a view in a state."""
-    told = ", ".join(events)
+    listed = ", ".join(events)
     return InvariantError(
         "view.illegal_transition",
-        f'view "{title}" is {state}, where "{told}" is illegal',
+        f'view "{title}" is {state}, where "{listed}" is illegal',
         detail=reason,
         hint="report it; rebuild the view",
     )

@@ -1,7 +1,7 @@
-"""Changes of one relation as a source reports them, before old rows are known.
+"""Changes of one relation as a source reports them, before old rows are looked up.
 
-Invariant: changes of a relation stand in the order in which they were made; those of several
-relations in none.
+Invariant: the changes of one relation are in the order in which they were made. Changes of
+different relations have no order among themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Letter = tuple[Any, ...]
 
 @dataclass
 class Changes:
-    """What happened to one relation, in order, in columns of the relation's fields.
+    """The changes of one relation, in order, as columns of the relation's fields.
 
     kinds uint8[n], one letter as ord() each:
       INSERT   a full new row
@@ -29,16 +29,15 @@ class Changes:
       OLD_KEY  the old side of an update, only the key's columns filled (the key changed)
       DELETE   a deleted row, whole (REPLICA IDENTITY FULL)
       DELETE_KEY  a deleted row, only the key's columns filled
-      UPSERT   a full row that takes the place of the one with its key, if there is one
-      REMOVE   only the key's columns filled: the row with this key goes, if there is one
-      TRUNCATE every row is gone; the row itself is NULLs
-    An update is OLD or OLD_KEY directly followed by NEW, or NEW alone: then the key did not
-    change and the old row is the one kept under NEW's key. Of a relation with UPSERT or REMOVE
-    all changes are of these two kinds or TRUNCATE.
-    unchanged[c] is bool[n]: the value of column c was not sent (an unchanged TOAST value); it
-    stands in the old row. letters: where a row whose value stands nowhere is left out rather than
-    refused, what is told of each row then (`connectors.feed_source.rejected_row`), None for
-    nothing.
+      UPSERT   a full row that replaces the row with its key, if any
+      REMOVE   only the key's columns filled: deletes the row with this key, if any
+      TRUNCATE deletes every row; the row itself is NULLs
+    An update is OLD or OLD_KEY, directly followed by NEW. NEW alone means that the key did not
+    change: the old row is the stored one with NEW's key. A relation with UPSERT or REMOVE has no
+    other kinds but TRUNCATE. unchanged[c] is bool[n]: the value of column c was not sent (an
+    unchanged TOAST value) and is that of the old row. letters: where a row whose value cannot be
+    found is left out rather than refused, the dead letter of each row
+    (`connectors.feed_source.rejected_row`); None for none.
     """
 
     relation: Relation
@@ -62,12 +61,12 @@ class Changes:
 
 
 def truncated(changes: Sequence[Changes]) -> set[RelationName]:
-    """The relations among them that are truncated."""
+    """Return the relations that these changes truncate."""
     return {c.relation.name for c in changes if (c.kinds == Changes.TRUNCATE).any()}
 
 
 def since_truncation(changes: Sequence[Changes]) -> list[Changes]:
-    """Without all that comes before the last truncation of its relation, within other changes."""
+    """Return the changes without those before the last truncation of their relation."""
     newest = {
         change.relation.name: position
         for position, change in enumerate(changes)

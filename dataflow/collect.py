@@ -1,7 +1,7 @@
-"""Error rows: what was left out of a view because an expression failed, as a Z-set.
+"""Error rows: the rows left out of a view because an expression failed, as a Z-set.
 
-Invariant: the sum over all epochs is exactly the set of rows that fail now; a repaired or deleted
-row takes its error back, because it comes here with the opposite weight.
+Invariant: the sum over all epochs is exactly the multiset of rows that fail now. A repaired or
+deleted row retracts its error, because it arrives here with the opposite weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUOTED = frozenset('(),"\\ \t\n\r\v\f')
 
 
 class ErrorRows:
-    """Gathers the error rows of one view, epoch by epoch.
+    """Collects the error rows of one view, epoch by epoch.
 
     Rows are (operator, sqlstate, message, row): the row as PostgreSQL prints a composite value.
     """
@@ -33,7 +33,7 @@ class ErrorRows:
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
     ) -> None:
-        """Note the failed rows, of columns of `types`, with their weights under a name."""
+        """Add the failed rows, columns of `types`, with their weights under an operator's name."""
         failed = sorted(errors.by_row)
         found = rows.take(np.array(failed, np.int64))
         for position, text, weight in zip(
@@ -43,7 +43,7 @@ class ErrorRows:
             self._weights.append(weight)
 
     def take(self) -> Delta:
-        """What changed since the last call, consolidated; it is forgotten here."""
+        """Return and clear what changed since the last call, consolidated."""
         if not self._rows:
             return _NONE
         out = Delta.of(ERROR_KINDS, self._rows, self._weights).consolidate()
@@ -59,7 +59,7 @@ def _row_texts(types: Sequence[SqlType], rows: Delta) -> list[str]:
 
 
 def _cell(text: str | None) -> str:
-    # As record_out of PostgreSQL: NULL is nothing, the empty string is quoted.
+    # As PostgreSQL's record_out: NULL prints nothing, the empty string is quoted.
     if text is None:
         return ""
     if text and _QUOTED.isdisjoint(text):

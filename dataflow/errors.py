@@ -1,6 +1,7 @@
-"""Errors that users meet. Each has a stable code, listed in docs/ERRORS.md.
+"""Errors that users see. Each has a stable code, listed in docs/ERRORS.md.
 
-Refuse (permanent, the user must change something) or retry (temporary): `is_temporary` says which.
+An error is permanent (the user must change something) or temporary (worth a retry): see
+`is_temporary`. Every error names the kind and name of its object, and its hint is an action.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ INTERNAL_ERROR = "view.internal_error"
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the user's SQL: line and column, both from 1."""
+    """A position in the user's SQL: line and column, both from 1."""
 
     line: int
     column: int
 
 
 class TidemarkError(Exception):
-    """A named refusal or failure: code, what (lower case, with the object's name), detail, hint.
+    """An error with a code, what (lower case, with the object's kind and name), detail and hint.
 
-    relation: the only table or maintained view that it is about; what does not read it goes on.
+    relation: the only table or maintained view affected; views that do not read it continue.
     """
 
     is_temporary = False
@@ -51,7 +52,7 @@ class TidemarkError(Exception):
 
     @property
     def described(self) -> str:
-        """What happened and the facts, as the catalog keeps them."""
+        """Return `what` and `detail` in one line, as the catalog stores them."""
         return f"{self.what}. {self.detail}" if self.detail else self.what
 
     def __reduce__(self) -> tuple:
@@ -60,38 +61,39 @@ class TidemarkError(Exception):
 
 
 class SqlError(TidemarkError):
-    """The query is wrong or not maintained; position points into the user's text."""
+    """The query is invalid or cannot be maintained; position points into the user's text."""
 
 
 class SourceError(TidemarkError):
-    """The source cannot be used as it is: a setting, a privilege, a lost slot."""
+    """The source is unusable until something changes: a setting, a privilege, a lost slot."""
 
 
 class SinkError(TidemarkError):
-    """The sink cannot be written as it is."""
+    """The sink cannot be written until something changes."""
 
 
 class TemporaryError(TidemarkError):
-    """Worth another try: a connection lost, a server restarting."""
+    """A failure worth a retry: a lost connection, a restarting server."""
 
     is_temporary = True
 
 
 class ViewError(TidemarkError):
-    """One view cannot be kept any longer; what does not read it goes on."""
+    """One view can no longer be maintained; views that do not read it continue."""
 
 
 class InvariantError(TidemarkError):
-    """The program is wrong, not the user. Stop; never go on with state that may be corrupt."""
+    """A bug in the program, not a user error. Stop: never continue with state that may be
+    corrupt."""
 
 
 def internal_error(where: str, error: Exception) -> ViewError:
-    """Return the end of a view for which the program has no answer; the exception is its cause."""
+    """Return the ViewError of a view that a bug has ended; the exception is its cause."""
     found = ViewError(
         "view.internal_error",
-        f"{where} has failed for a reason that is not the view's own",
+        f"{where} failed because of a bug in Tidemark",
         detail=described(error),
-        hint="send the report to the developers; rebuild the view to try again",
+        hint="report the error to the developers; rebuild the view to try again",
     )
     found.__cause__ = error
     return found

@@ -1,4 +1,4 @@
-"""Floats to and from text where the compiled road stops: exact, one value at a time.
+"""Floats to and from text where the compiled kernels stop: exact, one value at a time.
 
 PostgreSQL prints with Ryu (src/common/d2s.c, f2s.c): the shortest decimal strictly inside the
 rounding interval, nearest to the value; Python's repr also takes a decimal on the edge of the
@@ -24,7 +24,7 @@ SINGLE_MAX = float.fromhex("0x1.fffffep+127")
 
 
 def parse_float(text: bytes, is_single: bool) -> float:
-    """The float nearest to a decimal; ValueError if it is none or out of range.
+    """Return the float nearest to a decimal; ValueError if it is none or out of range.
 
     >>> parse_float(b"1e-45", True) == 2.0**-149
     True
@@ -42,14 +42,14 @@ def parse_float(text: bytes, is_single: bool) -> float:
 
 
 def round_single(value: float, text: str) -> float:
-    """The float4 nearest to the decimal `text`, whose nearest float8 is `value`."""
+    """Return the float4 nearest to the decimal `text`, whose nearest float8 is `value`."""
     if math.isinf(value) or abs(value) >= SINGLE_MAX * (1 + 2.0**-25):
         return math.copysign(math.inf, value)
     exponent = max(math.frexp(value)[1] - 24, -149)
     scaled = math.ldexp(value, -exponent)
     whole = math.floor(scaled)
     if scaled - whole == 0.5:
-        # The float8 lies between two float4: which side the decimal itself is on decides.
+        # The float8 lies halfway between two float4: the decimal itself decides which is nearer.
         side = Fraction(text) - Fraction(value)
         if side:
             return math.ldexp(whole + (1 if side > 0 else 0), exponent)
@@ -57,7 +57,7 @@ def round_single(value: float, text: str) -> float:
 
 
 def print_float(value: float, is_single: bool) -> bytes:
-    """PostgreSQL's text under extra_float_digits = 1.
+    """Return PostgreSQL's text under extra_float_digits = 1.
 
     >>> print_float(1e23, False), print_float(123456789.0, True), print_float(-0.0, False)
     (b'9.999999999999999e+22', b'1.2345679e+08', b'-0')
@@ -84,7 +84,7 @@ def print_float(value: float, is_single: bool) -> bytes:
 
 
 def _digits(value: float, is_single: bool) -> tuple[str, int]:
-    """(digits without trailing zeros, exponent of the first) of a positive finite float."""
+    """Return (digits without trailing zeros, exponent of the first) of a positive finite float."""
     fraction, _ = math.frexp(value)
     if fraction == 0.5 or value >= (2.0**25 if is_single else 2.0**54):
         return _shortest(value, is_single)
@@ -105,7 +105,7 @@ def _digits(value: float, is_single: bool) -> tuple[str, int]:
 
 
 def _shortest(value: float, is_single: bool) -> tuple[str, int]:
-    """As _digits, by the definition: fewest digits strictly inside the interval, then nearest."""
+    """Like _digits, by definition: fewest digits strictly inside the interval, then nearest."""
     bits, lowest = (24, -149) if is_single else (53, -1074)
     fraction, exponent = math.frexp(value)
     unit = max(exponent - bits, lowest)

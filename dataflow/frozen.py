@@ -1,8 +1,8 @@
 """Trees of frozen dataclasses that are hashed and compared often.
 
-A node's hash is computed once and kept beside its fields, and so is the node that it was last found
-equal to: trees in which one object stands in many places are compared in linear time. Invariant:
-neither leaves the process, since hashes of text differ between processes.
+A node caches its hash, and the node that it was last found equal to. So trees that share objects
+are compared in linear time. Invariant: neither leaves the process, since hashes of text differ
+between processes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _KEPT, _SAME = "_hash", "_same"
 _T = TypeVar("_T")
 
 
-def keeps_hash(cls: type[_T]) -> type[_T]:
-    """A class decorator, outside `dataclass(frozen=True)`.
+def caches_hash(cls: type[_T]) -> type[_T]:
+    """Cache the hash of a class; apply outside `dataclass(frozen=True)`.
 
     >>> from dataclasses import dataclass
-    >>> @keeps_hash
+    >>> @caches_hash
     ... @dataclass(frozen=True)
     ... class Pair:
     ...     a: object
@@ -28,7 +28,7 @@ def keeps_hash(cls: type[_T]) -> type[_T]:
     """
     compute, same_fields = cls.__hash__, cls.__eq__
 
-    def kept_hash(self: Any) -> int:
+    def cached_hash(self: Any) -> int:
         found = self.__dict__.get(_KEPT)
         if found is None:
             found = self.__dict__[_KEPT] = compute(self)
@@ -50,6 +50,6 @@ def keeps_hash(cls: type[_T]) -> type[_T]:
     def state(self: Any) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in (_KEPT, _SAME)}
 
-    for name, method in (("__hash__", kept_hash), ("__eq__", equals), ("__getstate__", state)):
+    for name, method in (("__hash__", cached_hash), ("__eq__", equals), ("__getstate__", state)):
         setattr(cls, name, method)
     return cls

@@ -1,7 +1,7 @@
 """The dataflow of one view: its operators in topological order, stepped once an epoch.
 
-Invariant: a step over deltas of the base relations gives exactly the delta of the view; what has
-no input is not stepped and costs nothing.
+Invariant: a step over deltas of the base relations gives exactly the delta of the view. A node
+without input is not stepped and costs nothing. One thread steps a dataflow.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from storage.store import Store
 
 
 def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]:
-    """For each relation the columns that its scans read, sorted; a primary key that old rows are
-    found by included."""
+    """Return for each relation the columns that its scans read, sorted, with the primary key that
+    finds old rows."""
     needed: dict[RelationName, set[int]] = {}
     for node in nodes:
         if isinstance(node.plan, Scan):
@@ -57,36 +57,38 @@ class ViewDataflow:
                 self._operators[position] = make_operator(node, store, scope, evaluator, errors)
 
     def needed_columns(self) -> dict[RelationName, tuple[int, ...]]:
-        """For each relation the columns, in order, that `step` expects of its delta."""
+        """Return for each relation the columns, in order, that `step` expects of its delta."""
         return dict(self._needed)
 
     def seed(self, tables: Mapping[RelationName, Delta] | None = None) -> Delta:
-        """The first step of a new view: every operator is stepped, also without input.
+        """Make the first step of a new view: step every operator, also without input.
 
-        So constant rows, global aggregates and scalar subqueries come to be. They remember it in
-        their state: to seed again changes nothing.
+        This emits constant rows, global aggregates and scalar subqueries. Their state remembers it,
+        so seeding again changes nothing.
         """
         return self._run(tables or {}, is_first=True)
 
     def step(self, tables: Mapping[RelationName, Delta]) -> Delta:
-        """One epoch: the view's consolidated delta.
+        """Run one epoch; return the view's consolidated delta.
 
-        tables: consolidated deltas of base relations and maintained views, exactly the columns
-        of `needed_columns`; what is missing has not changed.
+        tables: consolidated deltas of base relations and maintained views, exactly the columns of
+        `needed_columns`; a missing relation has not changed.
         """
         return self._run(tables, is_first=False)
 
     def parts(self, tables: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
-        """As `step`, in deltas that add up to it: what a join makes goes on in parts of about
-        so many rows. To be read to the end; the store may be relieved in between. ViewError."""
+        """Like `step`, in deltas that add up to its result: a join's output is passed on in parts
+        of about that many rows. Read it to the end; the store may flush memory in between. Raise
+        ViewError."""
         deltas = {at: self._read(at, tables) for at in self._scans}
         for at, rows in deltas.items():
             self.rows_out[at] += len(rows)
         yield from self._go_on(deltas, 0, most_rows)
 
     def _go_on(self, deltas: dict[int, Delta], start: int, most_rows: int) -> Iterator[Delta]:
-        """Step the nodes from a position on. All but the last part of what a node gives out go
-        through all after it before anything else does: the sum of steps is the step of the sum."""
+        """Step the nodes from a position on. Every part of a node's output but the last passes
+        through all later nodes before the next part: the sum of steps equals the step of the
+        sum."""
         for position in range(start, len(self.nodes)):
             inputs = [deltas.get(i, self._empty[i]) for i in self.nodes[position].inputs]
             if not any(map(len, inputs)):
@@ -140,7 +142,7 @@ class ViewDataflow:
             raise found from error
 
     def _scan(self, plan: Scan) -> tuple[RelationName, tuple[int, ...], bool]:
-        """(relation, positions in its needed columns, whether rows may become equal)."""
+        """Return (relation, positions in its needed columns, whether rows may become equal)."""
         needed = self._needed[plan.relation.name]
         positions = tuple(needed.index(c) for c in plan.columns)
         return plan.relation.name, positions, len(set(positions)) < len(needed)

@@ -1,8 +1,8 @@
-"""The user's own SQL text: its tokens, as PostgreSQL's lexer cuts them, and positions in it.
+"""Tokens of the user's SQL text, as PostgreSQL's lexer splits them, and positions in it.
 
-It decides that a text is one SELECT and nothing more before any of it is sent anywhere, so it
-must see strings, comments and quotes exactly as PostgreSQL does (src/backend/parser/scan.l) with
-standard_conforming_strings on. It knows no grammar: that is PostgreSQL's.
+It ensures that a text is a single SELECT before any of it is sent to PostgreSQL. So it must read
+strings, comments and quotes exactly as PostgreSQL does (src/backend/parser/scan.l) with
+standard_conforming_strings on. Grammar is left to PostgreSQL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Token:
 
 @lru_cache(maxsize=8)
 def tokens(sql: str) -> tuple[Token, ...]:
-    """All tokens without spaces and comments. SqlError sql.syntax_error for what has no end.
+    """Return all tokens without spaces and comments. Raise SqlError sql.syntax_error for an
+    unterminated one.
 
     >>> [t.text for t in tokens("SELECT 'a;' /* ; /* ; */ */ ;")]
     ['select', "'a;'", ';']
@@ -78,9 +79,9 @@ def tokens(sql: str) -> tuple[Token, ...]:
 
 
 def one_query(sql: str) -> str:
-    """The text without the semicolons that end it, when it can be nothing but one query.
+    """Return the text without trailing semicolons if it is exactly one query.
 
-    SqlError sql.syntax_error (nothing there, unbalanced), sql.many_statements, sql.not_a_select.
+    Raise SqlError sql.syntax_error (empty, unbalanced), sql.many_statements or sql.not_a_select.
     """
     found = list(tokens(sql))
     while found and found[-1].text == ";":
@@ -91,7 +92,7 @@ def one_query(sql: str) -> str:
         if token.text == ";":
             raise SqlError(
                 "sql.many_statements",
-                "the text holds more than one statement",
+                "the text has more than one statement",
                 hint="a view is one SELECT",
                 position=position_of(sql, token.offset),
             )
@@ -109,7 +110,7 @@ def one_query(sql: str) -> str:
 
 
 def on_one_line(sql: str) -> str:
-    """The text with one blank for all space outside of quotes.
+    """Return the text with one blank for each run of space outside quotes.
 
     >>> on_one_line("CASE\\n    WHEN a = '  ' THEN 1")
     "CASE WHEN a = '  ' THEN 1"
@@ -118,7 +119,7 @@ def on_one_line(sql: str) -> str:
 
 
 def position_of(sql: str, offset: int) -> Position:
-    """Line and column, from 1, of a character.
+    """Return line and column, from 1, of a character.
 
     >>> position_of("a\\nbc", 3)
     Position(line=2, column=2)
@@ -128,7 +129,7 @@ def position_of(sql: str, offset: int) -> Position:
 
 
 def deepest(sql: str) -> tuple[int, int]:
-    """Where a text is nested most, and how many levels are inside each other there.
+    """Return the position of the deepest nesting in a text, and its number of levels.
 
     Parentheses and CASE are levels, and so is each operator, since the first of a + b + c is
     inside the second.
@@ -136,7 +137,7 @@ def deepest(sql: str) -> tuple[int, int]:
     >>> deepest("SELECT f(g(a)), b + c"), deepest("SELECT a + b - c, (d)")
     ((10, 2), (13, 2))
     """
-    found, place = 0, 0
+    found, position = 0, 0
     outside, links = 0, [0]
     for token in tokens(sql):
         if token.text in ("(", "case"):
@@ -152,20 +153,21 @@ def deepest(sql: str) -> tuple[int, int]:
         else:
             continue
         if outside + links[-1] > found:
-            found, place = outside + links[-1], token.offset
-    return place, found
+            found, position = outside + links[-1], token.offset
+    return position, found
 
 
 def find_words(sql: str, words: Sequence[str]) -> Position | None:
-    """Where the words (or single characters) first stand one after the other, in lower case.
+    """Return the position where these words (or single characters, lower case) first follow one
+    another.
 
     >>> find_words("select 1\\nLIMIT  3", ["limit"])
     Position(line=2, column=1)
     """
     found = tokens(sql)
-    wanted = list(words)
-    for i in range(len(found) - len(wanted) + 1):
-        if [_plain(t) for t in found[i : i + len(wanted)]] == wanted:
+    required = list(words)
+    for i in range(len(found) - len(required) + 1):
+        if [_plain(t) for t in found[i : i + len(required)]] == required:
             return position_of(sql, found[i].offset)
     return None
 
@@ -177,7 +179,7 @@ def _plain(token: Token) -> str:
 
 
 def _comment_end(sql: str, at: int) -> int:
-    """After the end of the comment at `at`; comments nest."""
+    """Return the position after the comment that begins at `at`; comments nest."""
     depth, i = 0, at
     while i < len(sql):
         pair = sql[i : i + 2]

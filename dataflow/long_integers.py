@@ -1,22 +1,22 @@
 """Integers of any length from and to decimal digits.
 
-Python reads and prints no integer of more than some thousands of digits, by a limit that belongs to
-the program around us (sys.set_int_max_str_digits), and takes quadratic time for it. PostgreSQL's
-numeric has up to 147,455 digits. Invariant: exact, whatever that limit is set to.
+Python refuses to parse or print integers beyond a few thousand digits; the limit belongs to the
+host program (sys.set_int_max_str_digits). It also takes quadratic time for it. PostgreSQL's numeric
+has up to 147,455 digits. Invariant: exact, whatever that limit is set to.
 """
 
 from __future__ import annotations
 
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
-# The least that Python's limit can be set to is 640.
+# 640 is the lowest value that Python accepts for this limit.
 _DIGITS = 600
 _BITS = 1900
 _EXACT = Context(prec=1_000_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 
 
 def int_of(text: str) -> int:
-    """Return the integer that decimal digits, after a sign maybe, stand for.
+    """Return the integer of decimal digits with an optional sign.
 
     >>> int_of("-12"), int_of("+7"), int_of("9" * 5000) == 10**5000 - 1
     (-12, 7, True)

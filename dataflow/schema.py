@@ -1,6 +1,6 @@
-"""Relations as the planner and the connectors know them.
+"""Relations as the planner and the connectors describe them.
 
-A column keeps the type that PostgreSQL gives it; `stored` is what a table of ours has instead.
+A column has the type that PostgreSQL gives it; `stored` is the type in our own tables.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.types import SqlType
 
 
@@ -22,11 +22,11 @@ class Field:
 
 
 def stored(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """The columns of a table of ours that keeps such rows."""
+    """Return the columns of our own table that stores such rows."""
     return tuple(replace(f, type=f.type.stored) for f in fields)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class RelationName:
     """A relation of a source (or a maintained view, when source is VIEW_SOURCE)."""
@@ -44,14 +44,13 @@ VIEW_SOURCE = "tidemark"
 
 @dataclass(frozen=True)
 class Relation:
-    """A base relation that changes arrive for.
+    """A base relation whose changes a source reports.
 
-    key: positions of the primary key's columns (never NULL), () when there is none.
-    is_full: REPLICA IDENTITY FULL, old rows come whole with the stream.
-    is_append: rows are only ever inserted, so that none of them need be kept.
-    row_estimate: pg_class.reltuples, -1 when never analysed.
-    numbers: by field the number that the database knows the column by under any name; () where it
-    has none, or it was not asked.
+    key: positions of the primary key's columns (never NULL), () when there is none. is_full:
+    REPLICA IDENTITY FULL, the stream carries whole old rows. is_append: rows are only ever
+    inserted, so none need be stored. row_estimate: pg_class.reltuples, -1 when never analysed.
+    numbers: for each field the column's number in the database (attnum), which survives renames; ()
+    if there is none or it was not queried.
     """
 
     name: RelationName

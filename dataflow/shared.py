@@ -1,11 +1,10 @@
-"""The dataflow of all live views together: what several of them compute is computed and kept once.
+"""The dataflow of all live views: common work is computed and stored once.
 
-Nodes that compute the same (`dataflow.plan.fingerprint`) are one node, in whichever view's scope
-its
-state was first kept. Invariants: all nodes stand at one position of the source, so a view that
-joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
-fails in a node fails all views that read it and no others; what PostgreSQL evaluates is shared
-only among views that have it evaluated with the same rights.
+Nodes that compute the same (`dataflow.plan.fingerprint`) are one node, in the scope of the view
+that first stored its state. Invariants: all nodes are at one position of the source, so a joining
+view can take over a live node; a node lives exactly as long as a view reads it; a failure in a node
+fails all views that read it and no others; expressions evaluated in PostgreSQL are shared only by
+views that evaluate with the same rights. One thread steps it.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class StateLocation:
-    """Where a node's state lies: in arrangements "<scope>/<name>/<role>"."""
+    """The location of a node's state: arrangements "<scope>/<name>/<role>"."""
 
     scope: str
     name: str
 
     @property
     def prefix(self) -> str:
-        """What the names of its arrangements begin with."""
+        """The prefix of its arrangements' names."""
         return f"{self.scope}/{self.name}/"
 
 
 class LiveNode:
-    """One node of the live dataflow, and the error rows' way to all views that read it.
+    """One node of the live dataflow; it passes error rows to all views that read it.
 
-    home: None for a scan. names: for each view what the node is called there. is_loose: see
+    location: None for a scan. names: the node's name in each view. is_loose: see
     `dataflow.unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
     steps took.
     """
 
-    def __init__(self, number: int, plan: Plan, home: StateLocation | None) -> None:
+    def __init__(self, number: int, plan: Plan, location: StateLocation | None) -> None:
         self.number = number
         self.plan = plan
         self.fingerprint: tuple[str, Plan] | None = None
-        self.home = home
+        self.location = location
         self.inputs: tuple[LiveNode, ...] = ()
         self.readers: list[LiveNode] = []
         self.empty = Delta.empty(kinds_of(plan.fields))
@@ -80,42 +79,42 @@ class LiveNode:
 
     @property
     def traits(self) -> Traits | None:
-        """Those of its operator; None for a scan."""
+        """The traits of its operator; None for a scan."""
         return None if self.operator is None else self.operator.traits
 
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
     ) -> None:
-        """Note rows that failed, in every view under its own name for the node."""
-        assert self.home is not None
-        within = operator[len(self.home.name) :]
+        """Add failed rows to every view, under that view's name for the node."""
+        assert self.location is not None
+        within = operator[len(self.location.name) :]
         for view, names in self.names.items():
             for name in names:
                 self.errors[view].collect(name + within, types, rows, errors)
 
 
 class LiveView:
-    """What a live view reads of the dataflow: its nodes by position, the last one its output."""
+    """The nodes that a live view reads, by position; the last one is its output."""
 
     def __init__(self, nodes: Sequence[LiveNode], errors: ErrorRows) -> None:
         self.nodes = tuple(nodes)
         self.errors = errors
 
     @property
-    def homes(self) -> list[StateLocation | None]:
-        """Where the state of each node lies."""
-        return [node.home for node in self.nodes]
+    def locations(self) -> list[StateLocation | None]:
+        """The location of each node's state."""
+        return [node.location for node in self.nodes]
 
     @property
     def root(self) -> LiveNode:
-        """The node whose delta is the view's."""
+        """The node whose delta is the view's delta."""
         return self.nodes[-1]
 
 
 @dataclass
 class Stepped:
-    """A part of a step, or all of it. outputs: the views' deltas that are not empty; failures: why
-    views cannot be kept."""
+    """A step, or a part of one. outputs: the views' non-empty deltas; failures: why views can no
+    longer be maintained."""
 
     outputs: dict[RelationName, Delta]
     failures: dict[RelationName, ViewError]
@@ -124,9 +123,9 @@ class Stepped:
 class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
-    part_rows: rows from which on what a join makes is passed on in parts. widest: the most rows
-    that a node has given out in the last step, with all parts. clock: seconds, for figures alone.
-    shape: counts up when views come or go.
+    part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
+    output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
+    only. shape: increases whenever views are added or removed.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class SharedDataflow:
         self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
         self._alike: dict[tuple[str, Plan] | None, LiveNode] = {}
-        self._homes: dict[StateLocation, LiveNode] = {}
+        self._by_location: dict[StateLocation, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
         self.widest = 0
@@ -157,16 +156,16 @@ class SharedDataflow:
         view: RelationName,
         nodes: Sequence[Node],
         scope: str,
-        homes: Sequence[StateLocation | None] | None = None,
+        locations: Sequence[StateLocation | None] | None = None,
         *,
         evaluator: Evaluator | None = None,
         rights: str = "",
     ) -> list[str]:
-        """Make a view live; the prefixes of the state that it has twice now.
+        """Make a view live; return the prefixes of the state that is now duplicated.
 
-        Its nodes have their state under `scope`, and stand where the live ones stand; or, after a
-        restart, under `homes`. Its tables are there (`tables.add`). evaluator: for what it has
-        evaluated, where not as all others; rights: a name for those that the evaluator has.
+        Its nodes have their state under `scope` (after a restart, under `locations`), at the same
+        source position as the live ones. Its tables must have been added (`tables.add`). evaluator:
+        its own, if it differs from the others'; rights: a name for the rights of the evaluator.
         """
         alike, same = fingerprints(nodes[-1].plan), repeatable(nodes[-1].plan)
         kinds = _rights_of(nodes, rights)
@@ -175,21 +174,27 @@ class SharedDataflow:
         twice: list[str] = []
         self.shape += 1
         for position, node in enumerate(nodes):
-            home = None
+            location = None
             if not isinstance(node.plan, Scan):
-                home = (homes[position] if homes else None) or StateLocation(scope, node.name)
+                location = (locations[position] if locations else None) or StateLocation(
+                    scope, node.name
+                )
             fingerprint = None
             if id(node.plan) in same:
                 fingerprint = (kinds[position], alike[id(node.plan)])
-            live = self._homes.get(home) if homes and home else self._alike.get(fingerprint)
+            live = (
+                self._by_location.get(location)
+                if locations and location
+                else self._alike.get(fingerprint)
+            )
             if live is None:
                 inputs = [own[i] for i in node.inputs]
-                live = self._make(node, home, inputs, evaluator or self._evaluator)
+                live = self._make(node, location, inputs, evaluator or self._evaluator)
                 if fingerprint is not None:
                     live.fingerprint = fingerprint
                     self._alike.setdefault(fingerprint, live)
-            elif homes is None and home is not None:
-                twice.append(home.prefix)
+            elif locations is None and location is not None:
+                twice.append(location.prefix)
             live.names.setdefault(view, []).append(node.name)
             live.errors[view] = errors
             own.append(live)
@@ -198,7 +203,7 @@ class SharedDataflow:
         return twice
 
     def _loosen(self) -> None:
-        """Find the nodes whose rows need not be added up, those that read others first."""
+        """Find the nodes whose rows need no consolidation, readers first."""
         outputs = {view.root.number for view in self.views.values()}
         for number, node in sorted(self._nodes.items(), reverse=True):
             readers = [(reader.traits, reader.is_unconsolidated) for reader in node.readers]
@@ -211,18 +216,18 @@ class SharedDataflow:
     def _make(
         self,
         node: Node,
-        home: StateLocation | None,
+        location: StateLocation | None,
         inputs: Sequence[LiveNode],
         evaluator: Evaluator,
     ) -> LiveNode:
-        live = LiveNode(self._next, node.plan, home)
+        live = LiveNode(self._next, node.plan, location)
         self._next += 1
-        if home is not None:
+        if location is not None:
             live.inputs = tuple(inputs)
-            named = replace(node, name=home.name)
-            live.operator = make_operator(named, self._store, home.scope, evaluator, live)
+            named = replace(node, name=location.name)
+            live.operator = make_operator(named, self._store, location.scope, evaluator, live)
             live.in_chunks_of = parts_of(live.operator)
-            self._homes[home] = live
+            self._by_location[location] = live
         else:
             self._open_scan(live, node.plan)
         for below in live.inputs:
@@ -240,7 +245,7 @@ class SharedDataflow:
         live.scan = TableScan(plan.columns, len(relation.fields))
 
     def remove(self, view: RelationName) -> list[str]:
-        """Forget a view; the prefixes of the state that no other view reads."""
+        """Remove a view; return the prefixes of the state that no other view reads."""
         unread: list[str] = []
         self.shape += 1
         gone = self.views.pop(view)
@@ -248,9 +253,9 @@ class SharedDataflow:
             del node.names[view], node.errors[view]
             if not node.names:
                 self._forget(node)
-                unread += [node.home.prefix] if node.home else []
+                unread += [node.location.prefix] if node.location else []
         self._loosen()
-        return unread + self.tables.settle()
+        return unread + self.tables.assign_scans()
 
     def _forget(self, node: LiveNode) -> None:
         del self._nodes[node.number]
@@ -259,28 +264,28 @@ class SharedDataflow:
             del self._alike[node.fingerprint]
         for below in node.inputs:
             below.readers.remove(node)
-        if node.home is not None:
-            del self._homes[node.home]
+        if node.location is not None:
+            del self._by_location[node.location]
         elif not node.inputs:
             self.tables.forget(node.number)
 
     def scopes(self) -> set[str]:
-        """The scopes in which the state of live views lies."""
-        return {h.scope for h in self._homes} | {h.scope for h in self.tables.homes}
+        """Return the scopes that contain the state of live views."""
+        return {h.scope for h in self._by_location} | {h.scope for h in self.tables.locations}
 
     # --- an epoch --------------------------------------------------------------------------------
 
     def step(self, changes: Iterable[Changes]) -> Iterator[Stepped]:
-        """Take changes of base relations in; may be called several times in an epoch.
+        """Apply changes of base relations; may be called several times in an epoch.
 
-        What views give out comes in parts that add up where a join makes more than part_rows
-        rows at once; to be read to the end. A view that has failed is not stepped any more, nor
-        what reads it: remove both.
+        Views' deltas come in parts that add up if a join makes more than part_rows rows at once;
+        read them to the end. A failed view and its readers are no longer stepped: remove them.
         """
-        yield from self.tell(self.tables.resolve(changes))
+        yield from self.step_tables(self.tables.resolve(changes))
 
-    def tell(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
-        """As `step`, of tables that have taken the changes in: their consolidated deltas."""
+    def step_tables(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
+        """Like `step`, given the consolidated deltas of tables that have already applied the
+        changes."""
         deltas: dict[int, Delta] = {}
         queue = _Queue()
         self.widest = 0
@@ -297,7 +302,8 @@ class SharedDataflow:
     def pass_on(
         self, view: RelationName, delta: Delta, columns: Sequence[int]
     ) -> Iterator[Stepped]:
-        """Give what reads a view rows that it does not give out itself, by these of its columns."""
+        """Pass readers of a view rows that the view itself does not emit, by these of its
+        columns."""
         deltas: dict[int, Delta] = {}
         queue = _Queue()
         self.widest = 0
@@ -312,8 +318,8 @@ class SharedDataflow:
         yield from self._run(deltas, queue)
 
     def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
-        """Step what has something to do. All but the last part of what a node gives out go
-        through what reads it before anything else does: the sum of steps is the step of the sum."""
+        """Step the nodes that have input. Every part of a node's output but the last passes through
+        its readers before anything else: the sum of steps equals the step of the sum."""
         while queue:
             node = self._nodes[queue.pop()]
             part, made = node.empty, 0
@@ -333,7 +339,8 @@ class SharedDataflow:
         yield self._by_view(deltas)
 
     def _outputs(self, node: LiveNode, deltas: Mapping[int, Delta]) -> Iterator[Delta]:
-        """The node's delta, maybe in parts; none when it, or what it reads, has failed."""
+        """Yield the node's delta, perhaps in parts; nothing if it, or a node that it reads, has
+        failed."""
         for below in (node, *node.inputs):
             if below.number in self._failures:
                 self._failures[node.number] = self._failures[below.number]
@@ -355,7 +362,7 @@ class SharedDataflow:
                     node, node.in_chunks_of(*inputs, most_rows=self.part_rows)
                 )
         except Exception as error:
-            found = view_error(node.home.name if node.home else "", error)
+            found = view_error(node.location.name if node.location else "", error)
             if found is None:
                 raise
             self._failures[node.number] = found
@@ -368,7 +375,7 @@ class SharedDataflow:
         return rows
 
     def _parts_of(self, node: LiveNode, parts: Iterator[Delta]) -> Iterator[Delta]:
-        """The parts, with the time that making them takes, not what is done with each."""
+        """Yield the parts; count the time to make them, not the time of their readers."""
         started = self._clock()
         for part in parts:
             node.time_s += self._clock() - started
@@ -397,7 +404,8 @@ class SharedDataflow:
 
 
 def _rights_of(nodes: Sequence[Node], rights: str) -> list[str]:
-    """For each node the rights that its rows depend on, "" where nothing is evaluated."""
+    """Return for each node the rights that its rows depend on; "" if PostgreSQL evaluates
+    nothing."""
     found: list[str] = []
     for node in nodes:
         is_evaluated = isinstance(node.plan, TableFunction | Loop) or bool(in_postgres(node.plan))
@@ -407,7 +415,7 @@ def _rights_of(nodes: Sequence[Node], rights: str) -> list[str]:
 
 
 class _Queue:
-    """Nodes that have something to do, each once, what they read before them."""
+    """Nodes that have input, each once, inputs before their readers."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -417,12 +425,12 @@ class _Queue:
         return bool(self._numbers)
 
     def push(self, nodes: Iterable[LiveNode]) -> None:
-        """Nodes that come after the one just done."""
+        """Add nodes that come after the one just stepped."""
         for node in nodes:
             if node.number not in self._waiting:
                 self._waiting.add(node.number)
                 heappush(self._numbers, node.number)
 
     def pop(self) -> int:
-        """The first of them."""
+        """Remove and return the first."""
         return heappop(self._numbers)

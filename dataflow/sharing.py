@@ -1,7 +1,7 @@
-"""The nodes of the live dataflow for people: what each does, for whom, and with what figures.
+"""A report of the live dataflow's nodes: what each does, for which views, with which metrics.
 
-Figures only: nothing is ever decided by them. Rows, bytes and times are totals since the start,
-so that whoever asks twice has the rates between.
+For display only: nothing is decided by these figures. Rows, bytes and times are totals since the
+start; the difference of two reads gives rates.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TABLE = "table"
 
 @dataclass(frozen=True)
 class NodeFigures:
-    """One node. id: its own as long as the process runs; inputs: ids of what it reads.
+    """One node. id: unique while the process runs; inputs: ids of its inputs.
 
-    views: who reads it. output_of: the views whose rows it gives out. is_part: it stands for what
-    its views share. rows, bytes: about what it keeps, once for all of them. rows_in, rows_out:
-    of its deltas; time_s: in its steps, without what it waits for.
+    views: its readers. output_of: the views whose rows it emits. is_part: it represents work that
+    its views share. rows, bytes: estimates of its state, counted once. rows_in, rows_out: of its
+    deltas; time_s: in its steps, without waiting.
     """
 
     id: str
@@ -45,7 +45,7 @@ class NodeFigures:
 
 @dataclass(frozen=True)
 class _Outline:
-    """What stays the same of a node as long as no view comes or goes."""
+    """The parts of a node's report that change only when a view is added or removed."""
 
     id: str
     what: str
@@ -59,7 +59,7 @@ class _Outline:
 
 
 class DataflowFigures:
-    """The figures of one dataflow over one store; for the thread that steps it."""
+    """The figures of one dataflow over one store; use only in the thread that steps it."""
 
     def __init__(self, dataflow: SharedDataflow, store: Store) -> None:
         self._dataflow = dataflow
@@ -69,7 +69,7 @@ class DataflowFigures:
         self._tables: dict[str, str] = {}
 
     def nodes(self) -> list[NodeFigures]:
-        """The tables' rows first, then all other nodes, each after what it reads."""
+        """Return tables first, then all other nodes, each after its inputs."""
         shape = (self._dataflow.shape, len(self._store.names()))
         if self._shape != shape:
             self._outlines = self._drawn()
@@ -81,7 +81,7 @@ class DataflowFigures:
         rows = sum(rows for rows, _ in sizes)
         counted = outline.counted
         has_own = outline.what == TABLE or bool(rows) or outline.is_last
-        is_scan = isinstance(counted, LiveNode) and counted.home is None
+        is_scan = isinstance(counted, LiveNode) and counted.location is None
         return NodeFigures(
             outline.id,
             outline.what,
@@ -118,7 +118,7 @@ class DataflowFigures:
                     readers,
                     tuple(name for name, view in views.items() if view.root is node),
                     node,
-                    tuple(stored.get(_owner(node.home.prefix), ())) if node.home else (),
+                    tuple(stored.get(_owner(node.location.prefix), ())) if node.location else (),
                     all(len(reader.names) < len(readers) for reader in node.readers),
                 )
             )
@@ -127,16 +127,16 @@ class DataflowFigures:
     def _table(
         self, table: LiveTable, nodes: dict[int, LiveNode], stored: dict[str, list[str]]
     ) -> _Outline:
-        home = table.home
-        number = self._tables.setdefault(home.prefix, f"t{len(self._tables)}")
+        location = table.location
+        number = self._tables.setdefault(location.prefix, f"t{len(self._tables)}")
         views = _together(view for scan in table.scans for view in nodes[scan].names)
-        detail = f"rows of {home.relation.name} ({', '.join(home.kept())})"
-        names = tuple(stored.get(_owner(home.prefix), ()))
+        detail = f"rows of {location.relation.name} ({', '.join(location.kept())})"
+        names = tuple(stored.get(_owner(location.prefix), ()))
         return _Outline(number, TABLE, detail, (), views, (), table, names, is_last=False)
 
 
 def planned_nodes(nodes: Iterable[Node]) -> list[dict[str, object]]:
-    """The nodes of a view by itself, as they will run: id, what, detail, inputs."""
+    """Return the nodes of a single view as they will run: id, what, detail, inputs."""
     return [
         {
             "id": f"p{position}",

@@ -23,7 +23,7 @@ _MINUS, _PLUS, _DOT, _COLON, _SPACE = 45, 43, 46, 58, 32
 
 @njit(nogil=True, cache=True)
 def days_of(year, month, day):
-    """Days since 2000-01-01 of a date, year 0 being 1 BC."""
+    """Return days since 2000-01-01 of a date, year 0 being 1 BC."""
     y = year - (1 if month <= 2 else 0)
     era = y // 400
     of_era = y - era * 400
@@ -33,7 +33,7 @@ def days_of(year, month, day):
 
 @njit(nogil=True, cache=True)
 def date_of(days):
-    """(year, month, day) of days since 2000-01-01, year 0 being 1 BC."""
+    """Return (year, month, day) of days since 2000-01-01, year 0 being 1 BC."""
     days += _EPOCH_DAYS
     era = days // 146_097
     of_era = days - era * 146_097
@@ -46,7 +46,7 @@ def date_of(days):
 
 @njit(nogil=True, cache=True)
 def _number(data, at, end):
-    """(value, end of the digits) of at most seven digits."""
+    """Return (value, end of the digits) of at most seven digits."""
     value = np.int64(0)
     stop = min(end, at + 7)
     while at < stop and 48 <= data[at] <= 57:
@@ -72,7 +72,7 @@ def _infinity(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _bc(data, at, end):
-    """Where the text ends without " BC", and whether it had one."""
+    """Return where the text ends without " BC", and whether it had one."""
     if end - at > 3 and data[end - 3] == _SPACE and data[end - 2] == 66 and data[end - 1] == 67:
         return end - 3, True
     return end, False
@@ -128,7 +128,7 @@ def _clock(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _zone(data, at, end):
-    """(microseconds east of UTC, ok) of +HH[:MM[:SS]]."""
+    """Return (microseconds east of UTC, ok) of +HH[:MM[:SS]]."""
     if at >= end or (data[at] != _PLUS and data[at] != _MINUS):
         return np.int64(0), False
     sign = -1 if data[at] == _MINUS else 1
@@ -151,7 +151,7 @@ def _zone(data, at, end):
 
 @njit(nogil=True, cache=True)
 def parse_dates(offsets, data, valid):
-    """Days since 2000-01-01."""
+    """Return days since 2000-01-01."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     nullable = valid.shape[0] > 0
@@ -172,7 +172,7 @@ def parse_dates(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def parse_times(offsets, data, valid):
-    """Microseconds since midnight, 24:00:00 included."""
+    """Return microseconds since midnight, 24:00:00 included."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     nullable = valid.shape[0] > 0
@@ -187,7 +187,7 @@ def parse_times(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def parse_stamps(offsets, data, valid, has_zone):
-    """Microseconds since 2000-01-01; with has_zone an offset must follow the time."""
+    """Return microseconds since 2000-01-01; with has_zone an offset must follow the time."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     nullable = valid.shape[0] > 0
@@ -267,7 +267,7 @@ def _put_clock(out, at, us):
 
 @njit(nogil=True, cache=True)
 def print_dates(values, valid):
-    """Dates from days since 2000-01-01."""
+    """Return dates from days since 2000-01-01."""
     n = values.shape[0]
     out = np.empty(16 * n, np.uint8)
     offsets = np.empty(n + 1, np.int64)
@@ -305,7 +305,7 @@ def print_times(values, valid):
 
 @njit(nogil=True, cache=True)
 def print_stamps(values, valid, has_zone):
-    """Timestamps from microseconds since 2000-01-01; with has_zone in UTC, "+00"."""
+    """Return timestamps from microseconds since 2000-01-01; with has_zone in UTC, "+00"."""
     n = values.shape[0]
     out = np.empty(36 * n, np.uint8)
     offsets = np.empty(n + 1, np.int64)

@@ -1,9 +1,9 @@
-"""SQL types as PostgreSQL names them, and how each lies in a column.
+"""SQL types as PostgreSQL names them, and the physical form of each in a column.
 
 Physical form of a value, by TypeKind:
   BOOL                  bool
   INT2 INT4 INT8        int64
-  FLOAT4 FLOAT8         float64 (a float4 is kept widened, exactly); NaN is always the same bits
+  FLOAT4 FLOAT8         float64 (a float4 is stored widened, exactly); NaN is always the same bits
   FIXED                 numeric(p,s), p <= 18, s >= 0: int64 value * 10^s; NaN is FIXED_NAN
   DATE                  int64 days since 2000-01-01; infinity is INT32 max/min as in PostgreSQL
   TIME                  int64 microseconds since midnight
@@ -22,15 +22,15 @@ from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 FIXED_NAN = 2**63 - 1
 FIXED_DIGITS = 18
 
-# What the text of a value depends on, in either direction. Why other settings are pinned, or are
-# not: connectors/postgres/session/session_settings.py.
+# Settings that the text of a value depends on, in either direction.
+# connectors/postgres/session/session_settings.py explains the other settings.
 SESSION_SETTINGS = {
     # Times with and without zone, and what stands for a zone in a text.
     "TimeZone": "UTC",
     "timezone_abbreviations": "Default",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
-    # The shortest text that is read as the same number.
+    # The shortest text that parses to the same number.
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
@@ -47,7 +47,7 @@ SESSION_SETTINGS = {
 
 
 class TypeKind(Enum):
-    """How values of a type are kept and computed."""
+    """The physical kind of a type: how its values are stored and computed."""
 
     BOOL = "bool"
     INT2 = "int2"
@@ -112,8 +112,8 @@ NUMERIC_OID = 1700
 FIRST_USERS_OID = 16384
 ARRAY_HASH = "pg_catalog.hash_array_extended"
 
-# Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid,
-# xid, cid, tid, regclass and its kin, macaddr, macaddr8, inet, cidr, bit, varbit, money, timetz,
+# Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid, xid,
+# cid, tid, regclass and similar types, macaddr, macaddr8, inet, cidr, bit, varbit, money, timetz,
 # pg_lsn, tsvector, tsquery, and arrays of types that are identical.
 _TEXT_EQUALITY = frozenset(
     {18, 26, 27, 28, 29, 650, 774, 790, 829, 869, 1266, 1560, 1562, 2205, 2206, 3220, 3614, 3615}
@@ -147,13 +147,13 @@ class SqlType:
 
     @property
     def is_users(self) -> bool:
-        """Whether somebody made the type, rather than PostgreSQL's own initdb."""
+        """Whether the type is user-defined rather than created by initdb."""
         return self.oid >= FIRST_USERS_OID
 
     @property
     def stored(self) -> SqlType:
-        """The type of a column of ours that keeps such values: conditions of domains, which their
-        owner may change at any time, are no part of it."""
+        """The type of our own column that stores such values: without the constraints of domains,
+        which their owner may change at any time."""
         return self if self.base is None else self.base
 
     @property
@@ -172,7 +172,7 @@ class SqlType:
 def sql_type(
     name: str, oid: int, typmod: int = -1, *, is_bytewise: bool = True, collation: str = ""
 ) -> SqlType:
-    """The SqlType of an oid and typmod, as pg_attribute gives them.
+    """Return the SqlType of an oid and typmod, as pg_attribute gives them.
 
     >>> sql_type("numeric(12,2)", 1700, ((12 << 16) | 2) + 4).kind
     <TypeKind.FIXED: 'fixed'>

@@ -1,8 +1,8 @@
-"""Which nodes may hand out rows that are not added up, since what reads them adds them up anyway.
+"""Which nodes may emit unconsolidated rows, because their readers consolidate them anyway.
 
-In a loose delta rows may repeat and cancel out. Invariant: none leaves the dataflow or comes to a
-node that keeps its rows; none is evaluated in PostgreSQL, where each row costs; and what changes
-nothing (an update of columns that nobody reads) comes to no join and no aggregate.
+In an unconsolidated delta rows may repeat and cancel out. Invariant: no such delta leaves the
+dataflow, reaches a node that stores its rows, or is evaluated in PostgreSQL, where each row costs.
+Changes that cancel out (an update of columns without a reader) reach no join and no aggregate.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from dataflow.operators.base import Traits
 
-# A node's traits, None for a scan, and whether its own rows are loose.
+# A node's traits (None for a scan), and whether its own rows may be unconsolidated.
 Reader = tuple[Traits | None, bool]
 
 
 def is_unconsolidated(traits: Traits | None, readers: Sequence[Reader]) -> bool:
-    """Whether a node with these traits (None: a scan) that only these read may be loose."""
+    """Return whether a node with these traits (None: a scan) and readers may emit unconsolidated
+    rows."""
     if not readers:
         return False
     if traits is None or traits.passes_rows:
@@ -25,12 +26,12 @@ def is_unconsolidated(traits: Traits | None, readers: Sequence[Reader]) -> bool:
 
 
 def _is_sums(traits: Traits | None) -> bool:
-    """Whether all that a node keeps are sums over rows."""
+    """Return whether all state of a node is sums over rows."""
     return traits is not None and traits.has_state and traits.accepts_unconsolidated
 
 
 def _leads_to_sums(traits: Traits | None, is_unconsolidated: bool) -> bool:
-    """Whether rows are added up here, or further on before anything else is done with them."""
+    """Return whether rows are summed here, or later before anything else reads them."""
     if traits is None or not traits.accepts_unconsolidated:
         return False
     if traits.passes_rows:

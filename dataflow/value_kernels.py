@@ -1,9 +1,9 @@
 """Compiled loops between text and numbers: integers, fixed point, booleans, plain floats.
 
-Every parser takes (offsets, data, valid, ...) of a bytes column, an empty `valid` meaning no
-NULLs, and returns (values, row): row is the first one that is not of the type, or -1. Every
-printer returns (offsets, bytes). Offsets need not start at 0. What a parser or printer cannot do
-exactly it never guesses: floats outside the exact range are marked for the caller.
+Every parser takes (offsets, data, valid, ...) of a bytes column, an empty `valid` meaning no NULLs,
+and returns (values, row): row is the first one that is not of the type, or -1. Every printer
+returns (offsets, bytes). Offsets need not start at 0. Invariant: no parser or printer guesses:
+floats outside the exact range are marked for the caller.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def put_digits(out, at, value, width):
 
 @njit(nogil=True, cache=True)
 def parse_ints(offsets, data, valid, low, high):
-    """Decimal integers within [low, high]."""
+    """Return decimal integers within [low, high]."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     nullable = valid.shape[0] > 0
@@ -57,7 +57,7 @@ def parse_ints(offsets, data, valid, low, high):
             at += 1
         if at >= end or end - at > 19:
             return out, i
-        # Summed downwards, since the smallest integer has no positive counterpart.
+        # Sum downwards, since the lowest integer has no positive counterpart.
         value = np.int64(0)
         for j in range(at, end):
             if not _is_digit(data[j]):
@@ -78,7 +78,7 @@ def parse_ints(offsets, data, valid, low, high):
 
 @njit(nogil=True, cache=True)
 def print_ints(values, valid):
-    """Decimal integers."""
+    """Return decimal integers."""
     n = values.shape[0]
     out = np.empty(20 * n, np.uint8)
     offsets = np.empty(n + 1, np.int64)
@@ -106,7 +106,7 @@ def print_ints(values, valid):
 
 @njit(nogil=True, cache=True)
 def _parse_fixed(data, at, end, scale):
-    """(value, ok) of one numeric text at a scale; no digit may be lost."""
+    """Return (value, ok) of one numeric text at a scale; no digit may be lost."""
     if end - at == 3 and data[at] == 78 and data[at + 1] == 97 and data[at + 2] == 78:
         return _FIXED_NAN, True
     negative = at < end and data[at] == _MINUS
@@ -230,7 +230,8 @@ def print_bools(values, valid):
 
 @njit(nogil=True, cache=True)
 def _parse_float(data, at, end):
-    """(value, ok): a mantissa up to 2^53 times or over 10^22 at most rounds once (Clinger)."""
+    """Return (value, ok): a mantissa up to 2^53 times or over 10^22 at most rounds once
+    (Clinger)."""
     negative = at < end and data[at] == _MINUS
     if negative:
         at += 1
@@ -274,7 +275,7 @@ def _parse_float(data, at, end):
 
 @njit(nogil=True, cache=True)
 def parse_floats(offsets, data, valid):
-    """(float64 values, bool marks): a marked row needs the slow, exact road."""
+    """Return (float64 values, bool marks): a marked row needs the slow, exact path."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.float64)
     marks = np.zeros(n, np.bool_)
@@ -315,7 +316,8 @@ def _put_decimal(out, at, mantissa, places, switch):
 
 @njit(nogil=True, cache=True)
 def print_floats(values, valid, is_single):
-    """(slots uint8[n, FLOAT_WIDTH], lengths, marks) of floats; a marked row is left to the caller.
+    """Return (slots uint8[n, FLOAT_WIDTH], lengths, marks) of floats; a marked row is left to the
+    caller.
 
     Found here are the values whose shortest decimal has at most 15 (single: 6) digits: that
     decimal is the only one of so few digits that reads back as the value.
@@ -355,7 +357,7 @@ def print_floats(values, valid, is_single):
 
 @njit(nogil=True, cache=True)
 def join_slots(slots, lengths):
-    """(offsets, bytes) of fixed-width slots."""
+    """Return (offsets, bytes) of fixed-width slots."""
     n = lengths.shape[0]
     offsets = np.empty(n + 1, np.int64)
     offsets[0] = 0

@@ -1,4 +1,4 @@
-"""Values between PostgreSQL's text form and our physical columns, whole columns at a time.
+"""Conversion between PostgreSQL's text form and physical columns, whole columns at a time.
 
 PostgreSQL's text output under types.SESSION_SETTINGS is the one exchange form: the replication
 stream, COPY, literals, the evaluator, error rows and the sink all go through here. Both
@@ -25,9 +25,9 @@ _SINGLE_LEAST = 2.0**-126
 
 
 def from_text(type: SqlType, texts: Column) -> Column:
-    """Physical column of `type` from a bytes column of PostgreSQL's text output; NULL stays NULL.
+    """Return the physical column of `type` from a bytes column of PostgreSQL's text output.
 
-    ValueError names the first text that is not of the type.
+    NULL stays NULL. ValueError names the first text that is not of the type.
 
     >>> from dataflow.types import fixed
     >>> from_text(fixed(12, 2), Column.of("s", ["12.50", None, "-0.05"])).to_list()
@@ -59,7 +59,7 @@ def from_text(type: SqlType, texts: Column) -> Column:
 
 
 def to_text(type: SqlType, column: Column) -> Column:
-    """Bytes column of PostgreSQL's text output of each value; NULL stays NULL.
+    """Return a bytes column of PostgreSQL's text output of each value; NULL stays NULL.
 
     >>> from dataflow.types import FLOAT8
     >>> to_text(FLOAT8, Column.of("f", [1e20, 0.0001, 123456789012345.0])).texts()
@@ -88,10 +88,10 @@ def to_text(type: SqlType, column: Column) -> Column:
 
 
 def one_nan(values: np.ndarray) -> np.ndarray:
-    """float64[n] with one NaN: PostgreSQL has a single one, a processor has many.
+    """Return float64[n] with one NaN: PostgreSQL has a single one, a processor has many.
 
-    Whatever computes floats ends with this, since rows are told apart by their bits: -NaN, and
-    infinity less infinity, have the sign bit set.
+    Every float computation ends with this, since rows are compared by their bits: -NaN, and
+    infinity minus infinity, have the sign bit set.
 
     >>> int(one_nan(-np.array([np.nan])).view(np.int64)[0] < 0)
     0
@@ -101,7 +101,8 @@ def one_nan(values: np.ndarray) -> np.ndarray:
 
 
 def read_floats(type: SqlType, texts: Column) -> tuple[np.ndarray, np.ndarray]:
-    """(float64[n], bool[n] marks) of texts as FLOAT4 or FLOAT8: a marked row is not exact yet."""
+    """Return (float64[n], bool[n] marks) of texts as FLOAT4 or FLOAT8: a marked row is not exact
+    yet."""
     mask = _NO_MASK if texts.valid is None else texts.valid
     values, marks = value_kernels.parse_floats(texts.values, texts.data, mask)
     if type.kind is TypeKind.FLOAT4:

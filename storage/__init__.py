@@ -1,5 +1,7 @@
-"""State: weighted rows in columns, arrangements that keep them by key, and the store they lie in.
+"""State: weighted rows in columns, arrangements that index them by key, and their store.
 
-Imports nothing else of ours. Everything above sees `delta.Delta`, `store.Store` and
-`store.Arrangement`; whether a run of pages in RocksDB or a dictionary answers is decided here.
+Imports no other package of ours. Callers only use `delta.Delta`, `store.Store` and
+`store.Arrangement`; only this package knows whether RocksDB or dictionaries hold the rows. Terms: a
+run is a sorted, immutable sequence of pages; a page image holds rows in memory and on disk alike; a
+hit is the address of a row in a page. Start reading at `store.py`.
 """

@@ -1,9 +1,9 @@
 """Arrangement and Sums of the product store: the contracts of `storage.store` over a RunSet.
 
-A negative weight is noticed for sure by the `lookup` of the row's key and by `scan`, and without
-either when the row reaches a merge that starts at the oldest run (the first flush, and each large
-merge), which the next `apply` tells; never by `apply` alone, which does not read. Invariant: a key
-is compared with the keys asked for after its hash has matched.
+`apply` does not read, so it cannot detect a negative weight by itself. A `lookup` of the row's key
+and `scan` always detect it. So does a merge that starts at the oldest run (the first flush, and
+each large merge); the next `apply` then raises it. Invariant: after a hash matches, the key itself
+is compared.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from storage.run_search import EVERY_ROW
 from storage.run_set import RunSet
 from storage.store import ArrangementSpec, SumsSpec
 
-# After so many rows that are held together, beyond so many bytes, it is seen whether there is
-# room for what is made of them: what they take themselves, and a few times as much.
-_LOOK_ROWS = 1 << 17
-_LOOK_BYTES = 16 << 20
-_TIMES_HELD = 3
+# After this many rows in memory, beyond this many bytes, check for space for the results: the rows'
+# own bytes, and a few times as much.
+_CHECK_ROWS = 1 << 17
+_CHECK_BYTES = 16 << 20
+_COPIES = 3
 
 
 def _find(
     runs: RunSet, keys: Sequence[Column], key: Sequence[int], most_rows: int = EVERY_ROW
 ) -> Iterator[tuple[np.ndarray, list[Column], np.ndarray]]:
-    """Rows of all keys asked for, in parts: (index into keys, columns, totals int64[k, width])."""
+    """Yield rows of all requested keys, in parts: (index into keys, columns, totals int64[k,
+    width]).
+    """
     n = len(keys[0]) if keys else 1
     if n == 0:
         return
@@ -51,7 +53,7 @@ def _find(
 
 
 class RocksArrangement:
-    """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
+    """A multiset of rows, indexed by key. An empty key is looked up with no columns, once."""
 
     def __init__(
         self, spec: ArrangementSpec, runs: RunSet, require_space: Callable[[int], None]
@@ -71,7 +73,7 @@ class RocksArrangement:
         self.runs.add(delta.columns, delta.weights.reshape(1, -1))
 
     def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
-        """Every row kept under each of n keys; see the contract. NegativeWeightError."""
+        """Return every row stored under each of n keys; see the contract. NegativeWeightError."""
         parts = list(self.lookup_parts(keys, EVERY_ROW))
         if not parts:
             return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
@@ -83,20 +85,20 @@ class RocksArrangement:
     def lookup_parts(
         self, keys: Sequence[Column], most_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """As `lookup`, about so many rows at a time; see the contract."""
-        held_bytes = 0
-        few_rows = min(most_rows, _LOOK_ROWS)
+        """Yield the rows of `lookup`, about most_rows at a time; see the contract."""
+        buffered_bytes = 0
+        few_rows = min(most_rows, _CHECK_ROWS)
         for index, columns, totals in _find(self.runs, keys, self.spec.key, few_rows):
             rows = Delta(columns, totals[:, 0])
             yield index, rows
-            if most_rows > _LOOK_ROWS:
-                # Who takes so many holds all that came before.
-                held_bytes += rows.nbytes()
-                if held_bytes > _LOOK_BYTES:
-                    self._require_space(_TIMES_HELD * held_bytes)
+            if most_rows > _CHECK_ROWS:
+                # A caller that takes so many rows holds all earlier ones.
+                buffered_bytes += rows.nbytes()
+                if buffered_bytes > _CHECK_BYTES:
+                    self._require_space(_COPIES * buffered_bytes)
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, each once, in chunks of some 30,000; see the contract."""
+        """Yield all rows, each once, in chunks of some 30,000; see the contract."""
         for selection in self.runs.scan():
             yield _delta(self.runs, selection)
 
@@ -105,7 +107,7 @@ class RocksArrangement:
         self.runs.clear()
 
     def row_count(self) -> int:
-        """About how many distinct rows are kept; a merge makes it exact."""
+        """Return about how many distinct rows are stored; a merge makes it exact."""
         return self.runs.net_rows()
 
 
@@ -114,7 +116,7 @@ def _delta(runs: RunSet, selection: Selection) -> Delta:
 
 
 class RocksSums:
-    """A vector of int64 sums for each key. An empty key is given by no columns, once."""
+    """A vector of int64 sums for each key. An empty key is looked up with no columns, once."""
 
     def __init__(self, spec: SumsSpec, runs: RunSet) -> None:
         self.spec = spec
@@ -132,14 +134,14 @@ class RocksSums:
         self.runs.add(keys, np.ascontiguousarray(sums, np.int64))
 
     def lookup(self, keys: Sequence[Column]) -> np.ndarray:
-        """int64[width, n]: the vector of each key; zeros where there is none."""
+        """Return int64[width, n]: the vector of each key; zeros where there is none."""
         out = np.zeros((self.spec.width, len(keys[0]) if keys else 1), np.int64)
         for index, _, totals in _find(self.runs, keys, self._key):
             out[:, index] = totals.T
         return out
 
     def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
-        """All (key columns, int64[width, n]), each key once; see the contract."""
+        """Yield all (key columns, int64[width, n]), each key once; see the contract."""
         for selection in self.runs.scan():
             keys = tuple(self.runs.layout.columns(selection.hits))
             yield keys, np.ascontiguousarray(selection.totals.T)
@@ -149,5 +151,5 @@ class RocksSums:
         self.runs.clear()
 
     def key_count(self) -> int:
-        """About how many keys are kept, within a few percent."""
+        """Return about how many keys are stored, within a few percent."""
         return self.runs.distinct_rows()

@@ -1,8 +1,8 @@
-"""Exponential backoff: how long to wait before each further try of what has failed.
+"""Exponential backoff: how long to wait before each retry of a failed operation.
 
-It measures no time and waits for nothing: the caller does, by its own clock. So a simulation that
-supplies `draw` repeats every pause from its seed. Jitter keeps many clients that lost one server
-from coming back all at once.
+It neither measures time nor waits: the caller does, by its own clock. A simulation that supplies
+`draw` therefore repeats every pause from its seed. Jitter keeps many clients that lost one server
+from reconnecting at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 class Backoff:
     """Pauses in seconds, each `growth` times the one before, up to `most_s`.
 
-    jitter: the range of the factor by which each pause is multiplied; none by default. draw: a
+    jitter: the range of the factor that multiplies each pause; none by default. draw: returns a
     number between two others.
 
     >>> backoff = Backoff(0.1, 0.5)
@@ -43,11 +43,11 @@ class Backoff:
         self._draw = draw
 
     def next_s(self) -> float:
-        """Return the pause before the next try."""
+        """Return the pause before the next attempt."""
         pause_s = self._pause_s
         self._pause_s = min(pause_s * self._growth, self._most_s)
         return pause_s if self._jitter is None else pause_s * self._draw(*self._jitter)
 
     def reset(self) -> None:
-        """Begin with the shortest pause again: a try has succeeded."""
+        """Start with the shortest pause again, after a successful attempt."""
         self._pause_s = self._first_s

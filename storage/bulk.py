@@ -1,8 +1,8 @@
-"""Bulk load: one partition of an arrangement as one file that a RocksStore takes over whole.
+"""Bulk load: one partition of an arrangement as one file that a RocksStore ingests whole.
 
-The hashes of keys are cut into equal ranges, the partitions; a task that has all rows of one
-writes their pages as an SST file, without a database. Invariant: the files of all partitions,
-in order, are one run, and hold exactly what `apply` of the same rows would have kept.
+The range of key hashes is cut into equal partitions. A task that has all rows of one partition
+writes their pages as an SST file, without a database. Invariant: the files of all partitions, in
+order, are one run, and hold exactly what `apply` of the same rows would have stored.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _PARTITION_SHIFT = 32
 
 
 def identity_of(name: str) -> int:
-    """The 64-bit number that stands for an arrangement in storage keys."""
+    """Return the 64-bit number of an arrangement in storage keys."""
     return xxhash.xxh64_intdigest(name.encode())
 
 
 def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
-    """int64[n]: the partition, 0 <= p < partitions < 2^32, of each uint64 key hash; ascending.
+    """Return int64[n]: the partition, 0 <= p < partitions < 2^32, of each uint64 key hash;
+    ascending.
 
     >>> partition_of(np.array([0, 1 << 63, 2**64 - 1], np.uint64), 4).tolist()
     [0, 2, 3]
@@ -44,12 +45,12 @@ def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
 
 
 def partition_rows(columns: Sequence[Column], n: int, partitions: int) -> np.ndarray:
-    """int64[n]: the partition of each row, given its key columns in the order of the key."""
+    """Return int64[n]: the partition of each row, from its key columns in the order of the key."""
     return partition_of(hash_columns(columns, n), partitions)
 
 
 def raw_options(*, compress: bool) -> Options:
-    """RocksDB options that database and files share."""
+    """Return the RocksDB options that database and files share."""
     options = Options(raw_mode=True)
     kind = DBCompressionType.lz4() if compress else DBCompressionType.none()
     options.set_compression_type(kind)
@@ -80,11 +81,11 @@ class BulkWriter:
         self._values: list[np.ndarray] = []
 
     def add(self, delta: Delta) -> None:
-        """Take rows of an arrangement; equal ones are added up in the end."""
+        """Add rows of an arrangement; equal rows are summed at the end."""
         self._add(delta.columns, delta.weights.reshape(1, -1))
 
     def add_sums(self, keys: Sequence[Column], sums: np.ndarray) -> None:
-        """Take int64[width, n] sums of n keys."""
+        """Add int64[width, n] sums of n keys."""
         self._add(keys, sums)
 
     def _add(self, columns: Sequence[Column], values: np.ndarray) -> None:
@@ -93,9 +94,9 @@ class BulkWriter:
             self._values.append(np.ascontiguousarray(values, np.int64))
 
     def finish(self) -> BulkFile:
-        """Write the file. A partition without rows gives pages = 0 and no file.
+        """Write the file. A partition without rows returns pages = 0 and no file.
 
-        StorageError state.mismatch: a row belongs to another partition; NegativeWeightError.
+        StorageError state.mismatch: a row belongs to another partition. NegativeWeightError.
         """
         if not self._values:
             return self._file(0, [])
@@ -134,20 +135,22 @@ class BulkWriter:
 
 
 def page_numbers(file: BulkFile) -> np.ndarray:
-    """uint64[pages]: the numbers that the pages of a file have in their run."""
+    """Return uint64[pages]: the numbers of a file's pages in their run."""
     start = np.uint64(file.partition << _PARTITION_SHIFT)
     return np.arange(file.pages, dtype=np.uint64) + start
 
 
 def first_rows(file: BulkFile) -> np.ndarray:
-    """uint64[2, pages]: key hash and row hash of the first row of each page."""
+    """Return uint64[2, pages]: key hash and row hash of the first row of each page."""
     return np.frombuffer(file.first_hashes, np.uint64).reshape(2, file.pages)
 
 
 def read_file(
     file: BulkFile, spec: ArrangementSpec | SumsSpec
 ) -> Iterator[tuple[list[Column], np.ndarray]]:
-    """The rows of a file, page by page: (columns, int64[width, n] values). It stays in place."""
+    """Yield the rows of a file by pages: (columns, int64[width, n] values). The file is
+    not moved.
+    """
     if file.pages == 0:
         return
     layout = Layout.of(spec)

@@ -1,8 +1,8 @@
-"""The wall clock, which somebody may set at any moment, forwards and back.
+"""The wall clock, which may be set forwards or back at any moment.
 
-What it says is shown to people and written down; nothing waits, expires or is dropped by it: that
-goes by `time.monotonic`. `steady` stands between the two: Unix time as the process would have it
-if nobody had set the clock since it began, for comparisons with the times of files.
+Its times are shown and stored only. Nothing waits, expires or is dropped by it: use
+`time.monotonic` for that. `steady` is between the two: Unix time without the jumps since the
+process started, for comparisons with file times.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ _BEGAN, _BEGAN_WALL = time.monotonic(), time.time()
 
 
 def wall() -> float:
-    """Unix time, in seconds."""
+    """Return Unix time in seconds."""
     return time.time() + shift_s()
 
 
 def wall_ns() -> int:
-    """Unix time, in nanoseconds."""
+    """Return Unix time in nanoseconds."""
     return time.time_ns() + int(shift_s() * 1e9)
 
 
 def utc() -> datetime:
-    """The same as a moment in UTC."""
+    """Return the current time in UTC."""
     return datetime.fromtimestamp(wall(), UTC)
 
 
 def steady() -> float:
-    """Unix time without the jumps since the process began."""
+    """Return Unix time without jumps since the process started."""
     return _BEGAN_WALL + time.monotonic() - _BEGAN
 
 
 def age_s(since: float) -> float:
-    """How old a file of this Unix time is at least, whether the clock was set meanwhile or not."""
+    """Return the minimum age of a file with this Unix time, even if the clock was set meanwhile."""
     return min(wall(), steady()) - since

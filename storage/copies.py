@@ -1,7 +1,7 @@
-"""A copy of a whole state, as of one commit, made while it is written.
+"""A copy of a whole state at one commit, made while the state is written.
 
-Tables never change, so that they are linked, not copied. Invariant: a copy holds every commit up
-to some one, and nothing of a later one.
+RocksDB tables never change, so they are linked, not copied. Invariant: a copy holds every commit up
+to one, and nothing of a later one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from storage.write_set import stored
 
 
 def copy_database(db: Rdict, folder: Path) -> None:
-    """Make a copy in a folder that is not there yet; from any thread.
+    """Copy the database into a folder that does not exist yet; from any thread.
 
-    What is in memory is brought to tables first, which nobody waits for; only the links that are
-    left hold up the others for a moment. StorageError state.io, state.disk_full.
+    Memory is flushed to tables first, which blocks nobody; only linking the rest blocks writers for
+    a moment. StorageError state.io, state.disk_full.
     """
     try:
         db.flush()
@@ -31,7 +31,7 @@ def copy_database(db: Rdict, folder: Path) -> None:
 
 @contextmanager
 def opened_to_read(folder: Path) -> Iterator[Rdict]:
-    """A database that stays as it is, a copy or one that is written meanwhile.
+    """Open a database read-only: a copy, or one that another process writes.
 
     StorageError state.corrupt, state.io.
     """
@@ -46,6 +46,6 @@ def opened_to_read(folder: Path) -> Iterator[Rdict]:
 
 
 def value_in_copy(folder: Path, key: bytes) -> bytes | None:
-    """A value of a copy, which stays as it is. StorageError state.corrupt, state.io."""
+    """Return a value of a copy, without changing it. StorageError state.corrupt, state.io."""
     with opened_to_read(folder) as db:
         return stored(db, key)

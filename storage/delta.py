@@ -1,9 +1,9 @@
-"""Column and Delta: rows in columns with signed weights, the one thing that moves and is kept.
+"""Column and Delta: rows in columns with signed weights, the one form that moves and is stored.
 
-A Delta is a Z-set: row -> weight, and deltas add. A column is one of four physical kinds
-(KIND_*): int64, float64, bool, or bytes (int64 offsets and uint8 data); what SQL type it stands
-for is known to dataflow, not here. Invariant: a NULL slot holds zero bits (or an empty string),
-so equal rows are equal bits and may be compared and hashed as such.
+A Delta is a Z-set: row -> weight, and deltas add. A column is one of four physical kinds (KIND_*):
+int64, float64, bool, or bytes (int64 offsets and uint8 data); only dataflow knows its SQL type.
+Invariant: a NULL slot holds zero bits (or an empty string), so equal rows are equal bits and can be
+compared and hashed as bits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """The physical kind, one of KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_BYTES."""
+        """The physical kind: one of KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_BYTES."""
         return KIND_BYTES if self.data is not None else _KINDS[self.values.dtype.kind]
 
     @staticmethod
@@ -73,14 +73,14 @@ class Column:
 
     @staticmethod
     def empty(kind: str) -> Column:
-        """A column of no rows."""
+        """Return a column of no rows."""
         if kind == KIND_BYTES:
             return Column(np.zeros(1, np.int64), None, np.empty(0, np.uint8))
         return Column(np.empty(0, _DTYPES[kind]))
 
     @staticmethod
     def nulls(kind: str, n: int) -> Column:
-        """A column of n NULLs."""
+        """Return a column of n NULLs."""
         valid = np.zeros(n, np.bool_)
         if kind == KIND_BYTES:
             return Column(np.zeros(n + 1, np.int64), valid, np.empty(0, np.uint8))
@@ -88,7 +88,7 @@ class Column:
 
     @staticmethod
     def concat(columns: Sequence[Column]) -> Column:
-        """Rows of all columns, in order; all of one kind and at least one column."""
+        """Return the rows of all columns, in order; at least one column, all of one kind."""
         if len(columns) == 1:
             return columns[0]
         valid = None
@@ -105,11 +105,11 @@ class Column:
         return Column(np.concatenate(offsets), valid, np.concatenate(parts))
 
     def mask(self) -> np.ndarray:
-        """bool[n]: True where the row is not NULL."""
+        """Return bool[n]: True where the row is not NULL."""
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def take(self, index: np.ndarray) -> Column:
-        """Rows at int64 positions, in that order, repeats allowed."""
+        """Return the rows at int64 positions, in that order, repeats allowed."""
         valid = None
         if self.valid is not None:
             valid = self.valid[index]
@@ -121,14 +121,14 @@ class Column:
         return Column(offsets, valid, data)
 
     def slice(self, start: int, stop: int) -> Column:
-        """Rows [start, stop) without copying."""
+        """Return rows [start, stop) without copying."""
         valid = None if self.valid is None else self.valid[start:stop]
         if self.data is None:
             return Column(self.values[start:stop], valid)
         return Column(self.values[start : stop + 1], valid, self.data)
 
     def to_list(self) -> list[Any]:
-        """Python values: int, float, bool, bytes; None for NULL."""
+        """Return Python values: int, float, bool, bytes; None for NULL."""
         if self.data is None:
             items = self.values.tolist()
         else:
@@ -139,26 +139,26 @@ class Column:
         return [x if ok else None for x, ok in zip(items, self.valid.tolist(), strict=True)]
 
     def texts(self) -> list[str | None]:
-        """Python strings of a bytes column; None for NULL."""
+        """Return Python strings of a bytes column; None for NULL."""
         return [None if x is None else x.decode() for x in self.to_list()]
 
     def nbytes(self) -> int:
-        """Bytes held by the buffers that this column points into."""
+        """Return the bytes of the buffers that this column points into."""
         valid = 0 if self.valid is None else self.valid.nbytes
         return self.values.nbytes + valid + (0 if self.data is None else self.data.nbytes)
 
 
 def hash_columns(columns: Sequence[Column], n: int, seed: int = _SEED_FIRST) -> np.ndarray:
-    """uint64[n]: a stable hash of each row of the columns. NULLs hash alike; no columns, one value.
+    """Return uint64[n]: a stable hash of each row. NULLs hash alike; no columns, one value.
 
-    Equal bits give equal hashes, so keys are brought to normal form (1.50 = 1.5, -0.0 = 0.0)
-    before they come here. Part of the format on disk.
+    Equal bits give equal hashes, so callers normalize keys first (1.50 = 1.5, -0.0 = 0.0). Part of
+    the format on disk.
     """
     return _hashed(columns, n, np.array([seed], np.uint64))[0]
 
 
 def row_hashes(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent uint64[n] hashes: 128 bits that stand for the identity of a row."""
+    """Return two independent uint64[n] hashes: 128 bits that identify a row."""
     first, second = _hashed(columns, n, _SEED_PAIR)
     return first, second
 
@@ -178,14 +178,18 @@ def _hashed(columns: Sequence[Column], n: int, seeds: np.ndarray) -> np.ndarray:
 
 
 def group_rows(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(group int64[n], first int64[groups]): equal rows share a group; each group's first row."""
+    """Return (group int64[n], first int64[groups]): equal rows share a group; each group's first
+    row.
+    """
     return kernels.group_hashes(*row_hashes(columns, n))
 
 
 def equal_rows(
     left: Sequence[Column], left_index: np.ndarray, right: Sequence[Column], right_index: np.ndarray
 ) -> np.ndarray:
-    """bool[k]: left row left_index[i] equals right row right_index[i], bit for bit, NULL = NULL."""
+    """Return bool[k]: left row left_index[i] equals right row right_index[i] bitwise,
+    NULL = NULL.
+    """
     out = np.ones(len(left_index), np.bool_)
     for a, b in zip(left, right, strict=True):
         if a.valid is not None or b.valid is not None:
@@ -202,8 +206,8 @@ def equal_rows(
 class Delta:
     """Rows with weights: columns of n rows each and int64 weights[n].
 
-    A producer hands out consolidated deltas (each row once, no zero weight) unless it says
-    otherwise. Immutable by convention: nobody writes into another's buffers.
+    Producers return consolidated deltas (each row once, no zero weight) unless they say otherwise.
+    Immutable by convention: nobody writes into another's buffers.
     """
 
     __slots__ = ("columns", "weights")
@@ -216,7 +220,9 @@ class Delta:
         return len(self.weights)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As its bare buffers: epochs are stored with their deltas, and arrays take much longer."""
+        """Pickle the bare buffers: epochs are stored with their deltas, and arrays take much
+        longer.
+        """
         if protocol < _BUFFER_PROTOCOL:
             return super().__reduce_ex__(protocol)
         columns = [(c.kind, _bare(c.values), _bare(c.valid), _bare(c.data)) for c in self.columns]
@@ -229,12 +235,12 @@ class Delta:
 
     @staticmethod
     def empty(kinds: Sequence[str]) -> Delta:
-        """A delta of no rows."""
+        """Return a delta of no rows."""
         return Delta([Column.empty(k) for k in kinds], np.empty(0, np.int64))
 
     @staticmethod
     def of(kinds: Sequence[str], rows: Iterable[tuple[Any, ...]], weights: Any = 1) -> Delta:
-        """Build from Python rows; weights is one int for all or one for each row.
+        """Build from Python rows; weights is one int for all rows, or one for each.
 
         >>> Delta.of("is", [(1, "a"), (2, None)], [1, -1]).rows()
         [((1, b'a'), 1), ((2, None), -1)]
@@ -247,7 +253,7 @@ class Delta:
 
     @staticmethod
     def concat(deltas: Sequence[Delta]) -> Delta:
-        """All rows of all deltas, not consolidated; at least one delta, equal kinds."""
+        """Return all rows of all deltas, not consolidated; at least one delta, equal kinds."""
         if len(deltas) > 1:
             deltas = [d for d in deltas if len(d)] or list(deltas[:1])
         if len(deltas) == 1:
@@ -256,31 +262,31 @@ class Delta:
         return Delta(columns, np.concatenate([d.weights for d in deltas]))
 
     def take(self, index: np.ndarray) -> Delta:
-        """Rows at int64 positions."""
+        """Return the rows at int64 positions."""
         return Delta([c.take(index) for c in self.columns], self.weights[index])
 
     def slice(self, start: int, stop: int) -> Delta:
-        """Rows [start, stop) without copying."""
+        """Return rows [start, stop) without copying."""
         return Delta([c.slice(start, stop) for c in self.columns], self.weights[start:stop])
 
     def filter(self, keep: np.ndarray) -> Delta:
-        """Rows where bool[n] keep is True."""
+        """Return the rows where bool[n] keep is True."""
         return self if keep.all() else self.take(np.flatnonzero(keep))
 
     def negate(self) -> Delta:
-        """The same rows with opposite weights."""
+        """Return the same rows with opposite weights."""
         return Delta(self.columns, -self.weights)
 
     def weighted(self, weights: np.ndarray) -> Delta:
-        """The same rows with other weights."""
+        """Return the same rows with other weights."""
         return Delta(self.columns, weights)
 
     def project(self, index: Sequence[int]) -> Delta:
-        """The columns at these positions; not consolidated."""
+        """Return the columns at these positions; not consolidated."""
         return Delta([self.columns[i] for i in index], self.weights)
 
     def consolidate(self) -> Delta:
-        """Each row once, with the sum of its weights; rows that sum to zero are gone."""
+        """Return each row once, with the sum of its weights; rows that sum to zero are removed."""
         n = len(self)
         if n == 0 or (n == 1 and self.weights[0] != 0):
             return self
@@ -292,14 +298,14 @@ class Delta:
         return Delta([c.take(representative[keep]) for c in self.columns], weights[keep])
 
     def rows(self) -> list[tuple[tuple[Any, ...], int]]:
-        """[(row, weight)] in Python values, for tests and small things."""
+        """Return [(row, weight)] in Python values, for tests and small deltas."""
         if not self.columns:
             return [((), int(w)) for w in self.weights]
         values = zip(*(c.to_list() for c in self.columns), strict=True)
         return list(zip(values, self.weights.tolist(), strict=True))
 
     def nbytes(self) -> int:
-        """Bytes held by the buffers of all columns and the weights."""
+        """Return the bytes of the buffers of all columns and the weights."""
         return sum(c.nbytes() for c in self.columns) + self.weights.nbytes
 
 
@@ -314,7 +320,7 @@ def _bare(array: np.ndarray | None) -> PickleBuffer | None:
 
 
 def _restored(columns: Sequence[tuple[str, Any, Any, Any]], weights: Any) -> Delta:
-    """The delta of pickled buffers, which it keeps."""
+    """Return the delta of pickled buffers, without copying them."""
     out = []
     for kind, values, valid, data in columns:
         mask = None if valid is None else np.frombuffer(valid, np.bool_)

@@ -1,8 +1,8 @@
-"""Named places at which a developer may have the process killed, an error raised, or time pass.
+"""Named points in the code at which a developer can kill the process, raise an error or sleep.
 
-Set by the environment alone, when the process starts; never from REST or SQL. Invariant: when none
-is set, passing a place costs one truth test, and nothing else of this module runs. The places and
-how they are set: docs/contributing/FAILPOINTS.md.
+They are set by the environment alone, when the process starts; never from REST or SQL. Invariant:
+if none is set, passing one costs one truth test, and no other code here runs. Names and syntax:
+docs/contributing/FAILPOINTS.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# "name=kill@3;name=error": what to do where, at the third time (by default at each time; a kill
-# is at the first). And a folder in which a file named after the place, with the action in it, sets
-# that place from the next time on, for all processes, once.
+# "name=kill@3;name=error": which action at which failpoint, here at the third pass (default: every
+# pass; a kill: the first). And a folder: a file named after a failpoint, with the action in it,
+# sets it from the next pass on, for all processes, once.
 VARIABLE, FOLDER_VARIABLE = "TIDEMARK_FAILPOINTS", "TIDEMARK_FAILPOINTS_FOLDER"
 REACHED, CLOCK = ".reached", "clock"
 _ACTION = re.compile(r"(kill|error|sleep:(\d+(?:\.\d+)?))(?:@(\d+))?")
@@ -25,7 +25,7 @@ _ACTION = re.compile(r"(kill|error|sleep:(\d+(?:\.\d+)?))(?:@(\d+))?")
 
 @dataclass
 class _Set:
-    """What happens at one place: at each time, or at the `at`-th alone."""
+    """The action of one failpoint: at each pass, or only at the `at`-th."""
 
     action: str
     seconds: float = 0.0
@@ -37,22 +37,22 @@ class _Set:
         return self.at is None or self.passed == self.at
 
 
-# Empty in everyday life. The folder, if any, has the empty name.
+# Empty in production. The folder, if any, is stored under the empty name.
 _SET: dict[str, _Set | Path] = {}
 _PASSED: dict[str, int] = {}
 
 
 def failpoint(name: str, error: Callable[[str], Exception] = OSError) -> None:
-    """A place with a name; does nothing unless it is set.
+    """Pass a named failpoint; do nothing unless it is set.
 
-    error: makes what the action `error` raises, of a sentence.
+    error: makes the exception of the action `error` from a message.
     """
     if _SET:
         _pass(name, error)
 
 
 def set_failpoints(text: str, folder: str = "") -> None:
-    """Set these places, and no other. ValueError when the text is not understood."""
+    """Set exactly these failpoints. ValueError if the text is malformed."""
     found: dict[str, _Set | Path] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
         name, _, action = part.partition("=")
@@ -82,8 +82,10 @@ def _pass(name: str, error: Callable[[str], Exception]) -> None:
 
 
 def _find(folder: Path, name: str) -> _Set | None:
-    """What the folder says of a place when its time has come: then the file is called `.reached`,
-    so that of all processes only one does it, and only once."""
+    """Return the folder's action for a failpoint, if it is due.
+
+    The file is then renamed to `.reached`, so that only one process acts, and only once.
+    """
     path = folder / name
     try:
         found = _parse(path.read_text())
@@ -109,8 +111,10 @@ def _act(name: str, found: _Set, error: Callable[[str], Exception]) -> None:
 
 
 def shift_s() -> float:
-    """By how much the wall clock is said to have been set: the number in the folder's file
-    `clock`; 0 when nothing is set."""
+    """Return the simulated shift of the wall clock in seconds.
+
+    It is the number in the folder's file `clock`; 0 if nothing is set.
+    """
     folder = _SET.get("") if _SET else None
     if not isinstance(folder, Path):
         return 0.0

@@ -1,7 +1,7 @@
-"""What RocksDB and the disk under it say, as errors with a code.
+"""Map errors of RocksDB and the disk to StorageErrors with a code.
 
-Invariant: nothing that was read goes on when RocksDB says that it is not what was written; no
-error of a disk leaves this folder without its code.
+Invariant: damage that RocksDB detects always stops the read; no disk error leaves this package
+without a code.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import errno
 from storage.errors import StorageError
 
 REBUILD = (
-    "see what the disk says of itself (dmesg, smartctl); then bring back a checkpoint"
-    " (tidemark restore), or move the state directory away: every view is rebuilt"
+    "check the disk (dmesg, smartctl); then restore a checkpoint"
+    " (tidemark restore), or move the state directory away to rebuild every view"
 )
 _FULL = (
     "no space left",
@@ -28,7 +28,7 @@ _BROKEN = ("corruption", "checksum mismatch", "no such file")
 
 
 def named(error: Exception, doing: str) -> StorageError:
-    """The error with its code: state.disk_full, state.corrupt or state.io.
+    """Return the error with its code: state.disk_full, state.corrupt or state.io.
 
     >>> named(Exception("IO error: No space left on device: While appending"), "commit").code
     'state.disk_full'
@@ -41,13 +41,13 @@ def named(error: Exception, doing: str) -> StorageError:
         return StorageError(
             "state.disk_full",
             f"{doing}: {text}",
-            "make room on the disk of the state directory: the service goes on by itself",
+            "free space on the disk of the state directory; the service continues by itself",
         )
     if any(word in low for word in _BROKEN):
         return corrupt(f"{doing}: {text}")
-    return StorageError("state.io", f"{doing}: {text}", "check the disk, and see tidemark doctor")
+    return StorageError("state.io", f"{doing}: {text}", "check the disk, and run tidemark doctor")
 
 
 def corrupt(detail: str) -> StorageError:
-    """The refusal of a state that is not what was written."""
+    """Return the error for a damaged state."""
     return StorageError("state.corrupt", detail, REBUILD)

@@ -1,9 +1,9 @@
-"""Filters: a few bits a key that say which pages cannot hold a key, without reading them.
+"""Filters: a few bits a key that rule out pages for a key, without reading the pages.
 
-A filter belongs to one page: a word with the number of its bits, then the bits (Bloom 1970, with
-one hash stepped on as in Kirsch and Mitzenmacher 2006). Filters of up to GROUP neighbouring pages
-are stored as one value. Invariant: a filter never denies a key that its page holds; about three
-in a thousand others are let through, which costs a page read and no more.
+A filter belongs to one page: a word with its number of bits, then the bits (Bloom 1970, with one
+stepped hash as in Kirsch and Mitzenmacher 2006). Filters of up to GROUP neighbouring pages are
+stored as one value. Invariant: a filter never denies a key that its page holds. About three in a
+thousand other keys pass, which costs a page read and no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @njit(nogil=True, cache=True, inline="always")
 def _bit(h, probe, bits):
-    """Which of so many bits a key hash sets at one probe; its top bits are alike in a page."""
+    """Return which of `bits` bits a key hash sets at one probe; its top bits are alike
+    in a page.
+    """
     start = h & _LOW
     step = ((h >> np.uint64(16)) & _LOW) | np.uint64(1)
     return (((start + np.uint64(probe) * step) & _LOW) * bits) >> np.uint64(32)
@@ -34,7 +36,7 @@ def _bit(h, probe, bits):
 
 @njit(nogil=True, cache=True)
 def may_contain(address, h):
-    """Whether the page of the filter at this address may hold key hash h."""
+    """Return True if the page of the filter at this address may hold key hash h."""
     bits = word_at(address)  # pyright: ignore
     for probe in range(_PROBES):
         bit = _bit(h, probe, bits)
@@ -46,7 +48,7 @@ def may_contain(address, h):
 
 @njit(nogil=True, cache=True)
 def filter_of(address):
-    """uint64[1 + words]: the filter of the page image at this address."""
+    """Return uint64[1 + words]: the filter of the page image at this address."""
     rows = row_count(address)
     keys = 1
     for row in range(1, rows):
@@ -66,13 +68,13 @@ def filter_of(address):
 
 
 def encode_group(filters: Sequence[np.ndarray]) -> bytes:
-    """The filters of neighbouring pages as one value."""
+    """Return the filters of neighbouring pages as one value."""
     body = b"".join(each.tobytes() for each in filters)
     return xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
 
 
 def decode_group(stored: bytes | None, count: int, where: str) -> list[int]:
-    """Addresses of `count` filters in a stored value, which the caller keeps.
+    """Return the addresses of `count` filters in a stored value, which the caller keeps alive.
 
     StorageError state.corrupt: missing or changed.
     """

@@ -1,8 +1,8 @@
 """Compiled loops over raw column buffers: hashing, gathering, comparing, consolidating.
 
-Each takes plain numpy arrays, releases the GIL and allocates only what it returns. Hashes are
-stable across processes and versions: splitmix64 for fixed-width values (Steele, Lea, Flood 2014),
-XXH64 for bytes (the published specification). They are part of the format on disk.
+Each takes plain numpy arrays, releases the GIL and allocates only its result. Hashes are stable
+across processes and versions, because they are part of the format on disk: splitmix64 for
+fixed-width values (Steele, Lea, Flood 2014), XXH64 for bytes (the published specification).
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def _merge(acc, lane):
 
 @njit(nogil=True, cache=True)
 def xxh64(start, size, seed):
-    """XXH64 of size bytes at an address, with a uint64 seed."""
+    """Return XXH64 of size bytes at an address, with a uint64 seed."""
     at = np.int64(start)
     end = at + size
     if size >= 32:
@@ -88,7 +88,7 @@ def fold(h, x):
 
 @njit(nogil=True, cache=True, inline="always")
 def fold_null(h):
-    """Fold a NULL: by another factor, so that no value is like it under both seeds of a row."""
+    """Fold a NULL by another factor, so that no value equals it under both seeds of a row."""
     return splitmix(h * _P2 + _NULL)
 
 

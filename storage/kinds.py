@@ -1,4 +1,4 @@
-"""The physical kinds of columns; apart, so that whoever only names them loads no kernels."""
+"""The physical kinds of columns; separate, so that importing their names loads no kernels."""
 
 KIND_INT = "i"
 KIND_FLOAT = "f"

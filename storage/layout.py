@@ -1,12 +1,11 @@
-"""Layout: how rows of given columns lie in a page image, and back.
+"""Layout: how rows of given columns are stored in a page image.
 
-An image is uint64 words: a header (magic and version, checksum, rows with the words of a record,
-shape), the key hashes of all rows in one array, which is searched, then a record for each row,
-which is read as a whole (two row hashes, NULL bits of 64 columns each, the columns, and last the
-values that add up: one weight, or the sums), then the heap of all byte strings. A column is its 8
-bytes, or start << 32 | length, start in bytes from the image's begin. Invariant: rows that are
-equal have equal hashes, and rows with equal hashes (128 bits) are taken for equal. Part of the
-format on disk.
+An image is uint64 words, in this order. A header (magic and version, checksum, rows with the words
+of a record, shape). The key hashes of all rows in one array, for searching. A record for each row,
+read as a whole: two row hashes, NULL bits of 64 columns each, the columns, and last the additive
+values (one weight, or the sums). The heap of all byte strings. A column is its 8 bytes, or start <<
+32 | length, start in bytes from the start of the image. Invariant: equal rows have equal hashes,
+and rows with equal hashes (128 bits) count as equal. Part of the format on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ROWS = np.uint64(0xFFFFFFFF)
 
 
 class Layout:
-    """Word positions for rows of `kinds` with `width` values that add up.
+    """Word positions for rows of `kinds` with `width` additive values.
 
     key: the columns whose hash sorts and finds the rows.
     """
@@ -56,26 +55,28 @@ class Layout:
 
     @staticmethod
     def of(spec: ArrangementSpec | SumsSpec) -> Layout:
-        """The layout of an arrangement (one weight a row) or of sums (the key is the row)."""
+        """Return the layout of an arrangement (one weight a row) or of sums (the key is
+        the row).
+        """
         if isinstance(spec, ArrangementSpec):
             return Layout(spec.kinds, spec.key, 1)
         return Layout(spec.key_kinds, range(len(spec.key_kinds)), spec.width)
 
     def heap_bytes(self, columns: Sequence[Column]) -> int:
-        """Bytes of all byte strings in these columns."""
+        """Return the bytes of all byte strings in these columns."""
         ends = (columns[c].values for c in self.byte_columns.tolist())
         return sum(int(v[-1] - v[0]) for v in ends)
 
     def image_bytes(self, columns: Sequence[Column], rows: int) -> int:
-        """About what an image of n rows with these columns takes."""
+        """Return about how many bytes an image of n rows with these columns takes."""
         return self.row_bytes * rows + self.heap_bytes(columns)
 
     def image_words(self, rows: Any, heap_bytes: Any) -> Any:
-        """The words of an image of so many rows; of ints or of arrays."""
+        """Return the words of an image of so many rows; of ints or of arrays."""
         return HEADER + (self.stride + 1) * rows + (heap_bytes + 7) // 8
 
     def image(self, columns: Sequence[Column], values: np.ndarray) -> np.ndarray:
-        """An unsorted, unsealed image of n rows: columns, and int64[width, n] values."""
+        """Return an unsorted, unsealed image of n rows: columns, and int64[width, n] values."""
         n = values.shape[1]
         heap_bytes = self.heap_bytes(columns)
         at = 8 * HEADER + self.row_bytes * n
@@ -104,7 +105,7 @@ class Layout:
         return image
 
     def blank(self, rows: int, heap_bytes: int) -> np.ndarray:
-        """An image with its header but no rows yet; the padding of the heap is zero."""
+        """Return an image with its header but no rows yet; the padding of the heap is zero."""
         image = np.empty(self.image_words(rows, heap_bytes), np.uint64)
         image[0] = MAGIC | VERSION
         image[1] = 0
@@ -115,21 +116,21 @@ class Layout:
         return image
 
     def hashes_of(self, image: np.ndarray) -> np.ndarray:
-        """uint64[rows]: the key hashes of an image, as a view."""
+        """Return uint64[rows]: the key hashes of an image, as a view."""
         return image[HEADER : HEADER + int(image[2] & _ROWS)]
 
     def records_of(self, image: np.ndarray) -> np.ndarray:
-        """uint64[rows, stride]: the records of an image, as a view."""
+        """Return uint64[rows, stride]: the records of an image, as a view."""
         rows = int(image[2] & _ROWS)
         start = HEADER + rows
         return image[start : start + self.stride * rows].reshape(rows, self.stride)
 
     def values_of(self, image: np.ndarray) -> np.ndarray:
-        """int64[width, rows]: the values that add up, as a view."""
+        """Return int64[width, rows]: the additive values, as a view."""
         return self.records_of(image)[:, self.value_at :].view(np.int64).T
 
     def columns(self, hits: np.ndarray) -> list[Column]:
-        """The columns of rows named by hits, as `storage.page_kernels` describes them."""
+        """Return the columns of rows named by hits, as `storage.page_kernels` describes them."""
         if not self.kinds:
             return []
         words = page_kernels.gather_words(hits, HASHES, self.masks + len(self.kinds))

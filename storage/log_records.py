@@ -1,9 +1,8 @@
-"""Logs of writes and manifests, walked before RocksDB reads them: there is damage that it reads for
-ever.
+"""Check write logs and manifests before RocksDB reads them: some damage makes it loop forever.
 
 Both are blocks of 32 KiB that hold records: checksum (4 bytes), length (2), kind (1), content. A
-record of a kind that only logs have that are used again, which ours never are, keeps RocksDB in a
-loop (measured with 9.8: kinds 5 to 8 and 11, at any place). All other damage it names itself.
+record kind of recycled logs, which ours never are, keeps RocksDB in a loop (measured with 9.8:
+kinds 5 to 8 and 11, at any position). RocksDB reports all other damage itself.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _ENDLESS = frozenset({5, 6, 7, 8, 11})
 
 
 def endless_at(path: Path) -> int | None:
-    """Where in the file RocksDB would read for ever; None where it would not."""
+    """Return where in the file RocksDB would loop; None if it would not."""
     size = path.stat().st_size
     if not size:
         return None
@@ -33,6 +32,6 @@ def endless_at(path: Path) -> int | None:
             if kind in _ENDLESS:
                 return at
             after = at + _HEADER.size + length
-            # A length that does not fit ends the block, and so do the zeros behind the last record.
+            # A length that does not fit ends the block, and so do the zeros after the last record.
             at = end if after > end or (kind == 0 and length == 0) else after
     return None

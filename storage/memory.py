@@ -1,10 +1,10 @@
 """MemoryStore: the specification of state, and the store of tests and of Spark tasks.
 
-An arrangement is the sum of all deltas it was given and nothing more: a few consolidated parts,
-each at least twice as large as the next, found through a sorted array of key hashes. It is strict
-where the product store is lazy: a negative weight is refused by the very `apply` that makes it.
-Invariant: each row stands once in a part, and its weight is the sum over the parts. There is
-nothing to commit: writes are visible at once and gone with the process.
+An arrangement is the sum of its deltas and nothing more. It is a few consolidated parts, each at
+least twice as large as the next, searched through a sorted array of key hashes. It is strict where
+the product store is lazy: the `apply` that makes a weight negative refuses it. Invariant: each row
+is once in a part, and its weight is the sum over the parts. There is nothing to commit: writes are
+visible at once and gone with the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class _Part:
 
     @staticmethod
     def consolidated(columns: Sequence[Column], totals: np.ndarray) -> _Part:
-        """Equal rows added up, rows whose totals are all zero gone."""
+        """Return the part of these rows: equal rows summed, rows whose totals are all
+        zero removed.
+        """
         n = totals.shape[1]
         group, firsts = kernels.group_hashes(*row_hashes(columns, n))
         sums = [kernels.sum_by_group(group, row, len(firsts)) for row in totals]
@@ -46,22 +48,22 @@ class _Part:
 
     @staticmethod
     def together(parts: Sequence[_Part]) -> _Part:
-        """The sum of parts."""
+        """Return the sum of parts."""
         columns = [Column.concat(same) for same in zip(*(p.columns for p in parts), strict=True)]
         return _Part.consolidated(columns, np.concatenate([p.totals for p in parts], axis=1))
 
     def find(
         self, keys: Sequence[Column], n: int, key: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows whose columns at `key` equal one of n keys: (index into keys, row)."""
+        """Return rows whose columns at `key` equal one of n keys: (index into keys, row)."""
         if key not in self._sorted:
             hashes = hash_columns([self.columns[c] for c in key], len(self))
             order = np.argsort(hashes)
             self._sorted[key] = order, hashes[order]
         order, hashes = self._sorted[key]
-        wanted = hash_columns(keys, n)
-        start = np.searchsorted(hashes, wanted, "left")
-        count = np.searchsorted(hashes, wanted, "right") - start
+        requested = hash_columns(keys, n)
+        start = np.searchsorted(hashes, requested, "left")
+        count = np.searchsorted(hashes, requested, "right") - start
         index = np.repeat(np.arange(n), count)
         before = np.cumsum(count) - count
         rows = order[np.arange(len(index)) + np.repeat(start - before, count)]
@@ -76,7 +78,7 @@ class _Parts:
         self._parts: list[_Part] = []
 
     def add(self, columns: Sequence[Column], totals: np.ndarray) -> _Part:
-        """Add rows; returns them consolidated."""
+        """Add rows; return them consolidated."""
         new = _Part.consolidated(columns, totals)
         parts = self._parts
         if len(new):
@@ -87,7 +89,9 @@ class _Parts:
         return new
 
     def find(self, keys: Sequence[Column], key: tuple[int, ...]) -> _Part:
-        """The rows of n keys, column 0 being the index into keys; one key if there are none."""
+        """Return the rows of n keys, with the index into keys as column 0; one key if there are no
+        columns.
+        """
         n = len(keys[0]) if keys else 1
         found = []
         for part in self._parts:
@@ -100,26 +104,26 @@ class _Parts:
         return _Part.together(found) if found else _Part([], np.empty((0, 0), np.int64))
 
     def whole(self) -> _Part | None:
-        """All rows in one part; None when there are none."""
+        """Return all rows in one part; None if there are none."""
         if len(self._parts) > 1:
             self._parts = [_Part.together(self._parts)]
         return self._parts[0] if self._parts else None
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         whole = self.whole()
         return 0 if whole is None else len(whole)
 
 
 class MemoryArrangement:
-    """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
+    """A multiset of rows, indexed by key. An empty key is looked up with no columns, once."""
 
     def __init__(self, spec: ArrangementSpec) -> None:
         self.spec = spec
         self._parts = _Parts()
 
     def apply(self, delta: Delta) -> None:
-        """Add the weights of delta's rows. NegativeWeightError if one then is below zero."""
+        """Add the weights of delta's rows. NegativeWeightError if a weight becomes negative."""
         if not len(delta):
             return
         new = self._parts.add(delta.columns, delta.weights.reshape(1, -1))
@@ -135,7 +139,7 @@ class MemoryArrangement:
             raise NegativeWeightError(self.spec.name, repr(row), int(found.totals[0, at]))
 
     def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
-        """Every row kept under each of n keys; see the contract."""
+        """Return every row stored under each of n keys; see the contract."""
         found = self._parts.find(keys, self.spec.key)
         if not len(found):
             return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
@@ -144,14 +148,14 @@ class MemoryArrangement:
     def lookup_parts(
         self, keys: Sequence[Column], most_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """As `lookup`, so many rows at a time."""
+        """Yield the rows of `lookup`, most_rows at a time."""
         index, rows = self.lookup(keys)
         for start in range(0, len(rows), most_rows):
             stop = min(start + most_rows, len(rows))
             yield index[start:stop], rows.slice(start, stop)
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, each once, in chunks of bounded size."""
+        """Yield all rows, each once, in chunks of bounded size."""
         whole = self._parts.whole()
         if whole is not None:
             delta = Delta(whole.columns, whole.totals[0])
@@ -163,12 +167,12 @@ class MemoryArrangement:
         self._parts = _Parts()
 
     def row_count(self) -> int:
-        """How many distinct rows are kept."""
+        """Return the number of distinct rows."""
         return self._parts.count()
 
 
 class MemorySums:
-    """A vector of int64 sums for each key. An empty key is given by no columns, once."""
+    """A vector of int64 sums for each key. An empty key is looked up with no columns, once."""
 
     def __init__(self, spec: SumsSpec) -> None:
         self.spec = spec
@@ -181,7 +185,7 @@ class MemorySums:
             self._parts.add(keys, np.ascontiguousarray(sums, np.int64))
 
     def lookup(self, keys: Sequence[Column]) -> np.ndarray:
-        """int64[width, n]: the vector of each key; zeros where there is none."""
+        """Return int64[width, n]: the vector of each key; zeros where there is none."""
         out = np.zeros((self.spec.width, len(keys[0]) if keys else 1), np.int64)
         found = self._parts.find(keys, self._key)
         if len(found):
@@ -189,7 +193,7 @@ class MemorySums:
         return out
 
     def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
-        """All (key columns, int64[width, n]) in chunks of bounded size."""
+        """Yield all (key columns, int64[width, n]) in chunks of bounded size."""
         whole = self._parts.whole()
         if whole is not None:
             for start in range(0, len(whole), _SCAN_ROWS):
@@ -202,7 +206,7 @@ class MemorySums:
         self._parts = _Parts()
 
     def key_count(self) -> int:
-        """How many keys are kept."""
+        """Return the number of keys."""
         return self._parts.count()
 
 
@@ -237,11 +241,11 @@ class MemoryStore:
                 del kept[name]
 
     def names(self) -> list[str]:
-        """The names of all arrangements and sums."""
+        """Return the names of all arrangements and sums."""
         return [*self._arrangements, *self._sums]
 
     def size(self, name: str) -> tuple[int, int]:
-        """(rows, bytes) of an arrangement or sums."""
+        """Return (rows, bytes) of an arrangement or sums."""
         state = self._arrangements.get(name) or self._sums.get(name)
         if state is None:
             return 0, 0
@@ -249,7 +253,7 @@ class MemoryStore:
         return rows, rows * Layout.of(state.spec).row_bytes
 
     def disk_bytes(self) -> int:
-        """Nothing is on disk."""
+        """Return 0: nothing is on disk."""
         return 0
 
     def put(self, key: str, value: bytes | None) -> None:
@@ -264,24 +268,24 @@ class MemoryStore:
         self._values[key] = value
 
     def get(self, key: str) -> bytes | None:
-        """A named value, or None."""
+        """Return a named value, or None."""
         return self._values.get(key)
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Named values whose key starts with prefix, in key order."""
+        """Yield named values whose key starts with prefix, in key order."""
         yield from sorted((k, v) for k, v in self._values.items() if k.startswith(prefix))
 
     def relieve(self) -> None:
-        """Nothing to do: all of it is in memory."""
+        """Do nothing: everything is in memory."""
 
     def require_space(self, nbytes: int) -> None:
-        """There is always more."""
+        """Do nothing: memory is not limited."""
 
     def commit(self, *, sync: bool = False) -> None:
-        """Nothing to do: there is nothing durable."""
+        """Do nothing: nothing is durable."""
 
     def sync(self) -> None:
-        """Nothing to do: there is nothing durable."""
+        """Do nothing: nothing is durable."""
 
     def ingest(self, files: Sequence[BulkFile]) -> None:
         """Add the rows of the files to their arrangements. The files stay."""
@@ -299,16 +303,16 @@ class MemoryStore:
             else:
                 raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
 
-    def kept(self) -> list[MemoryArrangement | MemorySums]:
-        """All arrangements, then all sums, each in the order in which they were made."""
+    def contents(self) -> list[MemoryArrangement | MemorySums]:
+        """Return all arrangements, then all sums, each in order of creation."""
         return [*self._arrangements.values(), *self._sums.values()]
 
     def write_files(self, folder: Path) -> list[BulkFile]:
-        """All that is kept, one file an arrangement or sums, for another store's `ingest`."""
+        """Write everything, one file an arrangement or sums, for another store's `ingest`."""
         from storage.bulk import BulkWriter
 
         files = []
-        for number, kept in enumerate(self.kept()):
+        for number, kept in enumerate(self.contents()):
             writer = BulkWriter(kept.spec, 0, 1, str(folder / f"rows-{number:04d}.sst"))
             if isinstance(kept, MemoryArrangement):
                 for rows in kept.scan():
@@ -320,8 +324,8 @@ class MemoryStore:
         return files
 
     def copy_to(self, folder: Path) -> None:
-        """There are no files. StorageError state.io."""
-        raise StorageError("state.io", f'what is in memory alone is not copied to "{folder}"')
+        """Fail with StorageError state.io: there are no files."""
+        raise StorageError("state.io", f'a state in memory cannot be copied to "{folder}"')
 
     def close(self) -> None:
         """Forget everything."""

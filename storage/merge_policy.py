@@ -1,8 +1,8 @@
-"""Which runs are merged, when, and how much of it an epoch does.
+"""Which runs are merged, when, and how much of a merge an epoch does.
 
-Writes pay for merges that keep runs few; page reads pay for merges that would have saved them,
-once they have cost as much (as one rents skis until the rent has come to the price). Invariant: a
-merge is done in steps of a few pages, and an epoch does no more of them than `MergeMeter` allows.
+Writes pay for merges that bound the number of runs. Page reads pay for merges that would have saved
+them, once the reads have cost as much as the merge (the ski rental rule). Invariant: a merge is
+done in steps of a few pages, and an epoch does no more of them than `MergeMeter` allows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ _NO_PAGE = (1 << 64, 0)
 
 
 class MergeMeter:
-    """Rows that merges may handle in the open epoch, over all arrangements of a store.
+    """The rows that merges may handle in the open epoch, over all arrangements of a store.
 
-    The allowance is epoch_rows, fuel more for each row that came in, and one for two rows of pages
-    that had to be read: what was waited for anyway. merged_rows counts all
-    rows so far; worst_excess_rows is the most by which an epoch went over its allowance: the last
-    step of a merge may, by its own length.
+    The allowance is epoch_rows, plus fuel for each applied row, plus one for two rows of pages that
+    had to be read. merged_rows counts all rows so far. worst_excess_rows is the most by which an
+    epoch exceeded its allowance; the last step of a merge may, by its own length.
     """
 
     def __init__(self, epoch_rows: int, fuel: int) -> None:
@@ -36,24 +35,24 @@ class MergeMeter:
         self._done = 0
 
     def take_in(self, rows: int) -> None:
-        """So many rows were applied in the open epoch."""
+        """Count rows that were applied in the open epoch."""
         self._allowed += self._fuel * rows
 
     def read(self, rows: int) -> None:
-        """Pages with so many rows had to be read in the open epoch."""
+        """Count rows of pages that had to be read in the open epoch."""
         self._allowed += rows // 2
 
     def is_open(self) -> bool:
-        """Whether the epoch may do another step."""
+        """Return True if the epoch may do another step."""
         return self._done < self._allowed
 
     def count(self, rows: int) -> None:
-        """A step handled so many rows."""
+        """Count rows that a step handled."""
         self._done += rows
         self.merged_rows += rows
 
     def end_epoch(self) -> None:
-        """The epoch is committed; what it did not use is lost."""
+        """Reset at the commit of the epoch; its unused allowance is lost."""
         self.worst_epoch_rows = max(self.worst_epoch_rows, self._done)
         self.worst_excess_rows = max(self.worst_excess_rows, self._done - self._allowed)
         self._allowed = self._epoch_rows
@@ -61,9 +60,9 @@ class MergeMeter:
 
 
 def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
-    """Which neighbours to merge: the first `fan` or more of like size, small sizes first.
+    """Return which neighbours to merge: the first `fan` or more of like size, small sizes first.
 
-    A run is written again only if that doubles it at least, unless runs have become many.
+    A run is rewritten only if that at least doubles it, unless there are many runs.
 
     >>> choose_merge([4000, 70, 60, 80, 90], 4)
     (1, 5)
@@ -88,10 +87,10 @@ def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
 
 
 def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, int] | None:
-    """The longest tail of runs whose merge costs no more rows than searches have read for it.
+    """Return the longest tail of runs whose merge costs no more rows than searches read for it.
 
     sizes, reads: rows of each run, oldest first, and rows of its pages that searches had to read.
-    Of a tail that is merged, the reads of all but the largest run would have been saved.
+    Merging a tail would have saved the reads of all but its largest run.
 
     >>> choose_by_reads([4000, 300, 100], [9000, 2000, 2500])
     (0, 3)
@@ -109,10 +108,11 @@ def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, in
 
 
 def windows(tracks: Sequence[tuple[np.ndarray, np.ndarray]], step: int) -> Iterator[np.ndarray]:
-    """Windows of row identities, in order and without gaps, of `step` pages of some run or fewer.
+    """Yield windows of row identities, in order and without gaps, of at most `step` pages of some
+    run.
 
-    tracks: for each run (key hash, row hash) of the first row of each page, uint64[pages]. A
-    window is uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
+    tracks: for each run (key hash, row hash) of the first row of each page, uint64[pages]. A window
+    is uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
     """
     window = EVERYTHING.copy()
     places = [0] * len(tracks)

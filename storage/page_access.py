@@ -1,9 +1,9 @@
 """Reads from a page image by address, for the compiled loops over pages.
 
-A page image is a stretch of memory in the form that `storage.layout` describes: a header of
-HEADER words, the key hashes of all rows, one record a row, and the heap. Loops get its address,
-so that one call visits the pages of all runs without Python in between. Invariant: the caller
-keeps every image alive for the whole call; address 0 is a page that is not in memory.
+`storage.layout` describes the image: a header of HEADER words, the key hashes of all rows, one
+record a row, and the heap. Loops get addresses, so that one call visits the pages of all runs
+without Python in between. Invariant: the caller keeps every image alive for the whole call; address
+0 is a page that is not in memory.
 """
 
 import numpy as np
@@ -20,19 +20,19 @@ _ROWS = np.uint64(0xFFFFFFFF)
 
 @njit(nogil=True, cache=True, inline="always")
 def row_count(address):
-    """Rows of the image at an address."""
+    """Return the number of rows of the image at an address."""
     return np.int64(word_at(np.int64(address + _SHAPE_AT)) & _ROWS)  # pyright: ignore
 
 
 @njit(nogil=True, cache=True, inline="always")
 def key_hash(address, row):
-    """The key hash of one row of an image."""
+    """Return the key hash of one row of an image."""
     return word_at(np.int64(address + 8 * (HEADER + row)))  # pyright: ignore
 
 
 @njit(nogil=True, cache=True, inline="always")
 def record_at(address, row):
-    """The address of the record of one row of an image."""
+    """Return the address of the record of one row of an image."""
     shape = word_at(np.int64(address + _SHAPE_AT))  # pyright: ignore
     rows = np.int64(shape & _ROWS)
     stride = np.int64(shape >> np.uint64(32))
@@ -41,5 +41,5 @@ def record_at(address, row):
 
 @njit(nogil=True, cache=True, inline="always")
 def word_of(record, word):
-    """One word of the record at an address."""
+    """Return one word of the record at an address."""
     return word_at(np.int64(record + 8 * word))  # pyright: ignore

@@ -1,9 +1,9 @@
-"""Pages of long runs as files that RocksDB takes in whole.
+"""Pages of long runs as files that RocksDB ingests whole.
 
-A page put the ordinary way is written three times: to the log of writes, to memory, and from there
-to a file. A run is named only once all of its pages are stored, so they need no log: they go to a
-file of their own, which is taken in before the commit that names the run. Invariant: what a crash
-leaves behind is either a file here, which the next start removes, or pages without their run.
+A page that is put the ordinary way is written three times: to the write log, to memory, and from
+there to a file. A run is named only once all of its pages are stored, so they need no log. They go
+to their own file, which is ingested before the commit that names the run. Invariant: a crash leaves
+either a file here, which the next start removes, or pages without a run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
 
 from storage.faults import named
 
-# Of all databases of the process: what is let go of late may not remove another's file.
+# Over all databases of the process: a late release must not remove another's file.
 _NUMBERS = itertools.count(1)
 
 
 class PageFile:
-    """Keys, ascending, with their values; part of the database on `finish`."""
+    """Keys, ascending, with their values; part of the database after `finish`."""
 
     def __init__(self, db: Rdict, path: Path, options: Options) -> None:
         self._db = db
@@ -30,11 +30,11 @@ class PageFile:
         try:
             self._writer.open(str(path))
         except Exception as error:
-            raise named(error, f'cannot make "{path}"') from error
+            raise named(error, f'cannot create "{path}"') from error
         self._is_empty = True
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a key beyond all that were set before. StorageError state.io, state.disk_full."""
+        """Set a key greater than all earlier ones. StorageError state.io, state.disk_full."""
         assert self._writer is not None
         try:
             self._writer[key] = value
@@ -43,7 +43,9 @@ class PageFile:
         self._is_empty = False
 
     def finish(self) -> None:
-        """Make it durable and part of the database. StorageError state.io, state.disk_full."""
+        """Make the file durable and part of the database. StorageError state.io,
+        state.disk_full.
+        """
         writer, self._writer = self._writer, None
         if writer is None or self._is_empty:
             self._path.unlink(missing_ok=True)
@@ -54,10 +56,10 @@ class PageFile:
             writer.finish()
             self._db.ingest_external_file([str(self._path)], take)
         except Exception as error:
-            raise named(error, f'cannot take in "{self._path}"') from error
+            raise named(error, f'cannot ingest "{self._path}"') from error
 
     def discard(self) -> None:
-        """Forget what was put, unless it is part of the database already."""
+        """Remove the file, unless it is already part of the database."""
         if self._writer is not None:
             self._writer = None
             self._path.unlink(missing_ok=True)
@@ -74,8 +76,8 @@ class PageFiles:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise named(error, f'cannot make "{folder}"') from error
+            raise named(error, f'cannot create "{folder}"') from error
 
     def open(self) -> PageFile:
-        """A new one."""
+        """Return a new page file."""
         return PageFile(self._db, self._folder / f"{next(_NUMBERS)}.sst", self._options)

@@ -1,7 +1,7 @@
 """Compiled loops that make page images and take rows out of them.
 
 Rows are named by hits: int64[k, 4] of (index, page address, row, record address). Invariant: the
-caller keeps every image alive for the whole call, and a loop writes only to the arrays it is given
+caller keeps every image alive for the whole call, and a loop writes only to the arrays that it is
 to fill.
 """
 
@@ -29,7 +29,7 @@ def pack_bytes(offsets, base, out):
 def hash_rows(image, rows, key, masks, is_bytes, seeds):
     """Fill the key hash and the two row hashes of all rows of an image that has its columns.
 
-    The same values as `storage.delta.hash_columns` with the two seeds.
+    They equal the values of `storage.delta.hash_columns` with the two seeds.
     """
     base = address_of(image)
     count = is_bytes.shape[0]
@@ -85,12 +85,11 @@ def _insertion_sort(order, start, stop, records):
 
 
 @njit(nogil=True, cache=True)
-def settle(order, hashes, records, value_at):
-    """Finish an order by key hash: ties by row hashes, equal rows added up, zeros gone.
+def resolve_order(order, hashes, records, value_at):
+    """Finish an order by key hash: ties by row hashes, equal rows summed, zeros removed.
 
-    order: int64[n], sorted by hashes uint64[n], changed in place; records: uint64[n, stride], of
-    which the words from value_at on add up.
-    Returns (row int64[k], totals int64[k, width]).
+    order: int64[n], sorted by hashes uint64[n], changed in place. records: uint64[n, stride]; the
+    words from value_at on are additive. Returns (row int64[k], totals int64[k, width]).
     """
     n = order.shape[0]
     width = records.shape[1] - value_at
@@ -135,7 +134,7 @@ def settle(order, hashes, records, value_at):
 
 @njit(nogil=True, cache=True)
 def hits_of(address, rows):
-    """Hits, with index 0, for these rows of the image at an address."""
+    """Return hits, with index 0, for these rows of the image at an address."""
     hits = np.zeros((rows.shape[0], 4), np.int64)
     for k in range(rows.shape[0]):
         hits[k, 1] = address
@@ -146,7 +145,7 @@ def hits_of(address, rows):
 
 @njit(nogil=True, cache=True)
 def gather_words(hits, start, count):
-    """uint64[count, k]: words start .. start + count of the record of each hit."""
+    """Return uint64[count, k]: words start .. start + count of the record of each hit."""
     k = hits.shape[0]
     out = np.empty((count, k), np.uint64)
     for i in range(k):
@@ -177,7 +176,9 @@ def gather_bytes(hits, packed):
 
 @njit(nogil=True, cache=True)
 def heap_ends(hits, columns):
-    """int64[k + 1]: bytes of the strings of all rows before each hit; columns: word numbers."""
+    """Return int64[k + 1]: bytes of the strings of all rows before each hit; columns:
+    word numbers.
+    """
     k = hits.shape[0]
     ends = np.zeros(k + 1, np.int64)
     for i in range(k):
@@ -190,10 +191,10 @@ def heap_ends(hits, columns):
 
 @njit(nogil=True, cache=True)
 def write_page(out, hits, totals, columns, header):
-    """Write rows in the order of hits into a page image, all but its checksum.
+    """Write rows in the order of hits into a page image, except for its checksum.
 
-    out: uint64, just the room for the image; totals int64[k, width] replace the last `width` words
-    of a record; columns: word numbers of byte strings; header: magic, stride << 32, shape.
+    out: uint64, exactly the size of the image. totals int64[k, width] replace the last `width`
+    words of a record. columns: word numbers of byte strings. header: magic, stride << 32, shape.
     """
     k = hits.shape[0]
     width = totals.shape[1]
@@ -225,8 +226,11 @@ def write_page(out, hits, totals, columns, header):
 
 @njit(nogil=True, cache=True)
 def write_pages(out, ends, bounds, selection, columns, header):
-    """Write one image after the other: page p, out[ends[p] : ends[p + 1]], has the rows of hits
-    and totals from bounds[p] to bounds[p + 1]."""
+    """Write consecutive images.
+
+    Page p, out[ends[p] : ends[p + 1]], has the rows of hits and totals from bounds[p] to bounds[p +
+    1].
+    """
     hits, totals = selection
     for p in range(bounds.shape[0] - 1):
         start = bounds[p]

@@ -1,7 +1,7 @@
 """The compiled merge of sorted runs, within a window of row identities.
 
-Rows are sorted by (key hash, row hash, second row hash); equal ones are added up and those that
-come to zero are gone. Invariant: weights add, so any set of runs may be merged.
+Rows are sorted by (key hash, row hash, second row hash); equal rows are summed, and rows that sum
+to zero are removed. Invariant: weights add, so any set of runs may be merged.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ _IDENTITY = 3
 
 @njit(nogil=True, cache=True)
 def _bound(address, rows, h, r):
-    """First row whose (key hash, first row hash) is not below (h, r)."""
+    """Return the first row whose (key hash, first row hash) is not below (h, r)."""
     low = 0
     high = rows
     while low < high:
@@ -29,7 +29,7 @@ def _bound(address, rows, h, r):
 
 @njit(nogil=True, cache=True)
 def page_bound(first, first_row, h, r):
-    """How many pages begin below (h, r): first, first_row uint64[pages], sorted as pairs."""
+    """Return how many pages begin below (h, r): first, first_row uint64[pages], sorted as pairs."""
     low = 0
     high = first.shape[0]
     while low < high:
@@ -43,7 +43,9 @@ def page_bound(first, first_row, h, r):
 
 @njit(nogil=True, cache=True)
 def _enter(segments, segment, stop, window):
-    """First segment in [segment, stop) with rows in the window: (segment, row, row stop)."""
+    """Return the first segment in [segment, stop) with rows in the window: (segment, row, row
+    stop).
+    """
     while segment < stop:
         address = segments[segment]
         rows = row_count(address)
@@ -57,7 +59,7 @@ def _enter(segments, segment, stop, window):
 
 @njit(nogil=True, cache=True, inline="always")
 def _close(totals, k):
-    """k if row k may stay, k - 1 if all of its totals are zero (or there is no row)."""
+    """Return k if row k may stay, k - 1 if all of its totals are zero (or there is no row)."""
     if k < 0:
         return -1
     for v in range(totals.shape[1]):
@@ -76,7 +78,7 @@ def _set_key(keys, c, address, row):
 
 @njit(nogil=True, cache=True)
 def _least(keys, live):
-    """The head with the smallest row identity."""
+    """Return the head with the smallest row identity."""
     best = 0
     for c in range(1, live):
         if keys[c, 0] > keys[best, 0]:
@@ -108,11 +110,11 @@ def _set_heads(segments, starts, window, heads, keys):
 
 @njit(nogil=True, cache=True)
 def merge(segments, starts, window, value_at, width):
-    """Merge runs within a window of (key hash, row hash): equal rows added up, zeros gone.
+    """Merge runs within a window of (key hash, row hash): equal rows summed, zeros removed.
 
-    segments int64[s]: page addresses, run r being segments[starts[r]:starts[r + 1]] in order.
-    window uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
-    Returns (hits int64[k, 4]: 0, address, row, record; totals int64[k, width]).
+    segments int64[s]: page addresses; run r is segments[starts[r]:starts[r + 1]] in order. window
+    uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound. Returns (hits
+    int64[k, 4]: 0, address, row, record; totals int64[k, width]).
     """
     runs = starts.shape[0] - 1
     heads = np.empty((runs, 4), np.int64)

@@ -1,8 +1,8 @@
-"""The compiled lookup: one call gives the rows of all keys in the pages of all runs.
+"""The compiled lookup: one call returns the rows of all keys in the pages of all runs.
 
-Rows of one key hash stand together in each run, sorted by their row hashes, so equal rows of
-several runs are found by walking the runs side by side; their totals are added. Invariant: a page
-that is not in memory (address 0) is reported, and then the answer is not to be used.
+Rows of one key hash are adjacent in each run, sorted by their row hashes. Equal rows of several
+runs are found by walking the runs in parallel; their totals are added. Invariant: a page that is
+not in memory (address 0) is reported, and then the result must not be used.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from storage.page_search import ABSENT, BLOCK, MISSING, search_block
 def _set_cursors(x, starts, addresses, memory, found_at, cursors, missing) -> tuple:
     """Point cursors (page, row, stop page, address, record) at the rows of key x of a block.
 
-    One cursor for each run that has some; a memory run has page -1.
-    Returns (runs that have it, pages that are missing).
+    There is one cursor for each run that has some; a memory run has page -1. Returns (runs that
+    have it, pages that are missing).
     """
     page_at, row_at = found_at
     found = 0
@@ -53,7 +53,7 @@ def _set_cursors(x, starts, addresses, memory, found_at, cursors, missing) -> tu
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _advance(cursors, c, h, first, addresses, touched):
-    """Move cursor c to the next row of key hash h: 0 = there, 1 = no more, 2 = page missing."""
+    """Move cursor c to the next row of key hash h: 0 = found, 1 = no more, 2 = page missing."""
     address = cursors[c, 3]
     rows = row_count(address)
     row = cursors[c, 1] + 1
@@ -77,7 +77,7 @@ def _advance(cursors, c, h, first, addresses, touched):
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _smallest(cursors, found) -> tuple:
-    """(cursor whose row has the smallest row hashes, these two hashes)."""
+    """Return (cursor whose row has the smallest row hashes, these two hashes)."""
     best = 0
     best_first = word_of(cursors[0, 4], 0)
     best_second = word_of(cursors[0, 4], 1)
@@ -126,7 +126,7 @@ def _take_row(h, cursors, found, first, addresses, touched, value_at, hits, tota
 
 @njit(nogil=True, cache=True)
 def _grown(array, size):
-    """A copy of a two-dimensional int64 array with room for size rows."""
+    """Return a copy of a two-dimensional int64 array with space for size rows."""
     out = np.empty((size, array.shape[1]), np.int64)
     out[: array.shape[0]] = array
     return out
@@ -134,7 +134,9 @@ def _grown(array, size):
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _repeat(hits, totals, before, k, i):
-    """Give key i what the key before it, with the same hash, has got from row `before` to k."""
+    """Repeat the result of the previous key, which has the same hash, for key i: rows `before` to
+    k.
+    """
     for j in range(k - before):
         hits[k + j, 0] = i
         hits[k + j, 1] = hits[before + j, 1]
@@ -146,11 +148,11 @@ def _repeat(hits, totals, before, k, i):
 
 @njit(nogil=True, cache=True)
 def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tuple:
-    """Go on from key at[0] with at = (key, hits so far, where its hits begin, missing so far).
+    """Continue from key at[0] with at = (key, hits so far, where its hits begin, missing so far).
 
-    scratch: (page_at, row_at, cursors, missing of one key); out: (hits, totals, missing), which
-    stay the same arrays here, since rebinding one in a loop costs a count of references each time
-    round. Returns at for the first key that found no room, or for the end.
+    scratch: (page_at, row_at, cursors, missing of one key). out: (hits, totals, missing); these
+    stay the same arrays here, since rebinding one in a loop costs a reference count in each
+    iteration. Returns `at` for the first key without space, or for the end.
     """
     first, addresses, touched, _ = pages
     page_at, row_at, cursors, lost_here = scratch
@@ -159,12 +161,12 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
     width = totals.shape[1]
     capacity = hits.shape[0]
     block = i
-    known = i
+    searched = i
     while i < hashes.shape[0]:
-        if i == known:
+        if i == searched:
             block = i
-            known = min(i + BLOCK, hashes.shape[0])
-            search_block(hashes[block:known], starts, pages, memory, page_at, row_at)
+            searched = min(i + BLOCK, hashes.shape[0])
+            search_block(hashes[block:searched], starts, pages, memory, page_at, row_at)
         h = hashes[i]
         if i > 0 and h == hashes[i - 1]:
             count = k - before
@@ -206,14 +208,14 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
 
 @njit(nogil=True, cache=True)
 def probe(hashes, starts, pages, memory, value_at, width, most):
-    """Every row of all runs whose key hash is among n sorted hashes, equal rows added up.
+    """Return every row of all runs whose key hash is among n sorted hashes, equal rows summed.
 
-    pages: (first uint64, addresses int64, touched uint8, filters int64) of all pages, run r having
-    those from starts[r] to starts[r + 1]; touched is set to 1 where a search came by, filters are
-    addresses or 0. memory: addresses of the runs that are one image. most: hits from which on no
-    more room is made. Returns (hits int64[k, 4]: index into hashes, address, row, record; totals
-    int64[k, width]; missing int64[m]: pages to bring in, then ask again; done: the hashes that all
-    this is about, 0 when the first one alone has more rows than that).
+    pages: (first uint64, addresses int64, touched uint8, filters int64) of all pages; run r has
+    those from starts[r] to starts[r + 1]. touched is set to 1 for visited pages; filters are
+    addresses or 0. memory: addresses of the runs that are one image. most: number of hits from
+    which on the output no longer grows. Returns (hits int64[k, 4]: index into hashes, address, row,
+    record; totals int64[k, width]; missing int64[m]: pages to bring in before another call; done:
+    the number of hashes that the result covers, 0 if the first one alone has more rows than fit).
     """
     runs = starts.shape[0] - 1 + memory.shape[0]
     block = min(hashes.shape[0], BLOCK)

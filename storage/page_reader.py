@@ -1,7 +1,7 @@
-"""The pages of the runs of one arrangement, read from disk where they are not in memory.
+"""The pages of the runs of one arrangement, read from disk if they are not in memory.
 
-Invariant: a page is verified before anybody sees it, and what is read for a merge or a scan does
-not push searched pages out of the cache.
+Invariant: a page is verified before any use. Reads for a merge or a scan do not evict searched
+pages from the cache.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class PageReader:
     def segments(
         self, runs: Sequence[Run], window: np.ndarray
     ) -> tuple[list[list[int]], list[Page], int]:
-        """Page addresses of each run that may have rows in the window.
+        """Return page addresses of each run that may have rows in the window.
 
-        Also the pages read for it, which the caller keeps meanwhile, and how many were in memory.
+        Also return the pages read for it, which the caller keeps alive, and how many were in
+        memory.
         """
         segments: list[list[int]] = []
         alive: list[Page] = []
@@ -59,9 +60,9 @@ class PageReader:
         return segments, alive, resident
 
     def bring_in(self, table: RunTable, missing: np.ndarray) -> int:
-        """Read pages, given as positions in the flat arrays of the table, into the cache.
+        """Read pages, passed as positions in the flat arrays of the table, into the cache.
 
-        Returns the rows they have.
+        Returns the number of their rows.
         """
         rows = 0
         owners = np.searchsorted(table.starts, missing, "right") - 1
@@ -77,7 +78,7 @@ class PageReader:
         return rows
 
     def _read(self, run: Run, pages: Sequence[int], shift: int = 0) -> list[Page]:
-        """Pages of a run, shift being added to their positions, verified."""
+        """Return pages of a run, verified; shift is added to their positions."""
         if not pages:
             return []
         numbers = [int(run.numbers[at + shift]) for at in pages]
@@ -86,17 +87,19 @@ class PageReader:
         found = [verify(sealed, self._layout, where) for sealed in self._writes.read(keys)]
         for at, page in zip(pages, found, strict=True):
             if page.first != (int(run.first[at + shift]), int(run.first_row[at + shift])):
-                raise corrupt(f"{where} is that of another place")
+                raise corrupt(f"{where} belongs to another position")
         return found
 
     def pages_at_once(self, page_rows: int) -> int:
-        """How many pages of about so many rows a part of a search may bring in over the budget."""
+        """Return how many pages of about so many rows one part of a search may read over the
+        budget.
+        """
         page_bytes = self._cache.page_bytes() or self._layout.row_bytes * page_rows
         return max(self._cache.budget_bytes // 4 // page_bytes, PAGES_AT_ONCE)
 
 
 def merged(layout: Layout, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
-    """Rows of runs given as page addresses, within the window, equal ones added up."""
+    """Return the merged rows of runs, passed as page addresses, within the window."""
     starts = np.zeros(len(segments) + 1, np.int64)
     np.cumsum([len(s) for s in segments], out=starts[1:])
     flat = np.array([address for s in segments for address in s], np.int64)
@@ -104,7 +107,7 @@ def merged(layout: Layout, segments: Sequence[Sequence[int]], window: np.ndarray
 
 
 def track_of(layout: Layout, page: Page, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """(key hash, row hash) of every so many rows of a page, for `merge_policy.windows`."""
+    """Return (key hash, row hash) of every stride-th row of a page, for `merge_policy.windows`."""
     image = np.frombuffer(page.sealed, np.uint64)
     hashes = np.ascontiguousarray(layout.hashes_of(image)[::stride])
     row_hashes = layout.records_of(image)[::stride, 0]

@@ -1,9 +1,9 @@
 """The compiled search of a block of key hashes in the pages of all runs.
 
 Key hashes are uniform: every search starts from a guess and gallops. Memory is slower than the
-search, so a block goes in stages: each asks for the cache lines that the next one reads.
-Invariant: a page that is not in memory (address 0) is told as MISSING, unless its filter says that
-it does not hold the key.
+search, so a block goes in stages: each prefetches the cache lines that the next one reads.
+Invariant: a page that is not in memory (address 0) is reported as MISSING, unless its filter rules
+out the key.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from storage.page_access import HEADER, key_hash, record_at, row_count
 from storage.raw_memory import fetch_ahead
 
 BLOCK = 64
-# Where a key stands in a run: at a row, or one of these (_PASSED: after the page).
+# Position of a key in a run: a row, or one of these (_PASSED: after the page).
 ABSENT = -1
 MISSING = -2
 _PASSED = -3
@@ -23,8 +23,8 @@ _LAST_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _share(part, whole):
-    """part / whole as a float; halved first, since signed conversions are the fast ones."""
+def _ratio(part, whole):
+    """Return part / whole as a float; halved first, since signed conversions are the fast ones."""
     return np.float64(np.int64(part >> np.uint64(1))) / (
         np.float64(np.int64(whole >> np.uint64(1))) + 1.0
     )
@@ -32,7 +32,7 @@ def _share(part, whole):
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _lower_bound(address, rows, low, guess, h):
-    """First row, not before row `low`, whose key hash is not below h, sought around a guess."""
+    """Return the first row from `low` on whose key hash is not below h, searched around a guess."""
     step = 4
     if guess < low:
         guess = low
@@ -66,11 +66,11 @@ def _lower_bound(address, rows, low, guess, h):
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _page_of(first, start, stop, h):
-    """The last page in [start, stop) that begins below h, or start."""
+    """Return the last page in [start, stop) that begins below h, or start."""
     low = start
     high = stop
     if stop - start > 32:
-        guess = start + np.int64(_share(h, _LAST_HASH) * (stop - start))
+        guess = start + np.int64(_ratio(h, _LAST_HASH) * (stop - start))
         guess = min(guess, stop - 1)
         step = 4
         if first[guess] < h:
@@ -96,9 +96,9 @@ def _page_of(first, start, stop, h):
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _guess_row(address, h, begin, end):
-    """Where h should stand in a page whose hashes are between begin and end; asks for it."""
+    """Return where h should be in a page with hashes between begin and end; prefetch it."""
     rows = row_count(address)
-    guess = min(np.int64(_share(h - begin, end - begin) * rows), rows - 1)
+    guess = min(np.int64(_ratio(h - begin, end - begin) * rows), rows - 1)
     fetch_ahead(np.int64(address + 8 * (HEADER + guess)))  # pyright: ignore
     return guess
 
@@ -114,8 +114,8 @@ def _ask_record(address, row):
 def _search_run(hashes, start, stop, pages, page_at, row_at):
     """Find sorted hashes in the run of pages [start, stop).
 
-    Fills page_at and row_at int64[keys]: the first row of each hash, or row ABSENT, or MISSING
-    where the page is not in memory.
+    Fills page_at and row_at int64[keys]: the first row of each hash, or row ABSENT, or MISSING if
+    the page is not in memory.
     """
     first, addresses, touched, filters = pages
     page = -1
@@ -166,7 +166,7 @@ def _search_run(hashes, start, stop, pages, page_at, row_at):
 
 @njit(nogil=True, cache=True)
 def _search_memory(hashes, address, row_at):
-    """The same for a run that is one image."""
+    """Find sorted hashes in a run that is one image; see _search_run."""
     rows = row_count(address)
     for i in range(hashes.shape[0]):
         row_at[i] = _guess_row(address, hashes[i], _FIRST_HASH, _LAST_HASH)

@@ -1,7 +1,7 @@
-"""Sealed pages: page images as bytes with a checksum, and how rows are cut into them.
+"""Sealed pages: page images as bytes with a checksum, and the cutting of rows into pages.
 
-A sealed page is what RocksDB holds and what searches read, without a conversion between the two.
-Invariant: the bytes of a page never change after `seal`; `verify` refuses any others.
+RocksDB stores a sealed page and searches read it, without a conversion between the two. Invariant:
+the bytes of a page never change after `seal`; `verify` refuses any others.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Tuning:
     """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
 
     page_rows, page_heap_bytes: where a page is cut. memory_rows: rows of an arrangement that stay
-    in memory (and in the log) before they become a run on disk. file_rows: from so many rows on the
-    pages of a run go to a file of their own. fan: this many neighbouring runs of like size are
-    merged. page_growth, fan_growth: by how much pages may be longer, and runs on disk more, as long
-    as the pages held take less than nine tenths of the cache's room: what is not read again from
-    disk need not be read in small pieces, nor in few. fuel: rows merged for each row applied.
-    merge_pages, scan_pages: pages of a run read in one step of a merge of `fan` runs, or of a scan.
+    in memory (and in the log) before they become a run on disk. file_rows: from this number of rows
+    on, the pages of a run get their own file. fan: this many neighbouring runs of like size are
+    merged. page_growth, fan_growth: by how much pages may be longer, and runs on disk more, while
+    the cached pages take less than nine tenths of the cache: if pages are not read again from disk,
+    they need not be small, nor the runs few. fuel: rows merged for each row applied. merge_pages,
+    scan_pages: pages of a run read in one step of a merge of `fan` runs, or of a scan.
     """
 
     page_rows: int = 256
@@ -50,8 +50,10 @@ class Tuning:
     scan_pages: int = 64
 
     def step_pages(self, pages: Sequence[int]) -> int:
-        """Pages of the longest of runs with so many pages that one step of their merge reads: as
-        many in all as of `fan` runs of one length."""
+        """Return how many pages of the longest run one step of a merge of such runs reads.
+
+        In total that is as many as of `fan` runs of one length.
+        """
         return max(self.merge_pages * self.fan * max(pages) // sum(pages), 1)
 
 
@@ -72,7 +74,7 @@ class Page(NamedTuple):
 
 
 def address_of(buffer: bytes | np.ndarray) -> int:
-    """Where the bytes lie; valid as long as the caller keeps the buffer."""
+    """Return the address of the bytes; valid as long as the caller keeps the buffer."""
     view = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else buffer
     return view.__array_interface__["data"][0]
 
@@ -80,7 +82,7 @@ def address_of(buffer: bytes | np.ndarray) -> int:
 def _seal(
     layout: Layout, selection: Selection, bounds: np.ndarray, heap_ends: np.ndarray
 ) -> list[Page]:
-    """Pages of the rows from bounds[i] to bounds[i + 1]; heap_ends as of `_heap_ends`."""
+    """Return pages of the rows from bounds[i] to bounds[i + 1]; heap_ends from `_heap_ends`."""
     rows, heap_bytes = np.diff(bounds), np.diff(heap_ends[bounds])
     ends = np.zeros(len(bounds), np.int64)
     np.cumsum(layout.image_words(rows, heap_bytes), out=ends[1:])
@@ -95,14 +97,14 @@ def _seal(
 
 
 def _heap_ends(layout: Layout, hits: np.ndarray) -> np.ndarray:
-    """int64[k + 1]: bytes of the strings of all rows before each hit, and of all."""
+    """Return int64[k + 1]: bytes of the strings of all rows before each hit, and of all."""
     if not len(layout.byte_words):
         return np.zeros(len(hits) + 1, np.int64)
     return page_kernels.heap_ends(hits, layout.byte_words)
 
 
 def open_page(sealed: bytes) -> Page:
-    """The page in these bytes, which have been verified or just been made."""
+    """Return the page in these bytes, which were verified or just made."""
     words = np.frombuffer(sealed, np.uint64)
     rows = int(words[2]) & 0xFFFFFFFF
     first = (int(words[HEADER]), int(words[HEADER + rows]))
@@ -110,7 +112,7 @@ def open_page(sealed: bytes) -> Page:
 
 
 def seal_whole(layout: Layout, selection: Selection) -> Page:
-    """One page of the whole selection, whatever its size: a run in memory."""
+    """Return one page of the whole selection, of any size: a run in memory."""
     hits, totals = selection
     heap_bytes = int(_heap_ends(layout, hits)[-1]) if len(layout.byte_words) else 0
     image = np.empty(layout.image_words(len(hits), heap_bytes), np.uint64)
@@ -120,8 +122,10 @@ def seal_whole(layout: Layout, selection: Selection) -> Page:
 
 
 def cut(layout: Layout, selection: Selection, tuning: Tuning, growth: int = 1) -> Iterator[Page]:
-    """The selection as pages of like size, at most growth times tuning.page_rows, fewer with long
-    strings."""
+    """Yield the selection as pages of like size.
+
+    A page has at most growth times tuning.page_rows, fewer with long strings.
+    """
     count = len(selection.hits)
     ends = _heap_ends(layout, selection.hits)
     page_rows = -(-count // max(-(-count // (growth * tuning.page_rows)), 1))
@@ -138,7 +142,7 @@ def cut(layout: Layout, selection: Selection, tuning: Tuning, growth: int = 1) -
 
 
 def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
-    """The page in bytes that were read back.
+    """Return the page in bytes that were read back.
 
     StorageError state.corrupt: missing or changed; state.version: written by another one;
     state.mismatch: rows of another shape.
@@ -159,15 +163,17 @@ def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
 
 
 def order_rows(layout: Layout, image: np.ndarray) -> Selection:
-    """The rows of an unsorted image in order, equal ones added up, zeros gone."""
+    """Return the rows of an unsorted image in order, equal ones summed, zeros removed."""
     hashes = layout.hashes_of(image)
     order = np.argsort(hashes)
-    rows, totals = page_kernels.settle(order, hashes, layout.records_of(image), layout.value_at)
+    rows, totals = page_kernels.resolve_order(
+        order, hashes, layout.records_of(image), layout.value_at
+    )
     return Selection(page_kernels.hits_of(address_of(image), rows), totals)
 
 
 def below_zero(name: str, layout: Layout, selection: Selection) -> NegativeWeightError | None:
-    """The error of an arrangement, if a row of the selection has a weight below zero."""
+    """Return the error of an arrangement, if a row of the selection has a negative weight."""
     totals = selection.totals
     if not len(totals) or totals.min() >= 0:
         return None

@@ -1,7 +1,7 @@
 """Loads, stores and copies at addresses, for compiled loops over bytes.
 
-Little-endian and unaligned, as all machines that we run on do it. Invariant: the caller keeps what
-an address points into alive, and stays within it.
+Little-endian and unaligned, as on all supported machines. Invariant: the caller keeps the memory of
+an address alive, and stays within it.
 """
 
 import numpy as np
@@ -21,19 +21,19 @@ def _loader(result):
 
 @intrinsic
 def word_at(typing_context, address):
-    """The uint64 at an int64 address."""
+    """Return the uint64 at an int64 address."""
     return _loader(types.uint64)
 
 
 @intrinsic
 def half_at(typing_context, address):
-    """The uint32 at an int64 address."""
+    """Return the uint32 at an int64 address."""
     return _loader(types.uint32)
 
 
 @intrinsic
 def byte_at(typing_context, address):
-    """The uint8 at an int64 address."""
+    """Return the uint8 at an int64 address."""
     return _loader(types.uint8)
 
 
@@ -97,7 +97,7 @@ def copy_bytes(target, source, size):
 
 @njit(nogil=True, cache=True, inline="always")
 def equal_at(left, right, size):
-    """Whether size bytes at two addresses are the same."""
+    """Return True if size bytes at two addresses are the same."""
     at = 0
     while at + 8 <= size:
         if word_at(np.int64(left + at)) != word_at(np.int64(right + at)):  # pyright: ignore
@@ -112,13 +112,13 @@ def equal_at(left, right, size):
 
 @njit(nogil=True, cache=True, inline="always")
 def address_of(array):
-    """The int64 address of the first item of a contiguous array."""
+    """Return the int64 address of the first item of a contiguous array."""
     return np.int64(array.ctypes.data)
 
 
 @intrinsic
 def fetch_ahead(typing_context, address):
-    """Ask for the cache line at an int64 address, which need not be valid."""
+    """Prefetch the cache line at an int64 address, which need not be valid."""
 
     def generate(context, builder, signature, arguments):
         byte = context.get_value_type(types.uint8).as_pointer()

@@ -1,9 +1,10 @@
 """RocksStore: the product's state in one RocksDB directory.
 
-One write batch a commit holds the new pages, directories and log records of all arrangements,
-and the named values. Invariant: what is on disk is always the state after some commit, and after
-a crash of the process the state after the last one. RocksDB has no reads through an open batch,
-so the open epoch is kept aside (`storage.write_set`) and every read goes through it.
+A commit is one write batch with the new pages, directories and log records of all arrangements, and
+the named values. Invariant: the state on disk is always that after some commit; after a crash of
+the process it is that after the last one. RocksDB has no reads through an open batch, so the open
+epoch is buffered (`storage.write_set`) and every read goes through it. One thread, except where
+`storage.store` says otherwise.
 """
 
 from __future__ import annotations
@@ -54,14 +55,17 @@ _LEVEL_ZERO_FILES = 16
 
 
 def named_value(folder: Path, key: str) -> bytes | None:
-    """A named value in a copy of a state. StorageError state.corrupt, state.io."""
+    """Return a named value in a copy of a state. StorageError state.corrupt, state.io."""
     return value_in_copy(folder, _VALUE + key.encode())
 
 
 @dataclass(frozen=True)
 class StoreBudget:
-    """Memory beside the page cache. run_bytes: small runs not yet on disk, over all arrangements;
-    ahead_bytes: pages of the open epoch; write_buffer_bytes: RocksDB's own, of which it has two."""
+    """Memory beside the page cache.
+
+    run_bytes: small runs not yet on disk, over all arrangements. ahead_bytes: pages of the open
+    epoch. write_buffer_bytes: RocksDB's own, of which it has two.
+    """
 
     run_bytes: int = 256 << 20
     ahead_bytes: int = 32 << 20
@@ -75,7 +79,7 @@ def _options(budget: StoreBudget, *, direct_reads: bool) -> Options:
     options.set_write_buffer_size(budget.write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_max_bytes_for_level_base(_LEVEL_BYTES)
-    # Pages are never written twice: compaction only gives room back, so it may wait.
+    # Pages are never overwritten: compaction only frees space, so it may wait.
     options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
     options.set_level_zero_slowdown_writes_trigger(3 * _LEVEL_ZERO_FILES)
     options.set_level_zero_stop_writes_trigger(4 * _LEVEL_ZERO_FILES)
@@ -105,9 +109,9 @@ class RocksStore:
     """Arrangements and named values in the directory `path`; one service at a time.
 
     cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
-    direct_reads: read past the cache of the operating system, to measure a cold disk.
-    watch: the memory of the process, to which the page cache gives way.
-    StorageError state.locked, state.version, state.corrupt, state.io on opening.
+    direct_reads: bypass the cache of the operating system, to measure a cold disk. watch: the
+    memory of the process; under pressure the page cache shrinks. StorageError state.locked,
+    state.version, state.corrupt, state.io on opening.
     """
 
     def __init__(
@@ -143,8 +147,8 @@ class RocksStore:
             try:
                 self._db.close()
             except Exception as refusal:
-                # What is damaged may refuse that as well; that it is damaged is what counts.
-                error.add_note(f"it cannot be closed either: {refusal}")
+                # A damaged database may also refuse to close; report the damage.
+                error.add_note(f"closing it failed too: {refusal}")
             raise
 
     def _check_format(self) -> None:
@@ -154,7 +158,9 @@ class RocksStore:
             self._db.put(_FORMAT_KEY, FORMAT)
         elif found != FORMAT:
             detail = f'"{self.path}" has state format {found!r}, this version reads {FORMAT!r}'
-            hint = "run the version that made it, or rebuild all views: move the directory away"
+            hint = (
+                "run the version that created it, or move the directory away to rebuild all views"
+            )
             raise StorageError("state.version", detail, hint)
 
     def _read_specs(self) -> dict[str, str]:
@@ -162,8 +168,8 @@ class RocksStore:
         return {key[1:].decode(): (stored(self._db, key) or b"").decode() for key in keys}
 
     def _remove_left_overs(self) -> None:
-        """Remove pages whose run was never finished: a merge or a bulk load was cut short."""
-        known = {identity_of(name) for name in self._specs}
+        """Remove pages whose run was never finished: a merge or a bulk load was interrupted."""
+        identities = {identity_of(name) for name in self._specs}
         runs = set(stored_keys(self._db, RUN, RUN + b"\xff" * 16))
         cursor = self._db.iter()
         cursor.seek(PAGE)
@@ -172,7 +178,7 @@ class RocksStore:
             key = cursor.key()
             identity, run = int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:13], "big")
             start, stop = run_pages(identity, run)
-            if identity not in known or run_key(identity, run) not in runs:
+            if identity not in identities or run_key(identity, run) not in runs:
                 stale.append((start, stop))
             cursor.seek(stop)
         check_cursor(cursor)
@@ -208,7 +214,7 @@ class RocksStore:
         if name not in self._open:
             tuning = self._tuning
             if isinstance(spec, ArrangementSpec) and not spec.is_searched:
-                # Runs that no search goes through may be many.
+                # Runs that no search reads may be many.
                 tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan, fan_growth=1)
             shared = Shared(
                 self._writes, self.cache, tuning, self.meter, self._pending, self._files
@@ -229,18 +235,18 @@ class RocksStore:
             del self._specs[name]
 
     def names(self) -> list[str]:
-        """The names of all arrangements and sums, open or not."""
+        """Return the names of all arrangements and sums, open or not."""
         return list(self._specs)
 
     def size(self, name: str) -> tuple[int, int]:
-        """About (rows, bytes) of an arrangement or sums that is open; see the contract."""
+        """Return about (rows, bytes) of an open arrangement or sums; see the contract."""
         if name not in self._open:
             return 0, 0
         runs = self._open[name][1]
         return sum(runs.run_rows()), runs.about_bytes()
 
     def disk_bytes(self) -> int:
-        """What the files of the whole state take, as RocksDB counts them."""
+        """Return the bytes of all files of the state, as RocksDB counts them."""
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def put(self, key: str, value: bytes | None) -> None:
@@ -252,11 +258,11 @@ class RocksStore:
         self._writes.put_ahead(_VALUE + key.encode(), value)
 
     def get(self, key: str) -> bytes | None:
-        """A named value, or None; committed ones from any thread."""
+        """Return a named value, or None; committed ones from any thread."""
         return self._writes.get(_VALUE + key.encode())
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Named values whose key starts with prefix, in key order."""
+        """Yield named values whose key starts with prefix, in key order."""
         start = _VALUE + prefix.encode()
         for key in self._writes.scan(start, start + b"\xff"):
             value = self._writes.get(key)
@@ -264,16 +270,16 @@ class RocksStore:
                 yield key[1:].decode(), value
 
     def relieve(self) -> None:
-        """Make runs on disk of the largest memory runs while all of them are over their budget.
+        """Flush the largest memory runs to disk while all of them exceed their budget.
 
-        Then let the page cache give way as far as the process as a whole asks for it.
+        Then shrink the page cache as far as the process as a whole requires.
         """
         self._flush_largest()
         if self._watch is not None:
             self._watch.look(self.cache)
 
     def require_space(self, nbytes: int) -> None:
-        """OutOfRoomError unless the process may take so many bytes more."""
+        """Raise OutOfSpaceError unless the process may use so many bytes more."""
         if self._watch is not None and not self._watch.has_space(nbytes, self.cache):
             raise OutOfSpaceError(nbytes)
 
@@ -289,7 +295,7 @@ class RocksStore:
                 break
 
     def commit(self, *, sync: bool = False) -> None:
-        """Write everything since the last commit, at once or not at all; see the contract."""
+        """Write everything since the last commit atomically; see the contract."""
         self.relieve()
         for runs in list(self._pending):
             runs.work_for_reads()
@@ -299,15 +305,15 @@ class RocksStore:
         failpoint("state.commit.after")
 
     def sync(self) -> None:
-        """Wait until every commit so far is on disk."""
+        """Wait until every commit so far is durable."""
         self._writes.sync()
 
     def ingest(self, files: Sequence[BulkFile]) -> None:
-        """Take the files of `BulkWriter` as the whole content of their still empty arrangements.
+        """Ingest the files of `BulkWriter` as the whole content of their still empty arrangements.
 
-        Each must have been arranged before. Durable on return, apart from the epoch; the files
-        are moved. StorageError state.mismatch: an arrangement is unknown, is not empty, was
-        dropped in the open epoch, or has another shape.
+        Each must have been arranged before. Durable on return, independent of the epoch; the files
+        are moved. StorageError state.mismatch: an arrangement is unknown, is not empty, was dropped
+        in the open epoch, or has another shape.
         """
         by_name: dict[str, list[BulkFile]] = {}
         for file in sorted(files, key=lambda f: f.partition):
@@ -327,7 +333,7 @@ class RocksStore:
             self._db.ingest_external_file(paths, options)
             failpoint("state.ingest.unlisted")
         except Exception as error:
-            raise named(error, "cannot take in files of a backfill") from error
+            raise named(error, "cannot ingest files of a backfill") from error
         durable = WriteSet(self._db, self._seal)
         taken = {name: self._bulk_run(name, parts) for name, parts in by_name.items()}
         for name, run in taken.items():
@@ -358,13 +364,14 @@ class RocksStore:
         return run
 
     def copy_to(self, folder: Path) -> None:
-        """A copy as of the newest commit; see the contract."""
+        """Copy the state at the newest commit; see the contract."""
         copy_database(self._db, folder)
 
     def close(self) -> None:
-        """Release the state directory. What was not committed is dropped.
+        """Release the state directory. Uncommitted writes are dropped.
 
-        StorageError state.io, state.disk_full: what was is as it was, and is found at the start.
+        StorageError state.io, state.disk_full: the committed state is intact, and the next start
+        finds it.
         """
         self._open.clear()
         self._seal.close()

@@ -1,9 +1,9 @@
 """Rows by key in all runs of one arrangement, a bounded number of them at a time.
 
-Most keys have few rows: a compiled lookup answers thousands of them at once and stops where there
-is no more room. A key that alone has more is read like a scan of just its rows. Invariant: of what
-was found nothing is remembered between two parts but how far the keys, or the row identities of
-the key in hand, are done; so runs may be flushed and pages given up in between.
+Most keys have few rows: a compiled lookup serves thousands of them at once and stops when its
+output is full. A key that alone has more rows is read like a scan of just its rows. Invariant:
+between two parts, the search only remembers how far the keys, or the row identities of the current
+key, are done. Runs may therefore be flushed and pages evicted in between.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LAST_HASH = (1 << 64) - 1
 
 
 class RunSearch:
-    """Searches the runs of `table`, and those in memory as of `set_memory`.
+    """Searches the runs of `table`, and those in memory since `set_memory`.
 
-    page_rows: about how many a page has; pay: told how many rows the pages had that were read.
+    page_rows: about how many rows a page has. pay: called with the rows of pages that were read.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class RunSearch:
         self.set_memory([])
 
     def set_memory(self, pages: Sequence[Page]) -> None:
-        """From now on these are the runs in memory."""
+        """Set the runs in memory."""
         self._memory = pages
         self._addresses = np.array([page.address for page in pages], np.int64)
 
     def find(self, hashes: np.ndarray, most_rows: int) -> Iterator[tuple[int, Selection]]:
-        """Rows whose key hash is among n sorted hashes, as parts (shift, selection).
+        """Yield rows whose key hash is among n sorted hashes, as parts (shift, selection).
 
-        The index in a hit, plus the shift, counts into hashes. A part is good until the next. It
+        The index in a hit, plus the shift, counts into hashes. A part is valid until the next. It
         has about most_rows rows at most, or twice as many as hashes.
         """
         at = 0
@@ -74,10 +74,10 @@ class RunSearch:
                 self._pay(self._reader.bring_in(self._table, missing))
                 continue
             if 0 < done < len(rest) and rest[done] == rest[done - 1]:
-                # All that ask for one key have its rows in the same part: old and new of a row.
+                # All requests for one key get its rows in the same part: old and new of a row.
                 done = int(np.searchsorted(rest, rest[done], "left"))
-                kept = int(np.searchsorted(hits[:, 0], done, "left"))
-                hits, totals = hits[:kept], totals[:kept]
+                complete = int(np.searchsorted(hits[:, 0], done, "left"))
+                hits, totals = hits[:complete], totals[:complete]
             if done:
                 yield at, Selection(hits, totals)
             else:
@@ -96,14 +96,14 @@ class RunSearch:
     def _find_one(
         self, key_hash: np.uint64, places: tuple[int, int], most_rows: int
     ) -> Iterator[tuple[int, Selection]]:
-        """The rows of one key hash, for each of the places that ask for it."""
+        """Yield the rows of one key hash, for each index that requests it."""
         start, stop = places
-        # Two places are the old and the new of a row: they stay together whatever they come to.
+        # Two indexes are the old and the new of a row: they stay together whatever their size.
         least = 2 if stop - start == 2 else 1
         for window in self._windows(key_hash, max(most_rows // (stop - start), 1)):
             at = start
             while at < stop:
-                # Once more for each part: pages may have been given up since the last.
+                # Again for each part: pages may have been evicted since the last.
                 segments, alive, _ = self._reader.segments(self._table.runs, window)
                 memory = [[page.address] for page in self._memory]
                 hits, totals = merged(self._layout, [*segments, *memory], window)
@@ -117,7 +117,9 @@ class RunSearch:
                 at += count
 
     def _windows(self, key_hash: np.uint64, most_rows: int) -> Iterator[np.ndarray]:
-        """Windows of row identities that hold the rows of the key hash, cut by pages of runs."""
+        """Yield windows of row identities that hold the rows of the key hash, cut by
+        pages of runs.
+        """
         tracks, page_rows = [], 1
         for run in self._table.runs:
             here = slice(*np.searchsorted(run.first, key_hash + np.arange(2, dtype=np.uint64)))

@@ -1,11 +1,11 @@
 """RunSet: the sorted runs that hold the state of one arrangement.
 
-New rows become a small run in memory and a record in the log; enough of them become a run on
-disk; neighbouring runs of like size are merged, and runs that searches had to read too often. All
-that goes on a few pages at a time, paid for by rows and reads, so that no epoch waits for a large
-merge. Invariant: the total of a row is the sum of its entries in all runs, and merging never
-changes it. Runs are kept and merged in the order of time; hence a merge that starts at the oldest
-run must not leave a row with a negative weight.
+New rows become a small run in memory and a record in the log; enough of them become a run on disk.
+Neighbouring runs of like size are merged, and so are runs that searches had to read too often.
+Merges advance a few pages at a time, paid for by rows and reads, so that no epoch waits for a large
+one. Invariant: the total of a row is the sum of its entries in all runs, and merging never changes
+it. Runs are stored and merged in the order of time; hence a merge that starts at the oldest run
+must not leave a row with a negative weight.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SAMPLED_PAGES = 8
 
 
 class Shared(NamedTuple):
-    """What all arrangements of a store have in common. pending: those that have merges to do."""
+    """What all arrangements of a store share. pending: those that have merges to do."""
 
     writes: WriteSet
     cache: PageCache
@@ -57,7 +57,7 @@ class Shared(NamedTuple):
 
 
 class RunSet:
-    """All runs of one arrangement. has_weights: the one value of a row must not go below zero."""
+    """All runs of one arrangement. has_weights: the one value of a row must not become negative."""
 
     def __init__(
         self, name: str, identity: int, layout: Layout, shared: Shared, *, has_weights: bool
@@ -76,7 +76,7 @@ class RunSet:
         self._flushing: Generator[int] | None = None
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
-        self._settled: tuple[list[int], int] = [], 0
+        self._last_checked: tuple[list[int], int] = [], 0
         self._negative: NegativeWeightError | None = None
         page_rows = self._tuning.page_rows
         self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
@@ -98,14 +98,14 @@ class RunSet:
         self._set_memory(self._memory)
 
     def net_rows(self) -> int:
-        """Entries that add less entries that take away: about the distinct rows."""
+        """Return entries that add less entries that remove: about the distinct rows."""
         net = sum(run.net for run in self._table.runs)
         for page in self._memory:
             net += self._net(self.layout.values_of(np.frombuffer(page.sealed, np.uint64)))
         return max(net, 0)
 
     def distinct_rows(self) -> int:
-        """About the rows there are with all runs added up, judged from the lowest hashes."""
+        """Return about how many distinct rows all runs have, estimated from the lowest hashes."""
         memory = [[page.address] for page in self._memory]
         window = next(windows(tracks_of(self._table.runs), PAGES_AT_ONCE))
         segments, _alive, _ = self._reader.segments(self._table.runs, window)
@@ -113,29 +113,33 @@ class RunSet:
         return int(rows / (int(window[2]) / 2**64)) if window[4] and window[2] else rows
 
     def is_empty(self) -> bool:
-        """Whether no row was ever put here, or all were merged away."""
+        """Return True if no row was ever added, or all were merged away."""
         return not self._table.runs and not self._memory
 
     def run_rows(self) -> list[int]:
-        """Entries of each run, oldest first, those in memory last."""
+        """Return the entries of each run, oldest first, those in memory last."""
         return [r.rows for r in self._table.runs] + [p.rows for p in self._memory]
 
     def about_bytes(self) -> int:
-        """About what all runs take, byte strings included: of a run on disk as its pages that are
-        in memory tell, or else by its rows."""
+        """Return about how many bytes all runs take, byte strings included.
+
+        A run on disk is estimated from its pages in memory, or else from its rows.
+        """
         total = self.memory_bytes
         for run in self._table.runs:
-            held = np.flatnonzero(run.addresses)[:_SAMPLED_PAGES].tolist()
-            if held:
-                sample = sum(len(run.buffers[page] or b"") for page in held)
-                total += sample * len(run.numbers) // len(held)
+            pages = np.flatnonzero(run.addresses)[:_SAMPLED_PAGES].tolist()
+            if pages:
+                sample = sum(len(run.buffers[page] or b"") for page in pages)
+                total += sample * len(run.numbers) // len(pages)
             else:
                 total += self.layout.row_bytes * run.rows
         return total
 
     def add(self, columns: Sequence[Column], values: np.ndarray) -> None:
         """Add int64[width, n] values to the totals of n rows, which may repeat.
-        NegativeWeightError: a merge has found one, now or since the last call."""
+
+        NegativeWeightError: a merge has found one, now or since the last call.
+        """
         n = values.shape[1]
         if n == 0:
             return
@@ -155,12 +159,12 @@ class RunSet:
         self._check()
 
     def flush(self) -> None:
-        """Make a run on disk of the memory runs; no search may be under way."""
+        """Write the memory runs as one run on disk; no search may be open."""
         if self._memory:
             self._flush_with(None)
 
     def _remember(self, selection: Selection) -> None:
-        """Put the selection into the log and into memory, as a run of its own."""
+        """Add the selection to the log and to memory, as its own run."""
         page = seal_whole(self.layout, selection)
         self._writes.put(log_key(self.identity, self._next_log), page.sealed)
         self._next_log += 1
@@ -190,12 +194,12 @@ class RunSet:
         self._memory[start:stop] = [seal_whole(self.layout, s) for s in selections if len(s.hits)]
 
     def _flush_with(self, selection: Selection | None) -> None:
-        """Make one run on disk of all memory runs and a large selection, and empty the log."""
+        """Write all memory runs and a large selection as one run on disk, and empty the log."""
         self._finish_flush()
-        held = self._memory
-        if selection is None or held:
-            held = held if selection is None else [*held, seal_whole(self.layout, selection)]
-            selection = merged(self.layout, [[page.address] for page in held], EVERYTHING)
+        pages = self._memory
+        if selection is None or pages:
+            pages = pages if selection is None else [*pages, seal_whole(self.layout, selection)]
+            selection = merged(self.layout, [[page.address] for page in pages], EVERYTHING)
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
             self._note(selection)
@@ -205,7 +209,7 @@ class RunSet:
         self._set_memory([])
 
     def _flush_steps(self) -> Generator[int]:
-        """Make one run on disk of the frozen memory runs; yields the rows after each step."""
+        """Write the frozen memory runs as one run on disk; yield the rows after each step."""
         memory = self._memory[: self._frozen]
         is_oldest = not self._table.runs
         tracks = [track_of(self.layout, page, self._tuning.page_rows) for page in memory]
@@ -224,17 +228,17 @@ class RunSet:
         self._frozen = 0
 
     def _finish_flush(self) -> None:
-        """Do what is left of a flush that is going on."""
+        """Complete a flush that is in progress."""
         for rows in self._flushing or ():
             self._meter.count(rows)
         self._flushing = None
 
     def _new_run(self, rows: int) -> RunBuilder:
-        """The builder of a run of at most so many rows."""
+        """Return the builder of a run of at most so many rows."""
         number = self._next_run
         self._next_run += 1
         file, put = None, self._writes.put_ahead
-        # The commit removes ranges first: what it removes must not be stored before it.
+        # The commit removes ranges first: a removed range must not be stored before it.
         is_removed = self._writes.removes(run_pages(self.identity, number)[0])
         if rows >= self._tuning.file_rows and not is_removed:
             file = self._files.open()
@@ -256,8 +260,8 @@ class RunSet:
         self._table.replace(start, stop, [] if run is None else [run])
 
     def _read_filters(self, run: Run) -> None:
-        """Hold the filters of a stored run, as far as there is room for them."""
-        if self._cache.has_room_for_filters(run.rows // 8):
+        """Cache the filters of a stored run, as far as there is space for them."""
+        if self._cache.has_space_for_filters(run.rows // 8):
             self._cache.take_filters(run, self._writes.read(run.group_keys(self.identity)))
 
     def ingest(self, run: Run) -> None:
@@ -266,12 +270,12 @@ class RunSet:
         self._table.replace(0, 0, [run])
 
     def discard(self) -> None:
-        """Forget everything in memory and remove everything stored."""
+        """Drop everything in memory and remove everything stored."""
         self._forget()
         self.remove(self._writes, self.identity)
 
     def clear(self) -> None:
-        """Remove every row; runs to come have other numbers and may be written ahead."""
+        """Remove every row; later runs have other numbers and may be written ahead."""
         self._forget()
         first, after = (run_pages(self.identity, n)[0] for n in (BULK_RUN, self._next_run))
         self._writes.remove_range(first, after)
@@ -320,12 +324,12 @@ class RunSet:
     def _next_merge(self) -> Generator[int] | None:
         fan = self._tuning.fan * self._cache.growth(self._tuning.fan_growth)
         standing = [run.rows for run in self._table.runs], fan
-        chosen = None if standing == self._settled else choose_merge(*standing)
-        self._settled = standing
+        chosen = None if standing == self._last_checked else choose_merge(*standing)
+        self._last_checked = standing
         return self._merge_steps(*chosen) if chosen else None
 
     def work_for_reads(self) -> None:
-        """Begin a merge that searches have paid for, if there is one, and work."""
+        """Start a merge that searches have paid for, if there is one, and work."""
         if self._merging is None:
             runs = self._table.runs
             chosen = choose_by_reads([run.rows for run in runs], [run.reads for run in runs])
@@ -335,7 +339,7 @@ class RunSet:
         self.work()
 
     def _merge_steps(self, start: int, stop: int) -> Generator[int]:
-        """Merge runs[start:stop]; yields the rows after each step. Newer runs may come."""
+        """Merge runs[start:stop]; yield the rows after each step. Newer runs may come."""
         runs = self._table.runs[start:stop]
         with self._new_run(sum(run.rows for run in runs)) as builder:
             step = self._tuning.step_pages([len(run.first) for run in runs])
@@ -355,7 +359,7 @@ class RunSet:
     def find(
         self, hashes: np.ndarray, most_rows: int = EVERY_ROW
     ) -> Iterator[tuple[int, Selection]]:
-        """Rows whose key hash is among n sorted hashes; see `RunSearch.find`.
+        """Yield rows whose key hash is among n sorted hashes; see `RunSearch.find`.
 
         Between two parts runs may be flushed; nothing may be added.
         """
@@ -365,14 +369,14 @@ class RunSet:
             self._cache.shrink()
 
     def _pay_for_read(self, rows: int) -> None:
-        """A search had to read pages of so many rows."""
+        """Count the rows of pages that a search had to read."""
         self._meter.read(rows)
         if self._flushing is not None or self._merging is not None:
             self._credit_rows += rows // 2
         self._pending[self] = None
 
     def scan(self) -> Iterator[Selection]:
-        """All rows in order, each once, in parts by tuning.scan_pages; see `find`."""
+        """Yield all rows in order, each once, in parts by tuning.scan_pages; see `find`."""
         for window in windows(tracks_of(self._table.runs), self._tuning.scan_pages):
             segments, alive, _ = self._reader.segments(self._table.runs, window)
             memory = [[page.address] for page in self._memory]
@@ -383,11 +387,13 @@ class RunSet:
             del alive
 
     def _net(self, values: np.ndarray) -> int:
-        """Rows that add less rows that take away, of int64[width, n]; for sums simply the rows."""
+        """Return rows that add less rows that remove, of int64[width, n]; for sums
+        simply the rows.
+        """
         return int(np.sign(values[0]).sum()) if self._has_weights else values.shape[1]
 
     def _note(self, selection: Selection) -> None:
-        """Merges are nobody's step: what is wrong in all runs together is told to who adds next."""
+        """Record a negative total. No caller runs a merge, so the next `add` raises it."""
         if self._has_weights and self._negative is None:
             self._negative = below_zero(self.name, self.layout, selection)
 

@@ -1,7 +1,7 @@
-"""Writes the pages of a new run one after the other, and the filters of each group of them.
+"""Write the pages of a new run one after the other, and the filters of each group of them.
 
-A filter group stands right behind the last page it covers. Invariant: the run exists only once
-its directory entry does; what a writer has put before that is a left-over without it.
+A filter group is stored right after the last page it covers. Invariant: the run exists only once
+its directory entry does; without it, everything written is garbage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.runs import Run, filter_key, page_key
 
 
 class RunWriter:
-    """Takes pages in row order. put: where keys and values go; first_number: of its first page."""
+    """Takes pages in row order. put: stores a key and value. first_number: of its first page."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RunWriter:
         self._filters: list[np.ndarray] = []
 
     def add(self, page: Page) -> None:
-        """Put the next page."""
+        """Write the next page."""
         number = self._first_number + len(self.first)
         self._put(page_key(self._arrangement, self.identity, number), page.sealed)
         self._filters.append(filter_of(page.address))
@@ -55,12 +55,12 @@ class RunWriter:
         self._filters = []
 
     def finish(self) -> None:
-        """Put the filters of the last pages."""
+        """Write the filters of the last pages."""
         if self._filters:
             self._put_group()
 
     def run(self, age: int, net: int) -> Run:
-        """The finished run; none of its pages and filters is in memory yet."""
+        """Return the finished run; none of its pages and filters is in memory yet."""
         numbers = np.arange(len(self.first), dtype=np.uint64) + np.uint64(self._first_number)
         run = Run(self.identity, age, (self.rows, net), numbers)
         if self.first:
@@ -69,11 +69,11 @@ class RunWriter:
 
 
 class RunBuilder:
-    """A run that is being written, and those of its pages that are to stay in memory.
+    """A run that is being written, and those of its pages that stay in memory.
 
-    A context: what they take of the cache's budget is free again at its end, when they are part
-    of a run or will never be. net: entries that add less those that take away. file: what the
-    writer writes to, if not to the open epoch.
+    A context manager: at its end the reserved bytes of the cache's budget are released, as the
+    pages are part of a run or will never be. net: entries that add less those that remove. file:
+    what the writer writes to, if not to the open epoch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RunBuilder:
             self._file.discard()
 
     def write(self, selection: Selection, net: int, *, is_hot: bool) -> None:
-        """Write rows as the next pages; is_hot: even if others leave the memory for them."""
+        """Write rows as the next pages; is_hot: cache them even if that evicts others."""
         growth = self._cache.growth(self._tuning.page_growth)
         for page in cut(self._layout, selection, self._tuning, growth):
             self.writer.add(page)
@@ -116,7 +116,7 @@ class RunBuilder:
         self.net += net
 
     def finish(self, age: int | None) -> Run | None:
-        """The run with its pages and filters in memory, or None if it has no rows."""
+        """Return the run with its pages and filters in memory, or None if it has no rows."""
         self.writer.finish()
         if self._file is not None:
             self._file.finish()

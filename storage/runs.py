@@ -1,8 +1,8 @@
-"""A run on disk, the table of all runs of one arrangement, and the keys they are stored under.
+"""A run on disk, the table of all runs of one arrangement, and their storage keys.
 
-A run is an immutable sequence of pages in row order. In memory stay its page numbers and the
-first row identity of each page; pages come and go through the page cache. Invariant: a run exists
-if and only if its directory entry does; pages without one are left-overs and are removed on open.
+A run is an immutable sequence of pages in row order. Its page numbers and the first row identity of
+each page stay in memory; pages come and go through the page cache. Invariant: a run exists if and
+only if its directory entry does; pages without one are garbage and are removed on open.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ _DIRECTORY = struct.Struct("<QIIqqQ")
 
 
 def arrangement_range(kind: bytes, identity: int) -> tuple[bytes, bytes]:
-    """The keys of one kind (PAGE, RUN, LOG) of an arrangement: [start, stop)."""
+    """Return the keys of one kind (PAGE, RUN, LOG) of an arrangement: [start, stop)."""
     start = kind + identity.to_bytes(8, "big")
     return start, start + b"\xff" * 16
 
 
 def run_key(identity: int, run: int) -> bytes:
-    """Where the directory of a run stands."""
+    """Return the key of a run's directory."""
     return struct.pack(">cQI", RUN, identity, run)
 
 
 def page_key(identity: int, run: int, number: int) -> bytes:
-    """Where a page stands. Numbers of a run ascend in row order but need not be dense."""
+    """Return the key of a page. Numbers of a run ascend in row order but need not be dense."""
     return struct.pack(">cQIQ", PAGE, identity, run, number)
 
 
 def filter_key(identity: int, run: int, last: int) -> bytes:
-    """Where the filters of the group of pages that ends with number `last` stand."""
+    """Return the key of the filters of the group of pages that ends with number `last`."""
     return page_key(identity, run, last) + b"f"
 
 
 def run_pages(identity: int, run: int) -> tuple[bytes, bytes]:
-    """The keys of all pages and filters of a run: [start, stop)."""
+    """Return the keys of all pages and filters of a run: [start, stop)."""
     start = struct.pack(">cQI", PAGE, identity, run)
     return start, start + b"\xff" * 10
 
 
 def log_key(identity: int, sequence: int) -> bytes:
-    """Where the delta of one apply stands until it is part of a run."""
+    """Return the key of the delta of one apply, until it is part of a run."""
     return struct.pack(">cQQ", LOG, identity, sequence)
 
 
 class Run:
     """The directory of a run, and those of its pages that are in memory.
 
-    numbers, first, first_row: uint64[pages]. rows: entries, retractions included; net: entries
-    that add less those that take away. age orders the runs of an arrangement in time.
-    reads: rows of the pages that searches had to read from it since it was opened or written.
-    buffers, addresses, touched belong to the page cache, and so do groups, the stored filters,
-    and filters, int64[pages] with the address of each page's one, 0 if it is not in memory.
+    numbers, first, first_row: uint64[pages]. rows: entries, retractions included. net: entries that
+    add less those that remove. age orders the runs of an arrangement in time. reads: rows of the
+    pages that searches had to read from it since it was opened or written. The page cache owns
+    buffers, addresses, touched, groups (the stored filters) and filters, int64[pages] with the
+    address of each page's filter, 0 if it is not in memory.
     """
 
     __slots__ = (
@@ -94,11 +94,11 @@ class Run:
         self.groups: list[bytes] = []
 
     def group_keys(self, identity: int) -> list[bytes]:
-        """Where the filters of all pages stand, given the arrangement: a key for each group."""
+        """Return the keys of the filters of all pages in an arrangement: one for each group."""
         return [filter_key(identity, self.identity, int(self.numbers[at])) for at in self._ends()]
 
     def _ends(self) -> list[int]:
-        """The last page of each group."""
+        """Return the last page of each group."""
         group = self.numbers // np.uint64(GROUP)
         return [*np.flatnonzero(group[1:] != group[:-1]).tolist(), len(group) - 1]
 
@@ -112,7 +112,7 @@ class Run:
         self.groups = [stored for stored in groups if stored is not None]
 
     def encode(self) -> bytes:
-        """The directory entry."""
+        """Return the directory entry."""
         parts = (self.numbers, self.first, self.first_row)
         body = b"".join(part.tobytes() for part in parts)
         check = xxhash.xxh3_64_intdigest(body)
@@ -121,9 +121,9 @@ class Run:
 
     @staticmethod
     def decode(entry: bytes | None) -> Run:
-        """The run of a directory entry. StorageError state.corrupt."""
+        """Return the run of a directory entry. StorageError state.corrupt."""
         if entry is None or len(entry) < _DIRECTORY.size:
-            raise corrupt("a run directory is cut short")
+            raise corrupt("a run directory is truncated")
         check, identity, pages, rows, net, age = _DIRECTORY.unpack_from(entry)
         body = entry[_DIRECTORY.size :]
         if len(body) != 24 * pages or check != xxhash.xxh3_64_intdigest(body):
@@ -143,7 +143,7 @@ class RunTable:
         self.replace(0, 0, [])
 
     def replace(self, start: int, stop: int, runs: Sequence[Run]) -> None:
-        """Put runs in the place of runs[start:stop]."""
+        """Replace runs[start:stop] by these runs."""
         self.runs[start:stop] = runs
         self.starts = np.zeros(len(self.runs) + 1, np.int64)
         np.cumsum([len(run.numbers) for run in self.runs], out=self.starts[1:])
@@ -165,11 +165,11 @@ class RunTable:
         self.pages = (first, addresses, touched, filters)
 
     def locate(self, page: int) -> tuple[Run, int]:
-        """The run, and the page within it, of a position in the flat arrays."""
+        """Return the run, and the page within it, of a position in the flat arrays."""
         number = int(np.searchsorted(self.starts, page, "right")) - 1
         return self.runs[number], page - int(self.starts[number])
 
 
 def tracks_of(runs: Sequence[Run]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The first rows of the pages of each run, as `merge_policy.windows` takes them."""
+    """Return the first rows of the pages of each run, as `merge_policy.windows` takes them."""
     return [(run.first, run.first_row) for run in runs]

@@ -1,7 +1,7 @@
-"""A whole state, read once: is all of it still what was written?
+"""Read a whole state once and verify that it is undamaged.
 
-What is read every day is checked as it is read; what lies untouched for months is not. Nothing is
-changed, and a service may be running on it.
+Everything is verified when it is read, but some data is untouched for months. Nothing is changed,
+and a service may be running on the state.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from storage.errors import StorageError
 from storage.faults import named
 from storage.seal import Seal
 
-# Files go while a running service merges: then they are listed again.
+# Files are removed while a running service merges: then they are listed again.
 _TRIES = 5
 
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """What was read. values: how many, under a key each; size_bytes: of them."""
+    """What was read. values: how many; size_bytes: of them."""
 
     values: int
     size_bytes: int
 
 
 def scrub(folder: Path) -> Scrubbed:
-    """Read the database in `folder` from its first to its last byte: RocksDB compares the checksums
-    of all blocks, the seal tells of commits and files that are gone.
+    """Read the database in `folder` completely; fail on any damage.
 
+    RocksDB compares the checksums of all blocks; the seal detects missing commits and files.
     StorageError state.corrupt, state.io.
     """
     for _ in range(_TRIES - 1):
@@ -57,7 +57,7 @@ def _read(folder: Path) -> Scrubbed:
             values, size_bytes = values + 1, size_bytes + len(cursor.key()) + len(cursor.value())
             cursor.next()
         try:
-            # The end, or a block that is not what was written.
+            # The end, or a damaged block.
             cursor.status()
         except Exception as error:
             raise named(error, f'cannot read "{folder}"') from error

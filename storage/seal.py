@@ -1,10 +1,10 @@
-"""What RocksDB itself does not notice: commits that were on disk and are not there any more.
+"""Detect lost commits, which RocksDB itself does not notice.
 
-RocksDB takes a log of writes that ends early for one that a crash has cut, and knows nothing of a
-log that is gone, or of a manifest whose end is. So each commit leaves a numbered mark, and with
-every forced commit the file `seal` notes how far marks and manifest are. Invariant: a state is
-opened only with every commit up to the sealed one, and with none missing in between; marks are
-removed only when a durable seal vouches for the manifest that has their commits in tables.
+RocksDB takes a truncated write log for one that a crash has cut, and does not notice a missing log
+or a truncated manifest. So each commit writes a numbered marker, and each synced commit notes in
+the file `seal` how far markers and manifest are. Invariant: a state is opened only with every
+commit up to the sealed one, and with none missing in between. Markers are removed only when a
+durable seal covers the manifest that has their commits in tables.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ FILE = "seal"
 _SLOT_BYTES = 512
 _RECORD = struct.Struct("<8sQQQQ")
 _MAGIC = b"tmseal01"
-LOOK_S = 0.5
+OBSERVE_S = 0.5
 
 
 def mark_key(number: int) -> bytes:
-    """Where the mark of a commit stands."""
+    """Return the key of the marker of a commit."""
     return MARK + number.to_bytes(8, "big")
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What lay in the folder at one moment: the manifest in use and its size, the logs of writes;
-    commits: how many there were."""
+class _Observation:
+    """The folder at one moment: the manifest in use and its size, the write logs.
+
+    commits: how many there were.
+    """
 
     manifest: int
     manifest_bytes: int
@@ -46,10 +48,10 @@ class _Look:
 
 
 class Seal:
-    """Of the database in `folder`. commits: the number of the newest commit.
+    """The seal of the database in `folder`. commits: the number of the newest commit.
 
     Life: `check_files` before the database is opened, `check_commits` after; then `mark` in every
-    commit's batch, and `look` after a forced one.
+    commit's batch, and `observe` after a synced one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,29 +60,29 @@ class Seal:
         self._turn, self._sealed, self._manifest = self._read()
         self.commits = 0
         self._removable = 0
-        self._looked_at = 0.0
-        self._looks: list[_Look] = []
+        self._observed_at = 0.0
+        self._observed: list[_Observation] = []
 
     # --- when a state is opened ------------------------------------------------------------------
 
     def check_files(self) -> None:
-        """Before RocksDB reads, or changes, anything. StorageError state.corrupt."""
+        """Check the files before RocksDB reads or changes anything. StorageError state.corrupt."""
         for path in (*self._folder.glob("*.log"), *self._folder.glob("MANIFEST-*")):
             at = endless_at(path)
             if at is not None:
-                raise corrupt(f'"{path}": no record of ours stands at byte {at}')
+                raise corrupt(f'"{path}": there is an invalid record at byte {at}')
         number, size = self._manifest
         if not number:
             return
         found = self._manifest_now()
         if found is None:
-            raise corrupt(f'"{self._folder}": CURRENT or the manifest it names is not there')
+            raise corrupt(f'"{self._folder}": CURRENT or the manifest that it names is missing')
         if found[0] < number or (found[0] == number and found[1] < size):
-            what = f"manifest {found[0]} has {found[1]} bytes, sealed are {size} of {number}"
+            what = f"manifest {found[0]} has {found[1]} bytes, but {size} of {number} are sealed"
             raise corrupt(f'"{self._folder}": {what}')
 
     def check_commits(self, db: Rdict) -> None:
-        """No commit is missing. StorageError state.corrupt."""
+        """Check that no commit is missing. StorageError state.corrupt."""
         first = last = count = 0
         cursor = db.iter()
         cursor.seek(MARK)
@@ -91,65 +93,68 @@ class Seal:
         try:
             cursor.status()
         except Exception as error:
-            raise named(error, "cannot read the marks of commits") from error
+            raise named(error, "cannot read the markers of commits") from error
         del cursor
         if count and last - first + 1 != count:
             missing = last - first + 1 - count
             raise corrupt(f'"{self._folder}": {missing} commits before commit {last} are missing')
         if last < self._sealed:
-            what = f"ends with commit {last}, commit {self._sealed} was on disk"
-            raise corrupt(f'"{self._folder}" {what}: its log of writes is damaged, or gone')
+            what = f"ends with commit {last}, but commit {self._sealed} was durable"
+            raise corrupt(f'"{self._folder}" {what}: its write log is damaged or missing')
         self.commits = last
 
     # --- while it is written ---------------------------------------------------------------------
 
     def mark(self, batch: WriteBatch) -> None:
-        """Number the commit that the batch is."""
+        """Number the commit of this batch."""
         if self._removable:
             batch.delete_range(mark_key(0), mark_key(self._removable))
             self._removable = 0
         self.commits += 1
         batch.put(mark_key(self.commits), b"")
 
-    def look(self) -> None:
-        """Seal what has just been forced to disk; now and then, for others are forced often.
+    def observe(self) -> None:
+        """Seal what was just synced to disk; call it now and then, as others sync often.
 
         StorageError state.corrupt, state.io, state.disk_full.
         """
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._observed_at < OBSERVE_S:
             return
-        self._looked_at = now
+        self._observed_at = now
         try:
-            self._look()
+            self._observe()
         except OSError as error:
             raise named(error, "cannot seal the state") from error
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         manifest = self._manifest_now()
         if manifest is None:
-            raise corrupt(f'"{self._folder}": CURRENT or the manifest it names is not there')
-        self._looks.append(_Look(*manifest, self._logs(), self.commits))
-        if len(self._looks) < 2:
+            raise corrupt(f'"{self._folder}": CURRENT or the manifest that it names is missing')
+        self._observed.append(_Observation(*manifest, self._logs(), self.commits))
+        if len(self._observed) < 2:
             return
-        # The manifest as it was at an earlier look: what has been added since may not be on disk.
-        before = self._looks[-2]
+        # The manifest at an earlier call: what was added since may not be durable.
+        before = self._observed[-2]
         self._write(before)
         self._forget(before)
 
-    def _forget(self, sealed: _Look) -> None:
-        """Let marks go whose commits are in tables, of which the sealed manifest knows."""
-        in_tables = [k for k in self._looks if k.logs and max(k.logs) < min(sealed.logs, default=0)]
+    def _forget(self, sealed: _Observation) -> None:
+        """Remove markers whose commits are in tables that the sealed manifest covers."""
+        in_tables = [
+            k for k in self._observed if k.logs and max(k.logs) < min(sealed.logs, default=0)
+        ]
         if in_tables:
             os.fdatasync(self._file)
             self._removable = in_tables[-1].commits
-            self._looks = self._looks[self._looks.index(in_tables[-1]) + 1 :]
-        elif len(self._looks) > 3:
-            # Of looks at the same logs the newest says most; the first two may yet be needed.
-            del self._looks[-3]
+            self._observed = self._observed[self._observed.index(in_tables[-1]) + 1 :]
+        elif len(self._observed) > 3:
+            # Of observations of the same logs the newest says most; the first two may still be
+            # needed.
+            del self._observed[-3]
 
     def close(self) -> None:
-        """Nothing is sealed any more."""
+        """Stop sealing."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -167,17 +172,17 @@ class Seal:
         names = (name[:-4] for name in os.listdir(self._folder) if name.endswith(".log"))
         return frozenset(int(name) for name in names if name.isdigit())
 
-    def _write(self, look: _Look) -> None:
+    def _write(self, observe: _Observation) -> None:
         if self._file < 0:
             self._file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o600)
         self._turn += 1
-        facts = (self._turn, self.commits, look.manifest, look.manifest_bytes)
+        facts = (self._turn, self.commits, observe.manifest, observe.manifest_bytes)
         record = _RECORD.pack(_MAGIC, *facts)
         content = record + xxhash.xxh3_64_digest(record)
         os.pwrite(self._file, content, self._turn % 2 * _SLOT_BYTES)
 
     def _read(self) -> tuple[int, int, tuple[int, int]]:
-        """(turn, commits, manifest) of the newest whole record; zeros where there is none."""
+        """Return (turn, commits, manifest) of the newest whole record; zeros if there is none."""
         try:
             content = (self._folder / FILE).read_bytes()
         except FileNotFoundError:

@@ -5,10 +5,10 @@ guarantee, and implementations need not re-check: one thread, keys of the declar
 normal form (equal keys are equal bits).
 
 Life of an epoch: operators call `apply` / `add` / `lookup` as often as they like and see their own
-writes; then the pipeline puts positions and outbox with `put` and calls `commit` once. What was
-not committed is gone after a crash, all of it. An arrangement whose row would keep a negative
-weight raises `NegativeWeightError` from a call of its own, never from `commit`: the caller gives up
-what is computed from it.
+writes. Then the pipeline stores positions and outbox with `put` and calls `commit` once. After a
+crash, everything uncommitted is lost. An arrangement with a negative weight raises
+`NegativeWeightError` from one of its own calls, never from `commit`; the caller then drops what is
+computed from it.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from storage.delta import Column, Delta
 
 
 class Yielding(Protocol):
-    """A cache that can do with less."""
+    """A cache that can shrink."""
 
     def press(self, excess_bytes: int) -> int:
-        """Hold so many bytes less, or (below 0) up to as many more; the bytes let go."""
+        """Reduce the budget by so many bytes, or (below 0) raise it; return the bytes released."""
         ...
 
 
 class Watch(Protocol):
-    """The memory of the whole process, as far as a store has to do with it."""
+    """The memory of the whole process, as far as a store needs it."""
 
     def look(self, cache: Yielding) -> None:
-        """Between two steps: let the cache give way as far as the process asks for it."""
+        """Between two steps, shrink the cache as far as the process requires."""
         ...
 
     def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
-        """Whether the process may take so many bytes more."""
+        """Return True if the process may use so many bytes more."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrangementSpec:
-    """What an arrangement holds: rows of `kinds`, looked up by the columns at `key`.
+    """The shape of an arrangement: rows of `kinds`, looked up by the columns at `key`.
 
-    name is unique in the store and stable across restarts: "<scope>/<operator>/<role>".
-    key () means one key for all rows; it is asked for with no columns, as one key (n = 1).
-    is_searched: whether rows are looked up, not only read all at once now and then.
+    name is unique in the store and stable across restarts: "<scope>/<operator>/<role>". An empty
+    key means one key for all rows; it is looked up with no columns, as one key (n = 1).
+    is_searched: True if rows are looked up, not only scanned now and then.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ArrangementSpec:
 
 @dataclass(frozen=True)
 class SumsSpec:
-    """What a Sums holds: one vector of `width` int64 sums for each key of `key_kinds`."""
+    """The shape of a Sums: one vector of `width` int64 sums for each key of `key_kinds`."""
 
     name: str
     key_kinds: str
@@ -93,28 +93,33 @@ class Arrangement(Protocol):
         ...
 
     def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
-        """Every row kept under each of n keys: (int64 index into keys, rows with weights > 0).
+        """Return every row stored under each of n keys: (int64 index into keys, rows with weights >
+        0).
 
-        Each row comes once for every key that asks for it, with its total weight; the order is
-        not defined. Keys may repeat. NULL in a key matches NULL. OutOfRoomError before there is
-        more of it than the process can hold.
+        Each row comes once for every key that matches it, with its total weight; the order is
+        undefined. Keys may repeat. NULL in a key matches NULL. OutOfSpaceError before the result
+        exceeds the process's memory.
         """
         ...
 
     def lookup_parts(
         self, keys: Sequence[Column], most_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """As `lookup`, in parts: each row once for every key that asks for it, in one part only.
+        """Yield the rows of `lookup` in parts: each row once for every matching key, in one part
+        only.
 
         A part has about most_rows rows at most (1 at least), or twice as many as keys. Nothing may
-        be applied to this arrangement before the last part; to others it may, and the store may
-        be relieved.
+        be applied to this arrangement before the last part; to others it may, and the store may be
+        relieved.
         """
         ...
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, each once, in chunks of bounded size. Nothing may be applied to this
-        arrangement meanwhile; to others it may, and the store may be relieved."""
+        """Yield all rows, each once, in chunks of bounded size.
+
+        Nothing may be applied to this arrangement meanwhile; to others it may, and the store may be
+        relieved.
+        """
         ...
 
     def clear(self) -> None:
@@ -122,14 +127,16 @@ class Arrangement(Protocol):
         ...
 
     def row_count(self) -> int:
-        """About how many distinct rows are kept: for status and explain, never for answers."""
+        """Return about how many distinct rows are stored: for status and explain, never for
+        results.
+        """
         ...
 
 
 class Sums(Protocol):
     """A vector of int64 sums for each key: the state of linear aggregates.
 
-    A key whose sums are all zero is gone.
+    A key whose sums are all zero is removed.
     """
 
     spec: SumsSpec
@@ -139,11 +146,13 @@ class Sums(Protocol):
         ...
 
     def lookup(self, keys: Sequence[Column]) -> np.ndarray:
-        """int64[width, n]: the vector of each key; zeros where there is none."""
+        """Return int64[width, n]: the vector of each key; zeros where there is none."""
         ...
 
     def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
-        """All (key columns, int64[width, n]) in chunks of bounded size; as of an Arrangement."""
+        """Yield all (key columns, int64[width, n]) in chunks of bounded size; see
+        Arrangement.scan.
+        """
         ...
 
     def clear(self) -> None:
@@ -151,7 +160,7 @@ class Sums(Protocol):
         ...
 
     def key_count(self) -> int:
-        """About how many keys are kept."""
+        """Return about how many keys are stored."""
         ...
 
 
@@ -171,16 +180,18 @@ class Store(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """The names of all arrangements and sums."""
+        """Return the names of all arrangements and sums."""
         ...
 
     def size(self, name: str) -> tuple[int, int]:
-        """About (rows, bytes) of an arrangement or sums, for people: rows that were taken back may
-        count until they are merged away."""
+        """Return about (rows, bytes) of an arrangement or sums, for display.
+
+        Retracted rows may count until they are merged away.
+        """
         ...
 
     def disk_bytes(self) -> int:
-        """What the files of the whole state take, for people."""
+        """Return the bytes of all files of the state, for display."""
         ...
 
     def put(self, key: str, value: bytes | None) -> None:
@@ -188,50 +199,55 @@ class Store(Protocol):
         ...
 
     def put_ahead(self, key: str, value: bytes) -> None:
-        """Set a named value that means nothing before another one, which the commit writes, names
-        it: it may be on disk before the commit, and be left over where there is none."""
+        """Set a named value that may be on disk before the commit.
+
+        It has no meaning until another value, which the commit writes, names it. Without that
+        commit it may be left over.
+        """
         ...
 
     def get(self, key: str) -> bytes | None:
-        """A named value, or None; committed ones from any thread."""
+        """Return a named value, or None; committed ones from any thread."""
         ...
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Named values whose key starts with prefix, in key order."""
+        """Yield named values whose key starts with prefix, in key order."""
         ...
 
     def relieve(self) -> None:
-        """Between two steps: bring what the open epoch holds in memory under its budget."""
+        """Between two steps, bring the memory of the open epoch under its budget."""
         ...
 
     def require_space(self, nbytes: int) -> None:
-        """OutOfRoomError unless the process may take so many bytes more."""
+        """Raise OutOfSpaceError unless the process may use so many bytes more."""
         ...
 
     def commit(self, *, sync: bool = False) -> None:
-        """Write everything since the last commit, at once or not at all.
+        """Write everything since the last commit atomically.
 
-        sync: also wait until it is on disk. Without it a crash of the process loses nothing, a
+        sync: also wait until it is durable. Without it a crash of the process loses nothing, a
         crash of the machine may lose the newest commits, in order.
         """
         ...
 
     def sync(self) -> None:
-        """Wait until every commit so far is on disk."""
+        """Wait until every commit so far is durable."""
         ...
 
     def ingest(self, files: Sequence[BulkFile]) -> None:
-        """Take the files of `BulkWriter` as the whole content of their still empty arrangements.
+        """Ingest the files of `BulkWriter` as the whole content of their still empty arrangements.
 
-        Durable on return, apart from the epoch. The files are moved.
+        Durable on return, independent of the epoch. The files are moved.
         """
         ...
 
     def copy_to(self, folder: Path) -> None:
-        """A copy of all that was committed, in a folder that is not there yet; from any thread,
-        while the state is written."""
+        """Copy everything committed into a folder that does not exist yet.
+
+        From any thread, while the state is written.
+        """
         ...
 
     def close(self) -> None:
-        """Release the state directory. What was not committed is dropped."""
+        """Release the state directory. Uncommitted writes are dropped."""
         ...

@@ -1,9 +1,9 @@
 """The writes of the open epoch, and reads that see them.
 
-RocksDB is written at commit, with one batch: first the removals of ranges, then the puts. Only
-what means nothing before the commit names it (pages of a run, parts of an epoch) may be written
-ahead, so that a large epoch does not gather in memory. Invariant: what was put and then removed
-within the epoch is in neither; a removed range that was filled again holds just what was put since.
+RocksDB is written at commit, with one batch: first the range removals, then the puts. Only data
+without meaning before the commit names it (pages of a run, parts of an epoch) may be written ahead,
+so that a large epoch does not fill the memory. Invariant: a key that was put and then removed
+within the epoch is in neither; a removed range that was filled again holds only the later puts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 from storage.faults import named
 from storage.seal import Seal
 
-# Keys that begin alike lie in the same ranges: what one removes is an arrangement or a run.
+# Keys with a common prefix are in the same ranges: a range removes an arrangement or a run.
 _PREFIX_BYTES = 13
 
 
 class WriteSet:
     """Puts and range removals over one database, in memory until `commit`.
 
-    seal: numbers the commits. ahead_bytes: how much of what may be written ahead waits in memory.
+    seal: numbers the commits. ahead_bytes: how much of the data that may be written ahead is
+    buffered.
     """
 
     def __init__(self, db: Rdict, seal: Seal, ahead_bytes: int = 32 << 20) -> None:
@@ -52,7 +53,7 @@ class WriteSet:
             self._write_ahead()
 
     def _write_ahead(self) -> None:
-        """Write what may be, but for ranges that the commit will first remove."""
+        """Write ahead what is allowed, except ranges that the commit will first remove."""
         is_removed: dict[bytes, bool] = {}
         batch = WriteBatch(raw_mode=True)
         for key in self._ahead:
@@ -73,25 +74,25 @@ class WriteSet:
             raise named(error, "commit failed") from error
 
     def remove_range(self, start: bytes, stop: bytes) -> None:
-        """Remove all keys in [start, stop), those put in this epoch too."""
+        """Remove all keys in [start, stop), including those put in this epoch."""
         for key in [k for k in self._puts if start <= k < stop]:
             del self._puts[key]
         self._ranges.append((start, stop))
 
     def removes(self, key: bytes) -> bool:
-        """Whether the open epoch removes the range that the key is in."""
+        """Return True if the open epoch removes the range of the key."""
         return any(start <= key < stop for start, stop in self._ranges)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value as the open epoch has it."""
+        """Return the value as the open epoch sees it."""
         if key in self._puts:
             return self._puts[key]
         return None if self.removes(key) else stored(self._db, key)
 
     def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of keys whose range the epoch does not remove, or only before putting them.
+        """Return values of keys whose range the epoch does not remove, or only before putting them.
 
-        They pass by the cache of RocksDB.
+        They bypass RocksDB's cache.
         """
         values = [self._puts.get(key) for key in keys]
         absent = [i for i, value in enumerate(values) if value is None]
@@ -107,16 +108,16 @@ class WriteSet:
             raise named(error, "cannot read pages") from error
 
     def scan(self, start: bytes, stop: bytes) -> list[bytes]:
-        """The keys in [start, stop) as the open epoch has them, in order."""
-        kept = [key for key in stored_keys(self._db, start, stop) if not self.removes(key)]
-        keys = set(kept)
+        """Return the keys in [start, stop) as the open epoch sees them, in order."""
+        stored_now = [key for key in stored_keys(self._db, start, stop) if not self.removes(key)]
+        keys = set(stored_now)
         for key, value in self._puts.items():
             if start <= key < stop:
                 keys.discard(key) if value is None else keys.add(key)
         return sorted(keys)
 
     def commit(self, *, sync: bool) -> None:
-        """Write all of it at once, or nothing. StorageError state.io, state.disk_full."""
+        """Write everything atomically. StorageError state.io, state.disk_full."""
         if self._puts or self._ranges:
             batch = WriteBatch(raw_mode=True)
             self._seal.mark(batch)
@@ -132,21 +133,21 @@ class WriteSet:
             self._ranges.clear()
             self._ahead, self._waiting_bytes = [], 0
             if sync:
-                self._seal.look()
+                self._seal.observe()
         elif sync:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until every commit so far is on disk. StorageError state.io, state.disk_full."""
+        """Wait until every commit so far is durable. StorageError state.io, state.disk_full."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise named(error, "cannot force the state to disk") from error
-        self._seal.look()
+            raise named(error, "cannot sync the state to disk") from error
+        self._seal.observe()
 
 
 def stored(db: Rdict, key: bytes) -> bytes | None:
-    """A committed value. StorageError state.corrupt, state.io."""
+    """Return a committed value. StorageError state.corrupt, state.io."""
     try:
         return db.get(key)
     except Exception as error:
@@ -154,7 +155,7 @@ def stored(db: Rdict, key: bytes) -> bytes | None:
 
 
 def stored_keys(db: Rdict, start: bytes, stop: bytes) -> list[bytes]:
-    """The committed keys in [start, stop), in order; leaves no iterator behind.
+    """Return the committed keys in [start, stop), in order; closes its iterator.
 
     StorageError state.corrupt, state.io.
     """
@@ -172,7 +173,7 @@ def stored_keys(db: Rdict, start: bytes, stop: bytes) -> list[bytes]:
 
 
 def check_cursor(cursor: RdictIter) -> None:
-    """An iterator ends where there are no more keys, and also where they cannot be read."""
+    """Raise if an iterator ended because keys cannot be read, and not because there are no more."""
     try:
         cursor.status()
     except Exception as error:

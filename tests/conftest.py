@@ -32,7 +32,7 @@ settings.load_profile("tidemark")
 # JAVA_TOOL_OPTIONS, which each tool of Java tells of on its output.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# What waits for minutes in production is looked at often, so that no test has to wait for it.
+# Poll often what production polls every few minutes, so that no test has to wait.
 BROKER_SETTINGS = {
     "log.cleaner.backoff.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
@@ -44,7 +44,7 @@ FOLDERS += ("connectors", "sql")
 
 
 _meter = budgets.Meter()
-# Where xdist's workers leave what their tests took.
+# Where xdist's workers store the CPU time of their tests.
 _SPENT = "tidemark_spent"
 _all_spent: Counter[str] = Counter()
 _OVER = pytest.StashKey[list[str]]()
@@ -79,7 +79,7 @@ def pytest_runtest_protocol(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker hands over what it has counted; who started them compares it with the budgets."""
+    """A worker passes on its measurements; the controller compares them with the budgets."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_SPENT] = dict(_meter.spent)
@@ -100,7 +100,7 @@ def pytest_testnodedown(node: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What each folder took, and which took too much."""
+    """Print what each folder took, and which folders exceeded their budgets."""
     if not _all_spent:
         return
     terminalreporter.section("CPU seconds by folder")

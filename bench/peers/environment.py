@@ -70,7 +70,8 @@ def install(peer: Peer, home: Path = HOME) -> Path:
 
 
 def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) -> dict[str, Any]:
-    """The figures of a job in the peer's environment; PeerMissing with the end of its log."""
+    """Return the figures of a job in the peer's environment; PeerMissing with the end of its
+    log."""
     python = install(peer, home)
     log_path = home / f"{peer.name}.log"
     command = [python, "-m", f"bench.peers.{peer.name}", json.dumps(job)]
@@ -95,8 +96,8 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
             child.wait()
     lines = printed.strip().splitlines()
     if child.returncode or not lines:
-        told = log_path.read_text(errors="replace").strip().splitlines()[-3:]
-        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(told)}")
+        reported = log_path.read_text(errors="replace").strip().splitlines()[-3:]
+        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(reported)}")
     return json.loads(lines[-1])
 
 
@@ -111,9 +112,9 @@ def _check_java(peer: Peer) -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        reported = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError as error:
         raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there") from error
-    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(\d+)', reported.stderr + reported.stdout)
     if not found or int(found.group(1)) < LEAST_JAVA:
         raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there")

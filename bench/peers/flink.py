@@ -105,13 +105,13 @@ class Cluster:
             while not ended.is_set():
                 try:
                     with urllib.request.urlopen(url, timeout=2) as answer:
-                        told = json.load(answer)
+                        reported = json.load(answer)
                 except OSError:
                     # Not up yet, or gone already.
-                    told = {"vertices": []}
+                    reported = {"vertices": []}
                 vertices = {
                     v["name"]: (v["status"], v["metrics"]["write-records"])
-                    for v in told["vertices"]
+                    for v in reported["vertices"]
                 }
                 samples.append((time.perf_counter(), self.cpu_s(), vertices))
                 time.sleep(POLL_S)
@@ -130,7 +130,6 @@ class Cluster:
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the job."""
     workload = WORKLOADS[job["workload"]]
     with tempfile.TemporaryDirectory(prefix="flink-") as folder:
         cluster = Cluster(job, folder)

@@ -31,7 +31,6 @@ _KINDS = {"i": int, "s": str}
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the job."""
     pw.set_license_key(None)
     workload = WORKLOADS[job["workload"]]
     run = Run(workload, Generated(Path(job["folder"])), job["singles"])
@@ -226,9 +225,9 @@ def _join(person: Any, auction: Any) -> Any:
     sellers = person.filter(
         (person.state == "OR") | (person.state == "ID") | (person.state == "CA")
     )
-    wanted = auction.filter(auction.category == 10)
-    return wanted.join(sellers, wanted.seller == sellers.number).select(
-        sellers.name, sellers.city, sellers.state, wanted.number
+    expected = auction.filter(auction.category == 10)
+    return expected.join(sellers, expected.seller == sellers.number).select(
+        sellers.name, sellers.city, sellers.state, expected.number
     )
 
 

@@ -1,8 +1,8 @@
-"""Arrow arrays to physical columns of a declared type, by whole columns.
+"""Convert Arrow arrays to physical columns of a declared type, whole columns at a time.
 
-What lies in the file in the declared type is taken as it is; everything else goes through its
-text, as PostgreSQL reads it. Invariant: no value is cut or wrapped; one that does not fit is a
-fault of its row, and its neighbours stay.
+An array of the declared type is taken as it is; everything else goes through its text, as
+PostgreSQL reads it. Invariant: no value is truncated or wrapped. A value that does not fit is a
+fault of its row and does not affect other rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OUT_OF_RANGE = "out of range"
 
 
 def column_of_array(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Faults]:
-    """A column of the declared type, and what is wrong in which row."""
+    """Return a column of the declared type, and the faults by row."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     type, have = declared.field.type, array.type
@@ -60,18 +60,18 @@ def column_of_array(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, 
 
 
 def bytes_column(array: pa.Array) -> Column:
-    """A bytes column of an array of strings or bytes."""
+    """Return a bytes column of an array of strings or bytes."""
     valid = _mask(array)
     filled = pc.fill_null(array.cast(pa.large_binary()), b"")
     _, offsets, values = filled.buffers()
     ends = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    held = np.empty(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
+    content = np.empty(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
     first = int(ends[0])
-    return Column(ends - first, valid, held[first : int(ends[-1])])
+    return Column(ends - first, valid, content[first : int(ends[-1])])
 
 
 def _texts(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:
-    """Strings of a file, which need not be what they are called: UTF-8."""
+    """Convert strings that may not be UTF-8, whatever the file calls them."""
     plain = array.cast(pa.large_binary())
     try:
         plain.cast(pa.large_string())
@@ -141,7 +141,7 @@ def _floats(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:
 
 
 def _decimals(type: SqlType, array: pa.Array) -> tuple[Column, Faults] | None:
-    """Unscaled integers, where neither side has more than 18 digits; else through text."""
+    """Return unscaled integers if both types have at most 18 digits; None to go through text."""
     more = type.scale - array.type.scale
     digits = ((type.typmod - 4) >> 16) & 0xFFFF
     if array.type.precision > 18 or more < 0 or array.type.precision + more > 18:
@@ -166,7 +166,7 @@ def _stamps_of_dates(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:
 
 
 def _stamps(_: SqlType, array: pa.Array) -> tuple[Column, Faults]:
-    """Microseconds since 2000; an array without a zone is in UTC."""
+    """Return microseconds since 2000; an array without a zone is in UTC."""
     values, wrong = _in_us(_numbers(array.cast(pa.int64())), array.type.unit)
     wrong |= values < _STAMP_LEAST + _EPOCH_US
     values = values - _EPOCH_US
@@ -181,7 +181,7 @@ def _times(_: SqlType, array: pa.Array) -> tuple[Column, Faults]:
 
 
 def _in_us(counts: np.ndarray, unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """(microseconds, rows that do not fit). Halves go to the even side, as in PostgreSQL."""
+    """Return (microseconds, rows that do not fit). Halves round to even, as in PostgreSQL."""
     if unit == "ns":
         whole, rest = np.divmod(counts, 1000)
         return whole + ((rest > 500) | ((rest == 500) & (whole & 1 == 1))), counts != counts
@@ -200,7 +200,7 @@ def _hexadecimal(array: pa.Array) -> Column:
 
 
 def _through_json(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Faults]:
-    """Structures, lists and maps: what JSON of the same shape gives."""
+    """Convert structures, lists and maps like JSON of the same shape."""
     values, unreadable = _python_values(array)
     if pa.types.is_map(array.type):
         values = [None if v is None else dict(v) for v in values]
@@ -210,7 +210,7 @@ def _through_json(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Fa
     read = JsonReader([whole]).read(records)
     column = read.columns[0]
     if not is_there.all():
-        # A NULL is no JSON null.
+        # A NULL is not a JSON null.
         index = np.where(is_there, np.arange(len(values)), len(values))
         column = Column.concat([column, Column.nulls(column.kind, 1)]).take(index)
     faults = {row: reason for row, (_, reason) in read.bad.items() if is_there[row]}
@@ -218,7 +218,7 @@ def _through_json(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Fa
 
 
 def _python_values(array: pa.Array) -> tuple[list[Any], Faults]:
-    """What is in structures, and why some hold nothing that Python knows."""
+    """Return the values of structures, and faults for values that Python cannot represent."""
     try:
         return array.to_pylist(), {}
     except (ValueError, OverflowError):

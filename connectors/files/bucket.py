@@ -1,8 +1,8 @@
-"""Where files lie: a bucket of an S3 object store.
+"""Files in a bucket of an S3 object store.
 
-Objects change as a whole and carry a tag; every range is asked for under the tag that was listed,
-so a file that is replaced while it is read is noticed and never mixed. Secrets are resolved
-here, when the bucket is first used, and stand in no error.
+Objects change as a whole and carry a tag. Every range request names the listed tag, so a file that
+is replaced while it is read is detected and its versions are never mixed. Secrets are resolved when
+the bucket is first used, and no error contains them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 @dataclass(frozen=True)
 class BucketOptions:
-    """How an object store is reached.
+    """Connection options of an object store.
 
-    access_key, secret_key, session_token: references to secrets; all empty for a store that
-    asks for none. endpoint: empty for AWS itself. is_virtual_host: the bucket's name stands in
-    the host, not in the path.
+    access_key, secret_key, session_token: references to secrets; all empty for anonymous access.
+    endpoint: empty for AWS. is_virtual_host: the bucket's name is part of the host, not of the
+    path.
     """
 
     endpoint: str = ""
@@ -61,8 +61,8 @@ class BucketFolder:
         self._options = options
         self._store: S3Store | None = None
 
-    def look(self) -> list[FileStat]:
-        """All objects of the pattern now."""
+    def list_files(self) -> list[FileStat]:
+        """List all objects of the pattern."""
         root = self.pattern.root
         found = []
         try:
@@ -76,18 +76,18 @@ class BucketFolder:
         return found
 
     def open(self, stat: FileStat) -> IO[bytes]:
-        """The object as a seekable file, read by ranges."""
+        """Return the object as a seekable file, read by ranges."""
         path = f"{self.pattern.root}/{stat.path}" if self.pattern.root else stat.path
         file = io.BufferedReader(_ObjectFile(self, path, stat), BLOCK_BYTES)
-        # What was opened is there, as with a file of a disk.
+        # An opened object must exist, as with a file on disk.
         file.peek(1)
         return file
 
     def verify(self, file: IO[bytes], stat: FileStat) -> None:
-        """Each range has been asked for under the tag of the listed version."""
+        """Do nothing: each range request named the tag of the listed version."""
 
     def fetch(self, path: str, stat: FileStat, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of an object, which must be of the listed version."""
+        """Return bytes [start, stop) of an object in the listed version."""
         tag = stat.version if stat.version.startswith('"') else None
         options: Any = {"range": (start, stop), **({"if_match": tag} if tag else {})}
         try:
@@ -108,8 +108,8 @@ class BucketFolder:
             what = f'bucket "{self.bucket}" does not exist'
             return SourceError("source.bucket_missing", what, hint="create it, or correct the path")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            what = f'bucket "{self.bucket}" refuses the credentials'
-            hint = "they need s3:ListBucket and s3:GetObject"
+            what = f'bucket "{self.bucket}" rejects the credentials'
+            hint = "grant them s3:ListBucket and s3:GetObject"
             return SourceError("source.bucket_denied", what, detail=detail, hint=hint)
         what = f'bucket "{self.bucket}" cannot be read'
         hint = "check the endpoint and the network"
@@ -117,7 +117,7 @@ class BucketFolder:
 
 
 class _ObjectFile(io.RawIOBase):
-    """One version of an object, fetched by the ranges that are read."""
+    """One version of an object; reads fetch ranges."""
 
     def __init__(self, folder: BucketFolder, path: str, stat: FileStat) -> None:
         super().__init__()
@@ -160,16 +160,16 @@ def _open_store(bucket: str, options: BucketOptions) -> S3Store:
     host = options.endpoint or f"https://s3.{options.region}.amazonaws.com"
     netguard.check_url(host.replace("://", f"://{bucket}.") if options.is_virtual_host else host)
     netguard.check_certificate(options.ca_file)
-    known: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
-    if not known:
-        known["skip_signature"] = True
+    settings: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
+    if not settings:
+        settings["skip_signature"] = True
     if options.endpoint:
-        known["endpoint"] = options.endpoint
+        settings["endpoint"] = options.endpoint
     client: dict[str, Any] = {"allow_http": options.endpoint.startswith("http://"), **_TIMEOUTS}
     if options.ca_file:
         client["root_certificate"] = _certificate(options.ca_file)
-    known |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
-    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **known)
+    settings |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
+    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **settings)
 
 
 def _certificate(path: str) -> bytes:
@@ -177,9 +177,9 @@ def _certificate(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        what = f'the certificates "{path}" cannot be read'
+        what = f'certificate file "{path}" cannot be read'
         raise SourceError(
-            "source.bad_option", what, detail=str(error), hint="see ca_file"
+            "source.bad_option", what, detail=str(error), hint="check the option ca_file"
         ) from None
 
 

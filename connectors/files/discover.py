@@ -1,7 +1,8 @@
-"""Columns proposed from a sample of the newest files, for a person to look over.
+"""Propose columns from a sample of the newest files, for a user to check.
 
-Records are sampled here and judged by connectors/formats/discover.py; Parquet says
-its types itself. What does not fit later is told then. Nothing is remembered here.
+Files are sampled here, and connectors/formats/discover.py finds types of records; Parquet files
+name their types. Values that do not fit a proposed type are reported when they are read. No state
+is stored.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _Proposal = dict[str, Any]
 
 
 def discover_columns(options: FileOptions) -> list[_Proposal]:
-    """Columns for a relation that declares none. SourceError source.bad_sample."""
+    """Return proposed columns for a relation that declares none. SourceError source.bad_sample."""
     folder = options.folder()
-    there = [stat for stat in folder.look() if not stat.fault]
+    there = [stat for stat in folder.list_files() if not stat.fault]
     found = sorted(there, key=lambda stat: (-stat.modified_us, stat.path))[:SAMPLE_FILES]
     columns: dict[str, _Proposal] = {}
     for stat in found:
@@ -47,7 +48,7 @@ def discover_columns(options: FileOptions) -> list[_Proposal]:
         for column in proposed:
             columns.setdefault(column["name"], column)
     if not columns:
-        raise _refusal(options, options.path, "there is no file with a row to sample")
+        raise _refusal(options, options.path, "no file with a row was found")
     for name, texts in _folders(found).items():
         columns[name] = {"name": name, "type": _type_of_texts(texts)}
     return list(columns.values())
@@ -74,7 +75,7 @@ def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
 
 
 def _without_paths(found: list[_Proposal], options: FileOptions) -> list[_Proposal]:
-    """A column of a file without header stands where it stands."""
+    """Remove the paths of a file without a header: its columns are positional."""
     if options.has_header:
         return found
     return [{key: value for key, value in c.items() if key != "path"} for c in found]
@@ -99,12 +100,12 @@ def _type_of_elements(values: list[Any]) -> str:
 
 
 def _type_of_texts(texts: list[bytes]) -> str:
-    """The narrowest type that all texts fit."""
+    """Return the narrowest type that all texts fit."""
     return propose_columns({"format": "text"}, texts)[0]["type"] if texts else "text"
 
 
 def _path(name: str) -> dict[str, str]:
-    """Where the column of a name stands, if the name alone does not say it."""
+    """Return the path option of a column, if its name alone does not give it."""
     return {} if name.isidentifier() else {"path": f"$['{name}']"}
 
 
@@ -154,5 +155,5 @@ def _type_of_arrow(type: pa.DataType) -> str:
 
 def _refusal(options: FileOptions, where: str, detail: str) -> SourceError:
     what = f'no columns can be proposed for relation "{options.relation}"'
-    hint = "declare the columns by hand"
+    hint = "declare the columns"
     return SourceError("source.bad_sample", what, detail=f"{where}: {detail}", hint=hint)

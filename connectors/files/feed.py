@@ -1,7 +1,8 @@
-"""Changes of all watched relations: a thread each looks and reads ahead, within a bound of memory.
+"""Changes of all watched relations: one thread each lists and reads ahead, within a memory bound.
 
-Invariant: what `poll` hands out of one relation is in order and nothing is left out; a thread that
-fails tells its error behind all that it has read.
+Invariant: `poll` returns the changes of a relation in order and without gaps. A thread that fails
+reports its error after everything that it has read. The feed's lock guards what the threads and
+`poll` share.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from dataflow.changes import Changes
 from dataflow.errors import SourceError
 
 AHEAD_BYTES = 32 << 20
-# Looking costs at most this share of the time, however many files there are.
+# Listing takes at most this fraction of the time, however many files there are.
 _MOST_LOOKING = 0.2
 
 
-class _Follower:
-    """One relation's thread and what it has read; `read` and `error` under the feed's lock."""
+class _Reader:
+    """The thread of one relation and its output; `read` and `error` are guarded by the
+    feed's lock.
+    """
 
     def __init__(self, watch: FolderWatch, pause_s: float, feed: FilesFeed) -> None:
         self.watch = watch
@@ -46,21 +49,21 @@ class _Follower:
         try:
             while True:
                 started = time.monotonic()
-                for piece in self.watch.look():
+                for piece in self.watch.poll():
                     if not self._feed.put(self, piece):
                         return
-                looked_s = time.monotonic() - started
-                if self._feed.pause(max(self._pause_s, looked_s / _MOST_LOOKING)):
+                listed_s = time.monotonic() - started
+                if self._feed.pause(max(self._pause_s, listed_s / _MOST_LOOKING)):
                     return
         except BaseException as error:
             self._feed.fail(self, error)
 
 
 class FilesFeed:
-    """Changes after the places that the watches were made at.
+    """Changes after the positions at which the watches were made.
 
-    watches: by the relation's name, with the pause between two looks in seconds. dropped: notes
-    that belong to no relation any more.
+    watches: by relation name, with the pause between two listings in seconds. dropped: notes that
+    no longer belong to any relation.
     """
 
     def __init__(
@@ -77,29 +80,29 @@ class FilesFeed:
         self._held_bytes = 0
         self._is_closed = False
         self._was_dry = True
-        self._sink_workers = {n: _Follower(w, pause, self) for n, (w, pause) in watches.items()}
-        for follower in self._sink_workers.values():
-            follower.start()
+        self._readers = {n: _Reader(w, pause, self) for n, (w, pause) in watches.items()}
+        for reader in self._readers.values():
+            reader.start()
 
     @property
     def lag(self) -> int:
-        """Files that were seen and are not told to their end."""
+        """Files that were listed and are not fully emitted."""
         with self._lock:
-            return sum(f.watch.waiting + bool(f.read) for f in self._sink_workers.values())
+            return sum(f.watch.waiting + bool(f.read) for f in self._readers.values())
 
     @property
     def skipped(self) -> int:
-        """As SourceFeed says."""
-        return sum(f.watch.skipped for f in self._sink_workers.values())
+        """See SourceFeed."""
+        return sum(f.watch.skipped for f in self._readers.values())
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
-        """What has been read, whole pieces of it; see SourceFeed."""
+        """Return what has been read, in whole pieces; see SourceFeed."""
         with self._lock:
             pieces = self._take(max_rows, until or {})
             if not pieces:
-                for follower in self._sink_workers.values():
-                    if follower.error is not None and not follower.read:
-                        raise follower.error
+                for reader in self._readers.values():
+                    if reader.error is not None and not reader.read:
+                        raise reader.error
             self._was_dry = not pieces
             self._lock.notify_all()
         return self._batch(pieces) if pieces or self._dropped else None
@@ -109,13 +112,15 @@ class FilesFeed:
         with self._lock:
             self._is_closed = True
             self._lock.notify_all()
-        # A store that answers no more holds a thread as long as its requests may take.
-        if not all([f.join(60.0) for f in self._sink_workers.values()]):
-            what = f'a reader of source "{self._source}" does not end'
+        # A store that does not answer blocks a thread until its requests time out.
+        if not all([f.join(60.0) for f in self._readers.values()]):
+            what = f'a reader thread of source "{self._source}" does not stop'
             raise SourceError("source.reader", what, hint="restart the service")
 
-    def put(self, follower: _Follower, piece: Piece) -> bool:
-        """Called by a follower's thread; waits for room. False when the feed is closed."""
+    def put(self, reader: _Reader, piece: Piece) -> bool:
+        """Add a piece; called by a follower's thread. Wait for space; return False if the feed is
+        closed.
+        """
         size_bytes = piece.nbytes()
         with self._lock:
             while (
@@ -127,22 +132,22 @@ class FilesFeed:
             if self._is_closed:
                 return False
             self._held_bytes += size_bytes
-            follower.read.append(piece)
-        self._tell_ready()
+            reader.read.append(piece)
+        self._report_ready()
         return True
 
-    def fail(self, follower: _Follower, error: BaseException) -> None:
-        """Called by a follower's thread as it ends."""
+    def fail(self, reader: _Reader, error: BaseException) -> None:
+        """Record the error; called by a follower's thread as it ends."""
         with self._lock:
-            follower.error = error
-        self._tell_ready()
+            reader.error = error
+        self._report_ready()
 
     def pause(self, pause_s: float) -> bool:
-        """Wait until the next look; True when the feed is closed."""
+        """Wait until the next listing; return True if the feed is closed."""
         with self._lock:
             return self._lock.wait_for(lambda: self._is_closed, pause_s)
 
-    def _tell_ready(self) -> None:
+    def _report_ready(self) -> None:
         with self._lock:
             is_reported, self._was_dry = self._was_dry, False
         if is_reported:
@@ -151,12 +156,12 @@ class FilesFeed:
     def _take(self, max_rows: int, until: Places) -> list[Piece]:
         pieces: list[Piece] = []
         rows = 0
-        for name, follower in self._sink_workers.items():
+        for name, reader in self._readers.items():
             last = until.get(name, {}).get("event")
-            while follower.read and rows < max_rows:
-                if last is not None and follower.read[0].event > last:
+            while reader.read and rows < max_rows:
+                if last is not None and reader.read[0].event > last:
                     break
-                piece = follower.read.popleft()
+                piece = reader.read.popleft()
                 self._held_bytes -= piece.nbytes()
                 rows += piece.rows
                 pieces.append(piece)

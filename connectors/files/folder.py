@@ -1,8 +1,8 @@
-"""Where files lie: the contract, and a folder of this machine.
+"""The contract of file locations, and a folder of this machine.
 
-Invariant: a file that was opened holds exactly the version that its listing showed, or reading
-ends with `source.file_changed`. A folder that cannot be listed is an error, never an empty one:
-otherwise all its rows would be taken back.
+Invariant: an opened file has exactly the version that its listing showed, or reading ends with
+`source.file_changed`. A folder that cannot be listed is an error, never an empty folder: otherwise
+all its rows would be retracted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from connectors.files.pattern import Pattern
 from dataflow.errors import TemporaryError
 from storage import clock
 
-# Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
+# Microseconds from 1970 to 2000, the epoch of PostgreSQL's timestamps.
 EPOCH_2000_US = 946_684_800_000_000
 
 
@@ -27,53 +27,59 @@ class Folder(Protocol):
 
     pattern: Pattern
 
-    def look(self) -> list[FileStat]:
-        """All files of the pattern now. TemporaryError when the place is away."""
+    def list_files(self) -> list[FileStat]:
+        """List all files of the pattern. TemporaryError: the location is unreachable."""
         ...
 
     def open(self, stat: FileStat) -> IO[bytes]:
-        """A seekable binary file. TemporaryError `source.file_changed` when it is another."""
+        """Open a seekable binary file. TemporaryError `source.file_changed`: it has another
+        version.
+        """
         ...
 
     def verify(self, file: IO[bytes], stat: FileStat) -> None:
-        """What was read of the open file is of this version, else `source.file_changed`."""
+        """Check that the open file still has this version, else raise `source.file_changed`."""
         ...
 
 
 def file_changed(path: str) -> TemporaryError:
-    """The file is no longer the one that was listed; the next look tells what it is."""
+    """Return the error for a file that is no longer the listed one; the next listing shows it."""
     what = f'file "{path}" was changed while it was read'
-    return TemporaryError("source.file_changed", what, hint="rename finished files into place")
+    return TemporaryError(
+        "source.file_changed", what, hint="write under another name, then rename the finished file"
+    )
 
 
 class LocalFolder:
     """A pattern over local folders.
 
-    settle_s: a file counts once it was not touched for so long, or two looks so far apart have
-    shown the same.
+    settle_s: a file is stable once it was not touched for this time, or two listings this far apart
+    show the same file.
     """
 
     def __init__(self, pattern: Pattern, settle_s: float) -> None:
         self.pattern = pattern
         self._settle_s = settle_s
-        self._seen: dict[str, tuple[str, float]] = {}
+        self._last_listed: dict[str, tuple[str, float]] = {}
 
-    def look(self) -> list[FileStat]:
-        """All files of the pattern now."""
+    def list_files(self) -> list[FileStat]:
+        """List all files of the pattern."""
         root = self.pattern.root or "/"
         netguard.check_path(root)
         try:
             found = list(self._walk(root, ()))
         except OSError as error:
             what = f'folder "{root}" cannot be listed'
-            hint = "create it, or give the service the right to read it"
+            hint = "create it, or grant the service read access"
             raise TemporaryError("source.folder", what, detail=str(error), hint=hint) from error
         there = {stat.path for stat in found}
-        self._seen = {path: seen for path, seen in self._seen.items() if path in there}
+        self._last_listed = {
+            path: listed for path, listed in self._last_listed.items() if path in there
+        }
         return found
 
     def open(self, stat: FileStat) -> IO[bytes]:
-        """The file, unbuffered."""
+        """Open the file, unbuffered."""
         path = f"{self.pattern.root}/{stat.path}"
         netguard.check_path(path)
         try:
@@ -82,7 +88,7 @@ class LocalFolder:
             raise file_changed(stat.path) from None
         except OSError as error:
             what = f'file "{stat.path}" cannot be opened'
-            hint = "give the service the right to read it"
+            hint = "grant the service read access"
             raise TemporaryError(
                 "source.file_denied", what, detail=str(error), hint=hint
             ) from error
@@ -95,7 +101,7 @@ class LocalFolder:
         return file
 
     def verify(self, file: IO[bytes], stat: FileStat) -> None:
-        """The open file is still the listed version."""
+        """Check that the open file still has the listed version."""
         if _version(os.fstat(file.fileno())) != stat.version:
             raise file_changed(stat.path)
 
@@ -105,7 +111,8 @@ class LocalFolder:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 path = "/".join((*names, entry.name))
-                # A link to a folder is followed where the pattern says how deep, never into a loop.
+                # A link to a folder is followed only where the pattern limits the depth, so never
+                # into a loop.
                 if entry.is_dir(follow_symlinks=not is_any_depth):
                     if self.pattern.enters((*names, entry.name)):
                         if entry.is_symlink():
@@ -119,7 +126,7 @@ class LocalFolder:
             try:
                 yield from self._walk(f"{folder}/{name}", (*names, name))
             except FileNotFoundError:
-                # It went away since it was listed, and its files with it.
+                # The folder was removed since it was listed, and its files with it.
                 continue
 
     def _stat(self, entry: os.DirEntry[str], path: str) -> FileStat | None:
@@ -131,17 +138,17 @@ class LocalFolder:
         modified_us = found.st_mtime_ns // 1000 - EPOCH_2000_US
         if not is_utf8_name(path):
             path, fault = shown_path(path), "its name is not UTF-8; rename it"
-        settled = self._settled(found, path)
-        return FileStat(path, found.st_size, modified_us, version, settled, fault)
+        is_resolved = self._is_resolved(found, path)
+        return FileStat(path, found.st_size, modified_us, version, is_resolved, fault)
 
-    def _settled(self, found: os.stat_result, path: str) -> bool:
+    def _is_resolved(self, found: os.stat_result, path: str) -> bool:
         version, now = _version(found), time.monotonic()
-        # The time of the last change cannot be set back, as that of the last write can.
+        # Programs cannot set the change time back, unlike the modification time.
         age_s = clock.age_s(max(found.st_ctime_ns, found.st_mtime_ns) / 1e9)
-        known, since = self._seen.get(path, ("", now))
-        if known != version:
+        last_version, since = self._last_listed.get(path, ("", now))
+        if last_version != version:
             since = now
-            self._seen[path] = (version, now)
+            self._last_listed[path] = (version, now)
         return age_s >= self._settle_s or now - since >= self._settle_s
 
 
@@ -150,7 +157,7 @@ def _version(found: os.stat_result) -> str:
 
 
 def is_utf8_name(path: str) -> bool:
-    """Whether a path of this machine can be told at all."""
+    """Return True if the path is UTF-8, so that it can be a value of `_file`."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -159,7 +166,7 @@ def is_utf8_name(path: str) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """A path whose name is not UTF-8, for people; no file that can be read has the same.
+    """Return a readable path for a name that is not UTF-8; no readable file has the same.
 
     >>> shown_path("caf\\udce9.csv")
     './caf\\\\xe9.csv'

@@ -1,8 +1,8 @@
-"""What is known of each file that has been told: the notes that are kept with the state.
+"""The journal: which version of each file was emitted, as notes stored with the state.
 
-A relation's identity is (file, number of the row in it). The journal knows for each file which
-version was told and up to which number, so that a file that was replaced or removed can be
-taken back without its old content. Invariant: the rows told of a file are numbered 1 ... reach.
+A row is identified by (file, number of the row in it). For each file the journal knows the emitted
+version and the last row number. The rows of a replaced or removed file can therefore be retracted
+without its old content. Invariant: the emitted rows of a file are numbered 1 ... reach.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FORM = 1
 class FileStat:
     """One file as a listing shows it.
 
-    path: relative to the pattern's root. version: whatever changes with the content (size, time
-    and inode, or an object's tag). modified_us: microseconds since 2000, UTC. is_settled: False
-    while somebody may still be writing. fault: why the file cannot be opened at all; then the
-    path is one for people.
+    path: relative to the pattern's root. version: changes with the content (size, time and inode,
+    or an object's tag). modified_us: microseconds since 2000, UTC. is_resolved: False while the
+    file may still be written. fault: why the file cannot be opened at all; then the path is only
+    for people.
     """
 
     path: str
@@ -39,12 +39,13 @@ class FileStat:
 
 @dataclass(frozen=True)
 class FileNote:
-    """What has been told of one file; event: the number of the last of it.
+    """What was emitted of one file; event: the number of its last event.
 
-    version, size, modified_us: of the content that is being told or was. reach: the greatest row
-    number told so far; old_reach: of the version before, while this one is not through. offset:
-    where to read on in a plain file of lines, 0 when only from the start. splits: (byte or row
-    group, rows before it) where parts of the file may begin. broken: why it cannot be read on.
+    version, size, modified_us: of the content that is or was emitted. reach: the greatest row
+    number emitted so far; old_reach: that of the version before, while this one is incomplete.
+    offset: where to continue in a plain file of lines, 0 if only from the start. splits: (byte or
+    row group, rows before it) where parts of the file may start. broken: why the file cannot be
+    read further.
     """
 
     version: str
@@ -59,37 +60,37 @@ class FileNote:
     broken: str = ""
 
     def encode(self) -> bytes:
-        """As a note; the inverse of `decode_note`."""
+        """Return the note's bytes; the inverse of `decode_note`."""
         values = (self.version, self.size, self.modified_us, self.event, self.reach)
         rest = (self.old_reach, self.is_done, self.offset, self.splits, self.broken)
         return orjson.dumps([_FORM, *values, *rest])
 
     def stat(self, path: str) -> FileStat:
-        """The file as it was when it was told."""
+        """Return the file as it was when it was emitted."""
         return FileStat(path, self.size, self.modified_us, self.version)
 
 
 def decode_note(note: bytes) -> FileNote:
-    """A FileNote from its bytes."""
+    """Return a FileNote from its bytes."""
     form, *values = orjson.loads(note)
     if form != _FORM:
         raise InvariantError("source.notes", f"a file's note has form {form}")
-    *known, splits, broken = values
-    return FileNote(*known, splits=tuple((at, number) for at, number in splits), broken=broken)
+    *rest, splits, broken = values
+    return FileNote(*rest, splits=tuple((at, number) for at, number in splits), broken=broken)
 
 
 def owner_of(key: str) -> tuple[str, str, str]:
-    """(relation, pin, path) of the key of a note."""
+    """Return (relation, pin, path) of a note's key."""
     relation, pin, path = key.split("/", 2)
     return unquote(relation), pin, path
 
 
 @dataclass
 class Journal:
-    """The files of one relation that have been told, by path.
+    """The emitted files of one relation, by path.
 
-    pin: names the reading of the relation that began with `FilesSource.pin`, so that notes of an
-    earlier one are told from it. event: the number of the last thing that was told.
+    pin: identifies the reading that began with `FilesSource.pin`, so that notes of an earlier
+    reading are ignored. event: the number of the last event.
     """
 
     relation: str
@@ -99,7 +100,7 @@ class Journal:
 
     @staticmethod
     def read(relation: str, place: Mapping[str, Any], notes: Mapping[str, bytes]) -> Journal:
-        """From a place of the relation and the notes of the whole source."""
+        """Read a relation's journal from its position and the notes of the whole source."""
         journal = Journal(relation, str(place["pin"]), int(place["event"]))
         for key, note in notes.items():
             owner, pin, path = owner_of(key)
@@ -109,15 +110,15 @@ class Journal:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where the relation stands."""
+        """The position of the relation."""
         return {"pin": self.pin, "event": self.event}
 
     def notes(self) -> dict[str, bytes]:
-        """All notes of the relation."""
+        """Return all notes of the relation."""
         return {self._key(path): note.encode() for path, note in self.files.items()}
 
     def put(self, path: str, note: FileNote | None) -> dict[str, bytes | None]:
-        """Keep or forget one file; the notes that change by it."""
+        """Store or remove one file; return the notes that change."""
         if note is None:
             self.files.pop(path, None)
         else:
@@ -125,11 +126,11 @@ class Journal:
         return {self._key(path): None if note is None else note.encode()}
 
     def compare(self, listing: Iterable[FileStat]) -> tuple[list[FileStat], list[str]]:
-        """(files to tell, oldest first; paths that are gone).
+        """Return (files to emit, oldest first; paths that were removed).
 
-        A file is told when it is settled and new, of another version, or not through.
+        A file is emitted if it is stable and new, of another version, or incomplete.
         """
-        told, there = [], set()
+        to_emit, there = [], set()
         for stat in listing:
             there.add(stat.path)
             note = self.files.get(stat.path)
@@ -138,9 +139,9 @@ class Journal:
             else:
                 is_reported = stat.is_resolved
             if is_reported:
-                told.append(stat)
-        told.sort(key=lambda stat: (stat.modified_us, stat.path))
-        return told, sorted(self.files.keys() - there)
+                to_emit.append(stat)
+        to_emit.sort(key=lambda stat: (stat.modified_us, stat.path))
+        return to_emit, sorted(self.files.keys() - there)
 
     def _key(self, path: str) -> str:
         return f"{quote(self.relation, safe='')}/{self.pin}/{path}"

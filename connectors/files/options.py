@@ -1,7 +1,7 @@
-"""What users say of a source of files: where, which format, and what to do when files change.
+"""Options of a file source: location, format, and what to do when files change.
 
-Options are JSON as it was given. Invariant: an unknown or contradictory option is refused with
-its name, and a secret stands in none, only a reference to it.
+Options are the user's JSON. Invariant: an unknown or contradictory option is refused by name.
+Options hold references to secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 _SECRETS = ("access_key", "secret_key", "session_token")
 _CSV_ONLY = ("header", "delimiter", "quote", "escape", "null")
-# name -> (type, what it may be, what it is when nobody says).
+# name -> (type, allowed values, default).
 _KNOWN: dict[str, tuple[type, tuple[Any, ...], Any]] = {
     "path": (str, (), ""),
     "format": (str, (CSV, JSON, JSONL, XML, PARQUET), ""),
@@ -69,11 +69,11 @@ _KNOWN: dict[str, tuple[type, tuple[Any, ...], Any]] = {
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The options of one relation. columns: as declared, () when they are yet to be discovered.
+    """The options of one relation.
 
-    dialect, has_header: of CSV. poll_s: pause between two looks. settle_s: see LocalFolder.
-    bucket: how the store is reached where the path is in a bucket. encoding: of text, "" where
-    the format knows by itself (XML, Parquet).
+    columns: as declared, () if they are still to be discovered. dialect, has_header: of CSV.
+    poll_s: pause between two listings. settle_s: see LocalFolder. bucket: connection options if the
+    path is in a bucket. encoding: of text, "" if the format determines it (XML, Parquet).
     """
 
     relation: str
@@ -94,24 +94,24 @@ class FileOptions:
     encoding: str = ""
 
     def folder(self) -> Folder:
-        """Where the files are; nothing is reached yet."""
+        """Return the location of the files; nothing is reached yet."""
         if not self.path.startswith(_BUCKET):
             return LocalFolder(split_pattern(self.path, self.ignore), self.settle_s)
         bucket, _, key = self.path.removeprefix(_BUCKET).partition("/")
         if not _BUCKET_NAME.fullmatch(bucket):
-            raise _refusal("path", f'"{bucket}" is no name of a bucket', "s3://bucket/key*")
+            raise _refusal("path", f'"{bucket}" is not a valid bucket name', "s3://bucket/key*")
         return BucketFolder(bucket, split_pattern(key, self.ignore), self.bucket)
 
 
 def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
-    """The relations of a source. SourceError source.bad_option, secret.plain.
+    """Read the relations of a source. SourceError source.bad_option, secret.plain.
 
     >>> read_options({"relations": {"p": {"path": "/data/*.csv.gz"}}})[0].format
     'csv'
     """
     relations = options.get("relations")
     if not isinstance(relations, Mapping) or not relations:
-        raise _refusal("relations", "it names no relation", 'give {"name": {"path": ...}}')
+        raise _refusal("relations", "no relation is declared", 'give {"name": {"path": ...}}')
     shared = {name: value for name, value in options.items() if name != "relations"}
     found = []
     for name, own in relations.items():
@@ -121,9 +121,9 @@ def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
     return found
 
 
-def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
+def _relation(name: str, supplied: Mapping[str, Any]) -> FileOptions:
     values = {known: default for known, (_, _, default) in _KNOWN.items()}
-    for option, value in given.items():
+    for option, value in supplied.items():
         values[option] = _checked(option, value)
     path = values["path"]
     if not path.startswith((_BUCKET, "/")):
@@ -131,9 +131,9 @@ def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
             "path", f'"{path}" is neither absolute nor in a bucket', "/dir/* or s3://b/*"
         )
     format = values["format"] or _format_of(path)
-    _check_together(format, values, given)
+    _check_together(format, values, supplied)
     dialect = {option: values[option] for option in ("quote", "escape", "null")}
-    dialect["delimiter"] = _delimiter(path, given, values)
+    dialect["delimiter"] = _delimiter(path, supplied, values)
     return FileOptions(
         name,
         path,
@@ -156,37 +156,43 @@ def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
 
 def _checked(option: str, value: Any) -> Any:
     if option not in _KNOWN:
-        raise _refusal(option, "there is no such option", f"known: {', '.join(_KNOWN)}")
+        raise _refusal(option, "unknown option", f"known: {', '.join(_KNOWN)}")
     kind, allowed, _ = _KNOWN[option]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _refusal(option, f"it is no {kind.__name__}", "see docs/FILES.md")
+        raise _refusal(option, f"the value must be of type {kind.__name__}", "see docs/FILES.md")
     if allowed and value not in allowed:
-        raise _refusal(option, f'"{value}" is not one of its values', ", ".join(allowed))
+        raise _refusal(option, f'"{value}" is not an allowed value', ", ".join(allowed))
     if kind is int and not 0 <= value <= 86_400_000:
         raise _refusal(option, f"{value} is out of range", "0 to 86400000 milliseconds")
     if option == "region" and not _REGION.fullmatch(value):
-        raise _refusal(option, f'"{value}" is no name of a region', "us-east-1")
+        raise _refusal(option, f'"{value}" is not a valid region name', "us-east-1")
     if option in _SECRETS and value:
         refuse_plain(option, value)
     return value
 
 
-def _check_together(format: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _check_together(format: str, values: Mapping[str, Any], supplied: Mapping[str, Any]) -> None:
     if format == XML and not values["row_tag"]:
         raise _refusal(
             "row_tag", "XML needs the name of the element that is a row", "row_tag: item"
         )
     if values["append_only"] and values["on_removed"] == RETRACT:
-        hint = "leave one of the two out"
-        raise _refusal("on_removed", "rows that are only added cannot be retracted", hint)
+        hint = "remove one of the two options"
+        raise _refusal("on_removed", "append-only rows cannot be retracted", hint)
     if bool(values["access_key"]) != bool(values["secret_key"]):
-        # With one alone the client would look for the service's own credentials.
-        raise _refusal("secret_key", "access_key and secret_key go together", "give both or none")
-    misplaced = [name for name in _CSV_ONLY if name in given] if format != CSV else []
+        # With only one of them the client would search for the service's own credentials.
+        raise _refusal(
+            "secret_key", "access_key and secret_key require each other", "give both or none"
+        )
+    misplaced = [name for name in _CSV_ONLY if name in supplied] if format != CSV else []
     if misplaced:
-        raise _refusal(misplaced[0], f"it says nothing of {format}", "leave it out")
+        raise _refusal(misplaced[0], f"it does not apply to {format}", "remove it")
     if not values["header"] and any("path" in c for c in values["columns"] or ()):
-        raise _refusal("columns", "a path names a header, and there is none", "declare in order")
+        raise _refusal(
+            "columns",
+            "a path names a header, but has_header is false",
+            "declare the columns in order",
+        )
 
 
 def _format_of(path: str) -> str:
@@ -194,25 +200,25 @@ def _format_of(path: str) -> str:
     format = _FORMATS.get(suffixes[-1] if suffixes else "", "")
     if not format:
         hint = "csv, json, jsonl, xml or parquet"
-        raise _refusal("format", f'the path "{path}" does not tell the format', hint)
+        raise _refusal("format", f'the path "{path}" does not show the format', hint)
     return format
 
 
-def _delimiter(path: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    if "delimiter" not in given and ".tsv" in PurePosixPath(path).suffixes:
+def _delimiter(path: str, supplied: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    if "delimiter" not in supplied and ".tsv" in PurePosixPath(path).suffixes:
         return "\t"
     return values["delimiter"]
 
 
-def _encoding(format: str, given: str) -> str:
-    if not given:
+def _encoding(format: str, supplied: str) -> str:
+    if not supplied:
         return "" if format in (XML, PARQUET) else UTF8
-    found = canonical_encoding(given)
+    found = canonical_encoding(supplied)
     if found is None:
         hint = "utf-8, utf-16, latin-1, windows-1252, shift_jis and others, see docs/FILES.md"
-        raise _refusal("encoding", f'"{given}" is not the name of an encoding', hint)
+        raise _refusal("encoding", f'"{supplied}" is not the name of an encoding', hint)
     if format == PARQUET:
-        raise _refusal("encoding", "it says nothing of parquet", "leave it out")
+        raise _refusal("encoding", "it does not apply to parquet", "remove it")
     return found
 
 

@@ -1,7 +1,7 @@
 """Rows of a Parquet file: columns by name, a few thousand rows at a time.
 
-Invariant: a file whose footer or pages cannot be read ends in UnreadableFile; what was read
-before stands. Rows are numbered from 1 through all row groups.
+Invariant: a file whose footer or pages cannot be read ends in UnreadableFile; rows read before that
+stay valid. Rows are numbered from 1 through all row groups.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """All records of a batch, the faulty ones with NULLs; after: rows before them in the file."""
+    """All records of a batch, the faulty ones with NULLs. after: number of rows before them in the
+    file.
+    """
 
     fields: Fields
     after: int
     batch: pa.RecordBatch
 
     def raw(self, row: int) -> bytes:
-        """A record for people, as JSON."""
+        """Return a record as JSON, for people."""
         names = self.batch.schema.names
         found = {name: _shown(self.batch.column(i)[row]) for i, name in enumerate(names)}
         return json.dumps(found, default=str, ensure_ascii=False).encode(errors="replace")
 
 
 def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
-    """A file whose footer has been read."""
+    """Open a file and read its footer."""
     try:
         found = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        # Decoded here, where it is known what a name that is no UTF-8 means.
+        # Decoded here, where a name that is not UTF-8 has a known cause.
         str(found.schema_arrow.names)
     except UnicodeDecodeError:
         raise UnreadableFile("the name of a column is not UTF-8") from None
@@ -57,7 +59,7 @@ def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
 
 
 def group_ends(parquet: pq.ParquetFile) -> list[int]:
-    """Rows up to the end of each row group."""
+    """Return the number of rows up to the end of each row group."""
     groups = range(parquet.metadata.num_row_groups)
     return np.cumsum([parquet.metadata.row_group(g).num_rows for g in groups]).tolist()
 
@@ -68,7 +70,7 @@ def parquet_rows(
     after: int = 0,
     groups: tuple[int, int | None] = (0, None),
 ) -> Iterator[ParquetRows]:
-    """Row groups [first, end) but those that end within the first `after` rows of the file."""
+    """Read row groups [first, end), except those that end within the first `after` rows."""
     ends = group_ends(parquet)
     first, end = groups[0], len(ends) if groups[1] is None else groups[1]
     while first < end and ends[first] <= after:
@@ -90,11 +92,11 @@ def _shown(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError:
-        # A text, or one somewhere in a list or structure.
+        # A string, or one inside a list or structure.
         is_text = hasattr(value, "as_buffer")
         return str(value.as_buffer().to_pybytes()) if is_text else str(value.type)
     except (ValueError, OverflowError):
-        # A moment that Python's calendar does not know.
+        # A timestamp outside of Python's calendar.
         return getattr(value, "value", value.type)
 
 
@@ -118,7 +120,7 @@ def _fields(columns: Sequence[DeclaredColumn], batch: pa.RecordBatch) -> Fields:
 
 
 def _column(declared: DeclaredColumn, batch: pa.RecordBatch) -> tuple[Column, Faults]:
-    """A column that is not in the file is NULL."""
+    """Return a column; one that the file lacks is NULL."""
     absent = Column.nulls(declared.field.type.physical, batch.num_rows), {}
     if not declared.path or declared.path[0] not in batch.schema.names:
         return absent
@@ -131,8 +133,8 @@ def _column(declared: DeclaredColumn, batch: pa.RecordBatch) -> tuple[Column, Fa
 
 
 def _unreadable(error: Exception) -> Exception:
-    """Arrow tells a corrupt page as an OSError without a number; one with a number is the disk."""
+    """Return UnreadableFile for a corrupt page, which Arrow raises as an OSError without errno."""
     if isinstance(error, OSError) and error.errno:
         what = "a Parquet file cannot be read"
         return TemporaryError("source.file_denied", what, detail=str(error))
-    return UnreadableFile(f"it is no whole Parquet file: {str(error)[:200]}")
+    return UnreadableFile(f"it is not a complete Parquet file: {str(error)[:200]}")

@@ -1,8 +1,8 @@
-"""Globs over paths, the folder they start in, and the columns that folders name (`year=2024`).
+"""Globs over paths, their root folder, and the columns that folder names define (`year=2024`).
 
-A path here is always relative to the pattern's root: the part before the first wildcard. Rules:
-`*`, `?` and `[...]` stay within one folder, `**` is any number of folders. Nothing here reads a
-disk, so that one pattern means the same for a local folder and for a bucket.
+Paths are relative to the pattern's root, the part before the first wildcard. `*`, `?` and `[...]`
+match within one folder; `**` matches any number of folders. Nothing here reads a disk, so one
+pattern means the same for a local folder and for a bucket.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import unquote, unquote_to_bytes
 from dataflow.errors import SourceError
 
 WILDCARDS = "*?["
-# How Hive, and Spark after it, name the folder of NULL.
+# How Hive and Spark name the folder of NULL.
 NULL_FOLDER = b"__HIVE_DEFAULT_PARTITION__"
 DEFAULT_IGNORE = (
     ".*",
@@ -36,10 +36,11 @@ DEFAULT_IGNORE = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """root: where the glob starts, without a trailing slash. parts: its components below.
+    """A parsed pattern.
 
-    ignore: globs of names; a file or folder below the root with such a name is not there. A
-    folder that names a column (`_day=1`) is never ignored.
+    root: where the glob starts, without a trailing slash. parts: its components below. ignore:
+    globs of names; a file or folder below the root with such a name is skipped. A folder that names
+    a column (`_day=1`) is never ignored.
     """
 
     root: str
@@ -49,7 +50,7 @@ class Pattern:
     def __post_init__(self) -> None:
         for part in self.parts:
             if "**" in part and part != "**":
-                what = f'the pattern has "**" beside other letters in "{part}"'
+                what = f'the pattern has "**" next to other characters in "{part}"'
                 raise SourceError("source.bad_option", what, hint='write "**" between two slashes')
 
     @cached_property
@@ -72,17 +73,17 @@ class Pattern:
 
     @property
     def depth(self) -> int | None:
-        """How many components a path has; None when any number."""
+        """The number of components of a path; None for any number."""
         return None if "**" in self.parts else len(self.parts)
 
     def is_ignored(self, name: str) -> bool:
-        """Whether one component of a path is of an unfinished or hidden file or folder."""
+        """Return True if a component names an unfinished or hidden file or folder."""
         if self._ignored is None or not self._ignored.match(name):
             return False
         return "=" not in name
 
     def matches(self, path: str) -> bool:
-        """Whether a file is of this pattern.
+        """Return True if the pattern matches a file.
 
         >>> Pattern("in", ("**", "*.csv")).matches("2024/05/a.csv")
         True
@@ -94,7 +95,7 @@ class Pattern:
         return not any(self.is_ignored(name) for name in path.split("/"))
 
     def enters(self, folders: Sequence[str]) -> bool:
-        """Whether files below these folders may be of this pattern."""
+        """Return True if the pattern may match files below these folders."""
         if folders and self.is_ignored(folders[-1]):
             return False
         if self.depth is None:
@@ -110,7 +111,7 @@ class Pattern:
 
 
 def split_pattern(text: str, ignore: Sequence[str] = DEFAULT_IGNORE) -> Pattern:
-    """The pattern of a path with or without wildcards; its last component is always a pattern.
+    """Split a path, with or without wildcards; its last component is always a pattern.
 
     >>> split_pattern("/data/in/*/a.csv").root, split_pattern("/data/in/*/a.csv").parts
     ('/data/in', ('*', 'a.csv'))
@@ -120,7 +121,7 @@ def split_pattern(text: str, ignore: Sequence[str] = DEFAULT_IGNORE) -> Pattern:
     fixed = len(parts) - 1 if fixed is None else fixed
     below = tuple(part for part in parts[fixed:] if part)
     if not below:
-        what = f'the path "{text}" names no file'
+        what = f'the path "{text}" does not name a file'
         raise SourceError("source.bad_option", what, hint="end it with a file's name or a pattern")
     if below[-1] == "**":
         below = (*below, "*")
@@ -128,29 +129,30 @@ def split_pattern(text: str, ignore: Sequence[str] = DEFAULT_IGNORE) -> Pattern:
 
 
 def one_name(glob: str) -> str:
-    """The regular expression of a glob of one component, without its end."""
+    """Return the regular expression of a glob of one component, without its end."""
     out, at = [], 0
     while at < len(glob):
-        letter = glob[at]
+        character = glob[at]
         at += 1
-        if letter == "*":
+        if character == "*":
             out.append("[^/]*")
-        elif letter == "?":
+        elif character == "?":
             out.append("[^/]")
-        elif letter == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
+        elif character == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
             inside = glob[at:end]
             negated = inside.startswith(("!", "^"))
             body = re.sub(r"([\\\[\]&~|^])", r"\\\1", inside[1:] if negated else inside)
             out.append(f"(?!/)[{'^' if negated else ''}{body}]")
             at = end + 1
         else:
-            out.append(re.escape(letter))
+            out.append(re.escape(character))
     return "".join(out)
 
 
 def folder_values(path: str) -> Iterator[tuple[str, bytes | None]]:
-    """(column, value) of each folder of a path that names a column; None is NULL. A value may be
-    no UTF-8, as text in a file may.
+    """Yield (column, value) of each folder of a path that names a column; None is NULL.
+
+    A value may be invalid UTF-8, like text in a file.
 
     >>> list(folder_values("year=2024/x/day=1%2F5/f.csv"))
     [('year', b'2024'), ('day', b'1/5')]

@@ -1,7 +1,7 @@
-"""One version of one file as rows of its relation, whatever its format.
+"""Read one version of one file as rows of its relation, in any format.
 
-Every row gets its number in the file, the columns of its folders, and its metadata. Invariant: the
-same version read again, or from the middle, gives the same rows under the same numbers.
+Every row gets its number in the file, the columns of its folders, and its metadata. Invariant:
+reading the same version again, or from the middle, gives the same rows under the same numbers.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from dataflow.types import TypeKind
 
 SPLIT_BYTES = 32 << 20
 _WHOLE = (TypeKind.JSON, TypeKind.JSONB)
-# What content that nobody has thought of may raise.
+# Exceptions that malformed content may raise unexpectedly.
 OF_CONTENT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A record that is not a row; number 0 is the file itself. raw: its bytes."""
+    """A malformed record; number 0 is the file itself. raw: its bytes."""
 
     number: int
     code: str
@@ -56,8 +56,11 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """columns: of the relation's fields, one value a row. numbers: of the rows, rising. reach: the
-    greatest number that is through. offset: where to read on, 0 when that cannot be."""
+    """A block of rows.
+
+    columns: of the relation's fields, one value a row. numbers: of the rows, rising. reach: the
+    greatest row number that was read. offset: where to continue, 0 if that is impossible.
+    """
 
     columns: list[Column]
     numbers: np.ndarray
@@ -66,7 +69,7 @@ class Rows:
     bad: list[BadRow] = field(default_factory=list)
 
     def between(self, after: int, last: int | None) -> Rows:
-        """The rows numbered after + 1 ... last."""
+        """Return the rows numbered after + 1 ... last."""
         last = self.reach if last is None else min(last, self.reach)
         keep = np.flatnonzero((self.numbers > after) & (self.numbers <= last))
         bad = [row for row in self.bad if after < row.number <= last]
@@ -78,8 +81,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Measure:
-    """reach: the greatest row number of a file. splits: where parts may begin: (byte or row
-    group, numbers before it). broken: why it cannot be read on from there."""
+    """The size of a file in rows.
+
+    reach: the greatest row number. splits: (byte or row group, rows before it) where parts may
+    start. broken: why the file cannot be read further.
+    """
 
     reach: int = 0
     splits: tuple[tuple[int, int], ...] = ()
@@ -96,10 +102,10 @@ class FileReader:
     def read(
         self, stat: FileStat, stretch: Stretch = Stretch(), after: int = 0, last: int | None = None
     ) -> Iterator[Rows]:
-        """Rows numbered after + 1 ... last, of a stretch of the file, in blocks.
+        """Yield the rows numbered after + 1 ... last, of a stretch of the file, in blocks.
 
-        stretch: in Parquet, of row groups. What a block holds was checked to be of this version.
-        UnreadableFile when the file is broken, `source.file_changed` when it is another one.
+        stretch: of row groups in Parquet. Each block was checked to be of this version.
+        UnreadableFile: the file is broken. `source.file_changed`: it has another version.
         """
         columns, constants = self._columns(stat)
         with self._opened(stat) as stream:
@@ -117,7 +123,9 @@ class FileReader:
             self._folder.verify(stream.file, stat)
 
     def lacking(self, stat: FileStat) -> list[str]:
-        """Declared columns that neither the file nor its folders name, where a file has names."""
+        """Return declared columns that neither the file nor its folders name, if files
+        have names.
+        """
         columns, _ = self._columns(stat)
         with self._opened(stat) as stream:
             if self.shape.options.format == known.PARQUET:
@@ -126,7 +134,7 @@ class FileReader:
             return [c.field.name for c in self._absent(stream, columns)]
 
     def measure(self, stat: FileStat) -> Measure:
-        """Go through the file once, without its values."""
+        """Read through the file once, without its values."""
         found = Measure()
         try:
             with self._opened(stat) as stream:
@@ -141,7 +149,7 @@ class FileReader:
         return found
 
     def _measures(self, stream: ByteStream) -> Iterator[Measure]:
-        """Of more and more of the file."""
+        """Yield measures of growing prefixes of the file."""
         format, tag = self.shape.options.format, self.shape.options.row_tag
         if format == known.PARQUET:
             ends = group_ends(open_parquet(stream.seekable()))
@@ -154,7 +162,9 @@ class FileReader:
 
     @contextmanager
     def _opened(self, stat: FileStat) -> Iterator[ByteStream]:
-        """Its bytes; what its content alone makes fail, as nothing should, makes it unreadable."""
+        """Yield the file's bytes; an unexpected failure that only its content causes is
+        UnreadableFile.
+        """
         if stat.fault:
             raise UnreadableFile(stat.fault)
         options = self.shape.options
@@ -162,11 +172,11 @@ class FileReader:
             try:
                 yield ByteStream(file, options.compression, options.encoding)
             except OF_CONTENT as error:
-                told = f"it cannot be read: {type(error).__name__}: {error}"
-                raise UnreadableFile(told[:200]) from error
+                reason = f"it cannot be read: {type(error).__name__}: {error}"
+                raise UnreadableFile(reason[:200]) from error
 
     def _columns(self, stat: FileStat) -> tuple[list[DeclaredColumn], dict[str, Column]]:
-        """(columns that stand in the file, those that its folders name: one value each)."""
+        """Return (columns in the file, columns that its folders name: one value each)."""
         named = dict(folder_values(stat.path))
         inside = [c for c in self.shape.content if c.field.name not in named]
         constants = {}
@@ -181,7 +191,7 @@ class FileReader:
                 continue
             read = TextReader([column]).read([text])
             if read.bad:
-                raise UnreadableFile(f"its path does not fit: {read.bad[0][1]}")
+                raise UnreadableFile(f"its path has an invalid value: {read.bad[0][1]}")
             constants[column.field.name] = read.columns[0]
         return inside, constants
 
@@ -216,7 +226,7 @@ class FileReader:
         return LineForm(*self.shape.options.dialect.bytes())
 
     def _header(self, stream: ByteStream) -> list[str]:
-        """The names of a CSV file's columns; the stream is at its start again."""
+        """Return the column names of a CSV file; the stream is rewound."""
         record = first_record(stream, self._line_form())
         stream.seek(0)
         names = header_names(record, stream, self.shape.options.dialect)
@@ -226,7 +236,7 @@ class FileReader:
         return names
 
     def _absent(self, stream: ByteStream, columns: list[DeclaredColumn]) -> list[DeclaredColumn]:
-        """Columns that a CSV file's header does not have: NULL in all its rows."""
+        """Return the columns that a CSV file's header lacks: NULL in all its rows."""
         if self.shape.options.format != known.CSV or not self.shape.options.has_header:
             return []
         names = self._header(stream)
@@ -255,25 +265,27 @@ class FileReader:
 
 
 def header_names(record: bytes | None, stream: ByteStream, dialect: Dialect) -> list[str]:
-    """The cells of a header's record. UnreadableFile where it is no text in the stream's encoding,
-    or broken."""
+    """Return the cells of a header's record.
+
+    UnreadableFile: it is malformed, or not text in the stream's encoding.
+    """
     if record is None:
         return []
     fault = utf8_fault(record)
     if fault:
         fault = _in_encoding(fault, stream)
-        raise UnreadableFile(f"its header is {fault}; set encoding to what it was written in")
+        raise UnreadableFile(f"its header is {fault}; set encoding to the file's encoding")
     if b"\0" in record:
-        hint = 'text of UTF-16 without a mark needs the encoding "utf-16"'
+        hint = 'UTF-16 without a byte order mark needs the encoding "utf-16"'
         raise UnreadableFile(f"its header holds NUL characters; {hint}")
     names = split_record(record, dialect)
     if names is None:
-        raise UnreadableFile("a quote of its header is not closed")
+        raise UnreadableFile("its header has an unclosed quote")
     return names
 
 
 def _in_encoding(reason: str, stream: ByteStream) -> str:
-    """A reason in the words of the file's own encoding."""
+    """Return a reason with the file's own encoding."""
     if reason.startswith(NOT_UTF8) and stream.encoding not in ("", UTF8):
         return f"not {stream.encoding}"
     return reason
@@ -282,7 +294,7 @@ def _in_encoding(reason: str, stream: ByteStream) -> str:
 def _decoded(
     format: RecordFormat, found: Iterator[Records], stream: ByteStream, skipped: int = 0
 ) -> Iterator[Rows]:
-    """skipped: how many of the first records are no rows."""
+    """Yield rows of records. skipped: how many of the first records are not rows."""
     for records in found:
         values, numbers = records.values, records.numbers
         if skipped and values:

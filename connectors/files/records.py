@@ -1,7 +1,7 @@
 """Records of a file, in blocks of bounded size: lines, CSV records, elements of JSON.
 
-Each record has its number: of the line it begins in for formats of lines, else its place among
-the records, from 1. Invariant: numbers depend on the file alone, never on where a block ended.
+A record's number is the line in which it starts for formats of lines, else its index among the
+records, from 1. Invariant: numbers depend on the file alone, never on block boundaries.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _BLANKS = b" \t\r\n"
 
 @dataclass(frozen=True)
 class Records:
-    """values[i] is record numbers[i]; reach: the greatest number that is through, of blank lines
-    too; offset: where the next record starts in a plain file of lines, else 0."""
+    """A block of records.
+
+    values[i] is record numbers[i]. reach: the greatest number that was read, including blank lines.
+    offset: where the next record starts in a plain file of lines, else 0.
+    """
 
     values: list[bytes]
     numbers: np.ndarray
@@ -34,7 +37,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Stretch:
-    """From byte `offset`, before which there are `after` lines, to byte `stop` (None: the end)."""
+    """The range from byte `offset`, after `after` lines, to byte `stop` (None: the end)."""
 
     offset: int = 0
     after: int = 0
@@ -43,7 +46,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class LineForm:
-    """How records are told apart; -1 for a letter that does not exist."""
+    """How records are delimited; -1 for a character that is not used."""
 
     delimiter: int = -1
     quote: int = -1
@@ -52,7 +55,9 @@ class LineForm:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Records of one block: rows of `found` are start, end and lines before, from `at` in data."""
+    """Records of one block: each row of `found` is start, end and lines before, from
+    `at` in data.
+    """
 
     data: bytes
     at: int
@@ -63,7 +68,7 @@ class _Lines:
 
 
 def line_records(stream: ByteStream, form: LineForm, stretch: Stretch) -> Iterator[Records]:
-    """Records that end with a line, blank ones left out."""
+    """Yield records that end with a line, without blank ones."""
     for part in _line_blocks(stream, form, stretch):
         bounds = (part.found[:, :2] + part.at).tolist()
         values = [part.data[start:end] for start, end in bounds]
@@ -72,7 +77,7 @@ def line_records(stream: ByteStream, form: LineForm, stretch: Stretch) -> Iterat
 
 
 def line_ends(stream: ByteStream, form: LineForm) -> Iterator[tuple[int, int]]:
-    """(offset, lines before it) after every few records of the whole file."""
+    """Yield (offset, lines before it) after every few records of the whole file."""
     for part in _line_blocks(stream, form, Stretch()):
         yield part.offset, part.reach
 
@@ -111,7 +116,7 @@ def _line_blocks(stream: ByteStream, form: LineForm, stretch: Stretch) -> Iterat
 
 
 def json_records(stream: ByteStream) -> Iterator[Records]:
-    """Elements of a JSON array, or JSON values one after the other."""
+    """Yield the elements of a JSON array, or consecutive JSON values."""
     data = _first_block(stream)
     in_list = data.startswith(_OPEN_LIST)
     rest, number = data[1:] if in_list else data, 0
@@ -133,18 +138,18 @@ def json_records(stream: ByteStream) -> Iterator[Records]:
                 number += len(values)
                 yield Records(values, numbers, number, 0)
             if wrong >= 0:
-                raise UnreadableFile(f"the text behind element {number} is no JSON")
+                raise UnreadableFile(f"the text after element {number} is not JSON")
             at += end
             if len(found) < BLOCK_RECORDS:
                 break
         rest = data[at:]
         _check_size(rest, f"element {number + 1}")
     if rest.strip(_BLANKS) or (in_list and state != kernels.ENDED):
-        raise UnreadableFile(f"the JSON text breaks off behind element {number}")
+        raise UnreadableFile(f"the JSON text ends unexpectedly after element {number}")
 
 
 def first_record(stream: ByteStream, form: LineForm) -> bytes | None:
-    """The first record that is not blank; None in a file without one."""
+    """Return the first record that is not blank; None if there is none."""
     for records in line_records(stream, form, Stretch()):
         if records.values:
             return records.values[0]
@@ -159,7 +164,7 @@ def _without_blanks(values: list[bytes], numbers: np.ndarray) -> tuple[list[byte
 
 
 def _first_block(stream: ByteStream) -> bytes:
-    """The file from its first byte that is neither mark nor blank."""
+    """Return the first block, without a byte order mark and leading blanks."""
     data = stream.read().removeprefix(_MARK).lstrip(_BLANKS)
     while not data and (block := stream.read()):
         data = block.lstrip(_BLANKS)

@@ -1,6 +1,7 @@
-"""Records that are no rows: the source stops, they are left out, or they are kept for later.
+"""Malformed records: the source stops, skips them, or stores them for a retry.
 
-Invariant: what is not a row is told in the way that the user chose, never passed over otherwise.
+Invariant: every malformed record is handled as the option on_error says, and never skipped
+otherwise.
 """
 
 from __future__ import annotations
@@ -19,31 +20,33 @@ RejectedRow = tuple[str, str, str, str, str, bytes | None, bytes]
 
 
 def rejected_rows(shape: Shape, stat: FileStat, bad: Iterable[BadRow]) -> list[RejectedRow]:
-    """Rows of REJECTED_KINDS, none where they are left out. SourceError source.bad_record.
+    """Return rows of REJECTED_KINDS, none if they are skipped. SourceError source.bad_record.
 
-    Their key is the version of the file, so that one of an earlier version is told from others.
+    Their key is the version of the file, which separates them from records of other versions.
     """
     found = []
     for row in bad:
         place = f"{stat.path}:{row.number}" if row.number else stat.path
         if shape.options.on_error == FAIL:
-            what = f'"{place}" is no row of relation "{shape.name}"'
+            what = f'"{place}" is not a row of relation "{shape.name}"'
             hint = 'repair the file, or set on_error to "skip" or "dead_letter"'
             detail = f"{row.code}: {row.reason}"
             code = "source.bad_record"
             raise SourceError(code, what, detail=detail, hint=hint, relation=shape.name)
         version = stat.version.encode()
         if shape.options.on_error != SKIP:
-            told = rejected_row(shape.name, place, row.code, row.reason, key=version, value=row.raw)
-            found.append(told)
+            row_found = rejected_row(
+                shape.name, place, row.code, row.reason, key=version, value=row.raw
+            )
+            found.append(row_found)
     return found
 
 
 def broken_file(reason: str) -> BadRow:
-    """The file itself, or what is left of it, as one record."""
+    """Return the file itself, or its unread rest, as one record."""
     return BadRow(0, code="record.file", reason=reason, raw=b"")
 
 
 def rejected_delta(rows: Sequence[RejectedRow], weight: int = 1) -> Delta:
-    """The rows as a Delta of REJECTED_KINDS."""
+    """Return the rows as a Delta of REJECTED_KINDS."""
     return Delta.of(REJECTED_KINDS, rows, weight)

@@ -1,7 +1,7 @@
-"""Rejected rows tried again: read anew from the same version of their file.
+"""Retry of rejected rows: read them again from the same version of their file.
 
-Invariant: a row of a version that has since been replaced or removed never comes back; the feed
-has told what is there instead, so such a rejected row is only dropped.
+Invariant: a row of a version that was replaced or removed never comes back. The feed has emitted
+the newer content, so such a rejected row is only dropped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.schema import Relation
 
-_PLACE = REJECTED_COLUMNS.index("place")
+_POSITION = REJECTED_COLUMNS.index("place")
 _KEY = REJECTED_COLUMNS.index("key")
 
 
 @dataclass(frozen=True)
-class _Letter:
+class _RejectedRow:
     """A rejected row: its index, its number in the file and the file's version."""
 
     index: int
@@ -37,25 +37,31 @@ class _Letter:
 
 
 def try_again(shape: Shape, relation: Relation, source: str, rows: Delta) -> SourceBatch:
-    """The changes of those that are rows now, and all that are settled at weight -1."""
+    """Return the changes of rows that are valid now, and all resolved rows at weight -1."""
     folder = shape.options.folder()
-    there = {stat.path: stat for stat in folder.look()}
+    there = {stat.path: stat for stat in folder.list_files()}
     reader = FileReader(shape, folder)
     changes: list[Changes] = []
-    settled: list[int] = []
-    for path, letters in _by_file(rows).items():
+    resolved: list[int] = []
+    for path, rejected_rows in _by_file(rows).items():
         stat = there.get(path)
         if stat is None:
             if shape.options.on_removed != KEEP:
-                settled += [letter.index for letter in letters]
+                resolved += [rejected.index for rejected in rejected_rows]
             continue
-        settled += [letter.index for letter in letters if letter.version != stat.version]
-        same = [letter for letter in letters if letter.version == stat.version and letter.number]
+        resolved += [
+            rejected.index for rejected in rejected_rows if rejected.version != stat.version
+        ]
+        same = [
+            rejected
+            for rejected in rejected_rows
+            if rejected.version == stat.version and rejected.number
+        ]
         if same:
-            found, told = _read_again(reader, relation, stat, same)
-            changes += told
-            settled += found
-    index = np.array(sorted(settled), np.int64)
+            found, emitted = _read_again(reader, relation, stat, same)
+            changes += emitted
+            resolved += found
+    index = np.array(sorted(resolved), np.int64)
     repaired = rows.take(index)
     return SourceBatch(
         0,
@@ -67,36 +73,36 @@ def try_again(shape: Shape, relation: Relation, source: str, rows: Delta) -> Sou
     )
 
 
-def _by_file(rows: Delta) -> dict[str, list[_Letter]]:
-    found: dict[str, list[_Letter]] = defaultdict(list)
-    places = rows.columns[_PLACE].texts()
+def _by_file(rows: Delta) -> dict[str, list[_RejectedRow]]:
+    found: dict[str, list[_RejectedRow]] = defaultdict(list)
+    places = rows.columns[_POSITION].texts()
     versions = rows.columns[_KEY].texts()
     for index, (place, version) in enumerate(zip(places, versions, strict=True)):
         path, _, number = (place or "").rpartition(":")
         if not path or not number.isdigit():
             path, number = place or "", "0"
-        found[path].append(_Letter(index, int(number), version or ""))
+        found[path].append(_RejectedRow(index, int(number), version or ""))
     return found
 
 
 def _read_again(
-    reader: FileReader, relation: Relation, stat: FileStat, letters: list[_Letter]
+    reader: FileReader, relation: Relation, stat: FileStat, rejected_rows: list[_RejectedRow]
 ) -> tuple[list[int], list[Changes]]:
-    by_number = {letter.number: letter.index for letter in letters}
+    by_number = {rejected.number: rejected.index for rejected in rejected_rows}
     numbers = np.array(sorted(by_number), np.int64)
-    wanted = [reader.shape.field_index(f.name) for f in relation.fields]
+    selected = [reader.shape.field_index(f.name) for f in relation.fields]
     kind = Changes.INSERT if reader.shape.options.is_append else Changes.UPSERT
-    settled: list[int] = []
+    resolved: list[int] = []
     changes: list[Changes] = []
     try:
         for rows in reader.read(stat, last=int(numbers[-1])):
             keep = np.flatnonzero(np.isin(rows.numbers, numbers))
             if not len(keep):
                 continue
-            columns = tuple(rows.columns[i].take(keep) for i in wanted)
+            columns = tuple(rows.columns[i].take(keep) for i in selected)
             changes.append(Changes(relation, np.full(len(keep), kind, np.uint8), columns))
-            settled += [by_number[n] for n in rows.numbers[keep].tolist()]
+            resolved += [by_number[n] for n in rows.numbers[keep].tolist()]
     except UnreadableFile:
-        # It broke off behind the rows that could be read; the others stay rejected.
-        return settled, changes
-    return settled, changes
+        # The file is broken after the rows that could be read; the others stay rejected.
+        return resolved, changes
+    return resolved, changes

@@ -1,7 +1,7 @@
-"""Compiled scans for where records begin and end: lines, CSV records, elements of a JSON array.
+"""Compiled scans for record boundaries: lines, CSV records, elements of a JSON array.
 
-Every scan takes a block of bytes from the start of a record and answers the records that end in
-it. What is left after the last one is scanned again with the block that follows.
+Every scan takes a block of bytes from the start of a record and returns the records that end in it.
+The rest after the last one is scanned again together with the next block.
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ FIRST, AFTER, NEXT, ENDED = 0, 1, 2, 3
 
 @njit(nogil=True, cache=True)
 def csv_records(data, delimiter, quote, escape, limit):
-    """Records of CSV (RFC 4180) in a block, at most `limit`.
+    """Scan CSV records (RFC 4180) in a block, at most `limit`.
 
-    quote: a byte, or -1 for none; escape: the byte before a quote that does not close, which is
-    the quote itself when it is doubled. A quote opens only at the start of a value. Returns
-    (int64[n, 3] of start, end without the line end, lines before it in the block; where the next
-    record starts; lines before that).
+    quote: a byte, or -1 for none. escape: the byte before a quote that does not close; it equals
+    the quote if quotes are doubled. A quote opens only at the start of a value. Returns (int64[n,
+    3] of start, end without the line end, lines before it in the block; where the next record
+    starts; lines before that).
     """
     found = np.empty((limit, 3), np.int64)
     n, lines, start, start_line = 0, 0, 0, 0
@@ -67,7 +67,7 @@ def _is_blank(byte):
 
 @njit(nogil=True, cache=True)
 def _element_end(data, at, is_last):
-    """Where the JSON value that starts at `at` ends; -1 when the block ends before."""
+    """Return where the JSON value that starts at `at` ends; -1 if the block ends before."""
     size = len(data)
     byte = data[at]
     if byte != _OPEN and byte != _OPEN_LIST and byte != _QUOTE:
@@ -102,10 +102,10 @@ def _element_end(data, at, is_last):
 
 @njit(nogil=True, cache=True)
 def json_elements(data, in_list, state, is_last, limit):
-    """Values of a JSON array (in_list, from behind its "[") or values one after the other.
+    """Scan values of a JSON array (in_list: after its "[") or consecutive values.
 
-    Returns (int64[n, 2] of start and end; where the rest starts; state; -1 or where the text is
-    no JSON). state: FIRST, AFTER, NEXT or ENDED, as it stands before the rest.
+    Returns (int64[n, 2] of start and end; where the rest starts; state; -1 or where the text is not
+    JSON). state: FIRST, AFTER, NEXT or ENDED, before the rest.
     """
     found = np.empty((limit, 2), np.int64)
     n, at, size = 0, 0, len(data)

@@ -1,7 +1,7 @@
-"""What a relation of files has for columns, and which format reads those of its content.
+"""The columns of a relation of files, and the formats that read those of its content.
 
-Each relation has `_file` and `_row`, its identity, whether they were declared or not; `_modified`
-only when it was. Invariant: (`_file`, `_row`) is the key.
+Each relation has `_file` and `_row`, its identity, even if they were not declared; `_modified` only
+if it was. Invariant: (`_file`, `_row`) is the key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY = (FILE, ROW)
 
 @dataclass(frozen=True)
 class Shape:
-    """A relation with its options. fields: all its columns; content: those that are read."""
+    """A relation with its options. fields: all its columns. content: those read from the file."""
 
     name: RelationName
     options: FileOptions
@@ -43,33 +43,36 @@ class Shape:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Where `_file` and `_row` stand."""
+        """The indexes of `_file` and `_row`."""
         return self.field_index(FILE), self.field_index(ROW)
 
     def field_index(self, name: str) -> int:
-        """Where a column stands in `fields`."""
+        """Return the index of a column in `fields`."""
         return [f.name for f in self.fields].index(name)
 
     def json_format(self, columns: Sequence[DeclaredColumn]) -> RecordFormat:
-        """Of JSON records with these columns."""
+        """Return the format of JSON records with these columns."""
         return open_format({"format": "json"}, columns)
 
     def csv_format(
         self, columns: Sequence[DeclaredColumn], header: Sequence[str] | None
     ) -> RecordFormat:
-        """Of CSV records of one file. header: its names; None: all columns in their order."""
+        """Return the format of CSV records of one file.
+
+        header: its names; None: all columns in their order.
+        """
         options = {"format": "csv", **vars(self.options.dialect)}
         if header is not None:
             options["header"] = list(header)
         return open_format(options, columns)
 
     def flat(self, column: DeclaredColumn) -> DeclaredColumn:
-        """The column where its value stands under its own name at the top."""
+        """Return the column with its own name as its path."""
         return replace(column, path=(column.field.name,))
 
 
 def declared_relation(options: FileOptions) -> DeclaredRelation:
-    """The relation as options declare it."""
+    """Return the relation as the options declare it."""
     content = {c.field.name: c.field.type.name for c in _content(options)}
     names = [str(column["name"]) for column in options.columns]
     names += [name for name in KEY if name not in names]
@@ -78,14 +81,16 @@ def declared_relation(options: FileOptions) -> DeclaredRelation:
 
 
 def make_shape(options: FileOptions, relation: Relation) -> Shape:
-    """The shape of a relation whose types PostgreSQL has resolved."""
+    """Return the shape of a relation whose types PostgreSQL has resolved."""
     content = _content(options)
     fields = {f.name: f for f in relation.fields}
     try:
         resolved = [replace(c, field=_field(fields[c.field.name], c)) for c in content]
     except KeyError as error:
         what = f'column {error} of relation "{relation.name}" is not in the catalog'
-        raise SourceError("source.bad_option", what, hint="declare the source anew") from None
+        raise SourceError(
+            "source.bad_option", what, hint="drop the source and declare it again"
+        ) from None
     return Shape(relation.name, options, relation.fields, tuple(resolved))
 
 
@@ -94,16 +99,18 @@ def _field(resolved: Field, declared: DeclaredColumn) -> Field:
 
 
 def _content(options: FileOptions) -> tuple[DeclaredColumn, ...]:
-    """The columns of the content and of folders: all but metadata."""
+    """Return the columns of content and folders: all except metadata."""
     if not options.columns:
         what = f'relation "{options.relation}" declares no columns'
-        raise SourceError("source.bad_option", what, hint="declare them, or have them discovered")
+        raise SourceError("source.bad_option", what, hint="declare them, or discover them")
     content: list[DeclaredColumn] = []
     for column in declare_columns(options.columns):
         name, kind = column.field.name, column.field.type.kind
         if name in _METADATA and kind is not _METADATA[name][1]:
             what = f'column "{name}" is not of type {_METADATA[name][0]}'
-            raise SourceError("source.bad_option", what, hint="declare it so, or leave it out")
+            raise SourceError(
+                "source.bad_option", what, hint="declare it with this type, or remove it"
+            )
         if name not in _METADATA:
             _check_place(options, column)
             content.append(column)
@@ -113,8 +120,8 @@ def _content(options: FileOptions) -> tuple[DeclaredColumn, ...]:
 def _check_place(options: FileOptions, column: DeclaredColumn) -> None:
     name = column.field.name
     if column.origin != VALUE:
-        what = f'column "{name}" is in the key, and records of files have none'
-        raise SourceError("source.bad_option", what, hint='leave out "in"')
+        what = f'column "{name}" is in the key, but records of files have no key'
+        raise SourceError("source.bad_option", what, hint='remove "in"')
     if options.format not in (JSON, JSONL) and not column.path:
-        what = f'column "{name}" is the whole record, which {options.format} has not'
+        what = f'column "{name}" is the whole record, which {options.format} does not support'
         raise SourceError("source.bad_option", what, hint="give it the path of a value")

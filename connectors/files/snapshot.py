@@ -1,8 +1,8 @@
-"""The rows of all files that a relation's place speaks of, in parts for any number of readers.
+"""The rows of all files of a relation's position, in parts for any number of readers.
 
-Invariant: a part reads just the versions that the journal names, or ends with
-`source.file_changed`: then the feed has to catch up first. A file that was removed under
-`on_removed: keep`, or from a relation that is only added to, has no rows any more.
+Invariant: a part reads exactly the versions in the journal, or ends with `source.file_changed`:
+then the feed has to catch up first. A file that was removed under `on_removed: keep`, or from an
+append-only relation, has no rows any more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_PART_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FileChunk:
-    """A stretch of one file, in the version that its note names."""
+    """A stretch of one file, in the version of its note."""
 
     path: str
     note: FileNote
@@ -45,36 +45,36 @@ class FilesPart:
     name: str
     shape: Shape
     columns: tuple[int, ...]
-    shares: tuple[FileChunk, ...]
+    chunks: tuple[FileChunk, ...]
     _bad: list[RejectedRow] = field(default_factory=list)
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns."""
+        """Yield rows of weight 1 with the requested columns."""
         self._bad = []
         folder = self.shape.options.folder()
         reader = FileReader(self.shape, folder)
-        for share in self.shares:
-            if self.shape.options.on_removed != KEEP or _is_there(folder, share):
-                yield from self._read_share(reader, share)
+        for chunk in self.chunks:
+            if self.shape.options.on_removed != KEEP or _is_there(folder, chunk):
+                yield from self._read_chunk(reader, chunk)
 
     def rejected(self) -> Delta:
-        """What `read` left out."""
+        """Return the records that `read` rejected."""
         return rejected_delta(self._bad)
 
-    def _read_share(self, reader: FileReader, share: FileChunk) -> Iterator[Delta]:
-        note, stat = share.note, share.note.stat(share.path)
-        if share.last:
-            for rows in reader.read(stat, share.stretch, share.stretch.after, share.last):
+    def _read_chunk(self, reader: FileReader, chunk: FileChunk) -> Iterator[Delta]:
+        note, stat = chunk.note, chunk.note.stat(chunk.path)
+        if chunk.last:
+            for rows in reader.read(stat, chunk.stretch, chunk.stretch.after, chunk.last):
                 self._bad += rejected_rows(self.shape, stat, rows.bad)
                 if len(rows.numbers):
                     columns = [rows.columns[i] for i in self.columns]
                     yield Delta(columns, np.ones(len(rows.numbers), np.int64))
-        if note.broken and share.last == note.reach:
+        if note.broken and chunk.last == note.reach:
             self._bad += rejected_rows(self.shape, stat, [broken_file(note.broken)])
 
 
 class FilesSnapshot:
-    """Relations as of the places in the notes."""
+    """Relations at the positions in the notes."""
 
     def __init__(
         self, shapes: Mapping[str, Shape], places: Places, notes: Mapping[str, bytes]
@@ -89,51 +89,54 @@ class FilesSnapshot:
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[FilesPart]:
-        """About `count` parts of equal size. Of one place and count they are always the same: the
-        journal alone says what is in them."""
+        """Return about `count` parts of equal size.
+
+        They are always the same for one position and count: the journal alone determines their
+        content.
+        """
         name = relation.name.name
         shape = self._shapes[name]
-        wanted = [shape.field_index(relation.fields[i].name) for i in columns]
+        selected = [shape.field_index(relation.fields[i].name) for i in columns]
         parts = []
-        for shares in _cut(self._journals[name], count):
-            told = repr([(s.path, s.note.version, s.stretch, s.last) for s in shares])
-            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-            parts.append(FilesPart(f"{name}-{digest}", shape, tuple(wanted), tuple(shares)))
+        for chunks in _cut(self._journals[name], count):
+            content = repr([(s.path, s.note.version, s.stretch, s.last) for s in chunks])
+            digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+            parts.append(FilesPart(f"{name}-{digest}", shape, tuple(selected), tuple(chunks)))
         return parts
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the snapshot holds nothing."""
 
 
 def _cut(journal: Journal, count: int) -> Iterator[list[FileChunk]]:
     files = sorted(journal.files.items())
     size = sum(note.size for _, note in files) // max(count, 1)
-    most, shares, held = max(size, LEAST_PART_BYTES), [], 0
+    most, chunks, size_so_far = max(size, LEAST_PART_BYTES), [], 0
     for path, note in files:
-        for share, share_bytes in _shares(path, note):
-            shares.append(share)
-            held += share_bytes
-            if held >= most:
-                yield shares
-                shares, held = [], 0
-    if shares:
-        yield shares
+        for chunk, chunk_bytes in _chunks(path, note):
+            chunks.append(chunk)
+            size_so_far += chunk_bytes
+            if size_so_far >= most:
+                yield chunks
+                chunks, size_so_far = [], 0
+    if chunks:
+        yield chunks
 
 
-def _shares(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
-    """Stretches of a file with their size in bytes; nothing of a file without rows."""
+def _chunks(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
+    """Yield stretches of a file with their size in bytes; none for a file without rows."""
     starts = [(0, 0), *note.splits]
     ends: list[tuple[int | None, int]] = [*note.splits, (None, note.reach)]
     for (offset, after), (stop, last) in zip(starts, ends, strict=True):
         if after < note.reach or (note.broken and not after):
-            share = FileChunk(path, note, Stretch(offset, after, stop), min(last, note.reach))
-            yield share, note.size // len(starts)
+            chunk = FileChunk(path, note, Stretch(offset, after, stop), min(last, note.reach))
+            yield chunk, note.size // len(starts)
 
 
-def _is_there(folder: Folder, share: FileChunk) -> bool:
-    """Whether a file that may be gone can still be read."""
+def _is_there(folder: Folder, chunk: FileChunk) -> bool:
+    """Return True if a file that may be gone can still be read."""
     try:
-        folder.open(share.note.stat(share.path)).close()
+        folder.open(chunk.note.stat(chunk.path)).close()
     except TemporaryError as error:
         if error.code == "source.file_changed":
             return False

@@ -1,7 +1,7 @@
-"""Folders and buckets of files as a source: what the service asks of `connectors/<type>/source`.
+"""Folders and buckets of files as a source (see the contract `connectors/<type>/source`).
 
-Nothing is reached before the first use. A folder has no past: what was told cannot be told again,
-so the source is not replayable, and the journal kept with the state says what has been told.
+Nothing is reached before the first use. A folder has no history: emitted changes cannot be emitted
+again, so the source is not replayable. The journal, stored with the state, says what was emitted.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation
 
-# Files that are measured at the same time: most of the wait is for the store or the disk.
+# How many files are measured in parallel: most of the time is spent waiting for store or disk.
 _MEASURING = 4
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
-    """The relations that the options declare."""
+    """Return the relations that the options declare."""
     return [declared_relation(relation) for relation in read_options(options)]
 
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FilesSource:
-    """The source, with its declared relations."""
+    """Return the source, with its declared relations."""
     return FilesSource(name, options, relations)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with columns proposed for each relation that has none."""
+    """Return the options with columns proposed for each relation that has none."""
     columns = {f.relation: list(f.columns) or discover_columns(f) for f in read_options(options)}
     relations: Mapping[str, Any] = options["relations"]
     proposed = {name: {**relations[name], "columns": found} for name, found in columns.items()}
@@ -53,7 +53,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class FilesSource:
-    """A FeedSource of files. relations: as `declare` told them, with resolved types."""
+    """A FeedSource of files. relations: from `declare`, with resolved types."""
 
     is_replayable = False
 
@@ -80,29 +80,30 @@ class FilesSource:
         for shape in self._shapes.values():
             folder = shape.options.folder()
             try:
-                found = folder.look()
+                found = folder.list_files()
                 _check_newest(shape, folder, found)
             except TemporaryError as error:
                 if error.code != "source.folder":
                     raise
-                # It may come later, but who declares it now has most likely mistyped it.
+                # The file may come later, but a new declaration without files is most likely a
+                # typo.
                 raise SourceError(
                     "source.folder", error.what, detail=error.detail, hint=error.hint
                 ) from error
 
     def pin(self, relation: Relation) -> Pin:
-        """The files that are there now, gone through once so that their rows are numbered."""
+        """Return the position with the existing files, which are read once to number their rows."""
         shape = self._shapes[relation.name.name]
         folder = shape.options.folder()
-        found = folder.look()
+        found = folder.list_files()
         if not all(stat.is_resolved for stat in found):
             time.sleep(shape.options.settle_s)
-            found = folder.look()
+            found = folder.list_files()
         journal = Journal(relation.name.name, uuid.uuid4().hex[:12])
-        settled = [stat for stat in found if stat.is_resolved]
+        stable = [stat for stat in found if stat.is_resolved]
         with ThreadPoolExecutor(_MEASURING) as pool:
-            measures = pool.map(lambda stat: _measured(shape, folder, stat), settled)
-            for stat, measure in zip(settled, measures, strict=True):
+            measures = pool.map(lambda stat: _measured(shape, folder, stat), stable)
+            for stat, measure in zip(stable, measures, strict=True):
                 if measure is not None:
                     journal.files[stat.path] = _first_note(shape, stat, measure)
         return Pin(journal.place, journal.notes())
@@ -110,7 +111,7 @@ class FilesSource:
     def open_snapshot(
         self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
     ) -> FilesSnapshot:
-        """The rows of the files in the notes."""
+        """Return the rows of the files in the notes."""
         shapes = {r.name.name: self._shapes[r.name.name] for r in relations}
         return FilesSnapshot(shapes, places, notes)
 
@@ -121,7 +122,7 @@ class FilesSource:
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> FilesFeed:
-        """What has become of the folders since."""
+        """Return the changes of the folders since these positions."""
         watches = {}
         for relation in relations:
             name = relation.name.name
@@ -134,22 +135,22 @@ class FilesSource:
         return FilesFeed(self.name, watches, dropped, on_ready)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
-        """Rejected rows read again from their files."""
+        """Read rejected rows again from their files."""
         return try_again(self._shapes[relation.name.name], relation, self.name, rows)
 
 
 def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
-    """The newest file has the declared columns, and some rows among its first ones."""
-    settled = [stat for stat in found if stat.is_resolved]
-    unnamed = [stat for stat in settled if stat.fault]
-    settled = [stat for stat in settled if not stat.fault]
+    """Check that the newest file has the declared columns and its first rows are valid."""
+    stable = [stat for stat in found if stat.is_resolved]
+    unnamed = [stat for stat in stable if stat.fault]
+    stable = [stat for stat in stable if not stat.fault]
     if unnamed and shape.options.on_error == FAIL:
         what = f'file "{unnamed[0].path}" cannot be read: {unnamed[0].fault}'
         hint = 'rename it, or set on_error to "skip" or "dead_letter"'
         raise SourceError("source.file_name", what, hint=hint)
-    if not settled:
+    if not stable:
         return
-    newest = max(settled, key=lambda stat: (stat.modified_us, stat.path))
+    newest = max(stable, key=lambda stat: (stat.modified_us, stat.path))
     reader = FileReader(shape, folder)
     try:
         lacking = reader.lacking(newest)
@@ -171,7 +172,7 @@ def _misfit(shape: Shape, stat: FileStat, detail: str) -> SourceError:
 
 
 def _measured(shape: Shape, folder: Folder, stat: FileStat) -> Measure | None:
-    """None when the file is another one by now; the feed tells what it is."""
+    """Measure a file; None if it has another version now, which the feed will emit."""
     try:
         return FileReader(shape, folder).measure(stat)
     except TemporaryError as error:

@@ -1,8 +1,8 @@
-"""Bytes of a file as its format wants them: unpacked, in UTF-8, in blocks.
+"""Bytes of a file for its format: decompressed, in UTF-8, in blocks.
 
-Invariant: a file that breaks off or is corrupt ends in UnreadableFile, never in a short file. No
-letter is guessed: what cannot be decoded becomes bytes that are no UTF-8, so that its record is
-bad, and a file whose mark names another encoding than the declared one is unreadable.
+Invariant: a truncated or corrupt file ends in UnreadableFile, never in a short file. Nothing is
+guessed. Undecodable text becomes invalid UTF-8, so that its record is rejected. A file whose byte
+order mark contradicts the declared encoding is unreadable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import zlib
 from typing import IO, Any
 
 BLOCK_BYTES = 2 << 20
-# A packed Parquet file is unpacked into memory up to here, and onto disk above.
+# A compressed Parquet file is decompressed into memory up to this size, and onto disk above.
 SPOOL_BYTES = 32 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 UTF8 = "utf-8"
-# Canonical names, as Python's codecs have them, of what tables are written in.
+# Canonical names, as in Python's codecs, of encodings that tables are written in.
 _KNOWN = {
     *("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "ascii"),
     *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
@@ -27,7 +27,7 @@ _KNOWN = {
     *("cp437", "cp850", "cp852", "cp858", "cp866", "cp874", "cp932", "cp949", "koi8-r", "koi8-u"),
     *("mac-roman", "shift_jis", "euc_jp", "euc_kr", "gbk", "gb18030", "gb2312", "big5"),
 }
-# The longer mark first: that of UTF-32 begins as that of UTF-16 does.
+# The longer mark first: that of UTF-32 starts with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -40,14 +40,14 @@ _UNDECODABLE = "tidemark.undecodable"
 
 
 class UnreadableFile(Exception):
-    """The file cannot be read, or not on from here: the reason for people."""
+    """The file cannot be read, or not further; the message is for people."""
 
 
 class ByteStream:
-    """An open file, unpacked where it is packed.
+    """An open file, decompressed if needed.
 
     compression: "auto" (by its first two bytes), "gzip" or "none". encoding: of its text, "" for
-    bytes as they are. file: seekable, at its start; it is closed by whoever opened it.
+    unchanged bytes. file: seekable, at its start; the opener closes it.
     """
 
     def __init__(self, file: IO[bytes], compression: str, encoding: str = "") -> None:
@@ -63,7 +63,7 @@ class ByteStream:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether it can be read on from a byte of what was read."""
+        """True if reading can resume at a byte offset of what was read."""
         return not self.is_packed and self._inner is self.file
 
     def _decide(self, encoding: str) -> None:
@@ -73,18 +73,18 @@ class ByteStream:
             self._inner = _RecodedFile(self._inner, decided)
 
     def seek(self, offset: int) -> None:
-        """Go on from here; only from its start where there are no offsets."""
+        """Continue from an offset; only from the start if there are no offsets."""
         self._inner.seek(offset)
 
     def read(self, size: int = BLOCK_BYTES) -> bytes:
-        """The next bytes, exactly `size` of them but at the end; b"" there."""
+        """Return the next `size` bytes, fewer only at the end; b"" there."""
         try:
             return read_whole(self._inner, size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UnreadableFile(f"the gzip stream is broken: {error}") from None
+            raise UnreadableFile(f"the gzip stream is corrupt: {error}") from None
 
     def seekable(self) -> IO[bytes]:
-        """A file that can be sought in: itself, or a copy of what is packed in it."""
+        """Return a seekable file: itself, or a decompressed copy."""
         if not self.is_packed:
             return self.file
         spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115
@@ -95,7 +95,7 @@ class ByteStream:
 
 
 def _keep_bad(error: UnicodeError) -> tuple[str, int]:
-    """A half of a pair, which has no form in UTF-8."""
+    """Keep half of a surrogate pair, which has no form in UTF-8."""
     return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
 
 
@@ -103,7 +103,7 @@ codecs.register_error(_UNDECODABLE, _keep_bad)
 
 
 def canonical_encoding(name: str) -> str | None:
-    """The name of a known encoding, however it is spelled; None for any other.
+    """Return the name of a known encoding in any spelling; None for any other.
 
     >>> canonical_encoding("Latin1"), canonical_encoding("UTF16"), canonical_encoding("rot13")
     ('iso8859-1', 'utf-16', None)
@@ -116,8 +116,10 @@ def canonical_encoding(name: str) -> str | None:
 
 
 def decided_encoding(declared: str, start: bytes) -> str:
-    """The encoding of a file that begins so; UTF-16 and UTF-32 without a mark have the low byte
-    first. UnreadableFile where the mark contradicts.
+    """Return the encoding of a file with this start.
+
+    UTF-16 and UTF-32 without a byte order mark are little-endian. UnreadableFile: the mark
+    contradicts the declared encoding.
 
     >>> decided_encoding("utf-16", bytes([254, 255])), decided_encoding("utf-16", b"i")
     ('utf-16-be', 'utf-16-le')
@@ -125,13 +127,15 @@ def decided_encoding(declared: str, start: bytes) -> str:
     marked = next((name for mark, name in _MARKS if start.startswith(mark)), "")
     if marked and not marked.startswith(declared):
         usual = marked.removesuffix("-le").removesuffix("-be")
-        reason = f'it begins with the mark of {usual}, not of {declared}; set encoding to "{usual}"'
+        reason = (
+            f'its byte order mark is that of {usual}, not of {declared}; set encoding to "{usual}"'
+        )
         raise UnreadableFile(reason)
     return marked or (f"{declared}-le" if declared in ("utf-16", "utf-32") else declared)
 
 
 class _RecodedFile:
-    """A file of some encoding as UTF-8; it is read from its start only."""
+    """A file of any encoding as UTF-8; it is read from its start only."""
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:
         self._file = file
@@ -139,14 +143,14 @@ class _RecodedFile:
         self.seek(0)
 
     def seek(self, offset: int) -> None:
-        """Begin again; offset: 0."""
+        """Rewind; offset must be 0."""
         assert offset == 0
         self._file.seek(0)
         self._decoder = self._make(_UNDECODABLE)
         self._rest, self._is_through = b"", False
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; b"" at the end."""
+        """Return at most `size` bytes; b"" at the end."""
         while not self._rest and not self._is_through:
             block = self._file.read(BLOCK_BYTES)
             self._is_through = not block
@@ -157,7 +161,7 @@ class _RecodedFile:
 
 
 def read_whole(file: IO[bytes], size: int) -> bytes:
-    """As many bytes as asked for, but at the end of the file."""
+    """Return exactly `size` bytes, fewer only at the end of the file."""
     parts, left = [], size
     while left:
         part = file.read(left)

@@ -1,8 +1,8 @@
-"""One relation's folder looked at again and again: what is new, replaced or gone, as changes.
+"""Watch one relation's folder: list it repeatedly and emit new, replaced or removed files.
 
-Rows are told under their file and number: UPSERT when they are there, REMOVE when they no longer
-are, so telling some twice does no harm. Invariant: each piece carries the place and the notes
-after it; a watch that is made again from them goes on exactly there, in the middle of a file too.
+Rows are identified by file and number: UPSERT if they exist, REMOVE if they no longer do, so
+repeating some does no harm. Invariant: each piece carries the position and the notes after it. A
+watch that is made from them continues exactly there, even in the middle of a file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REMOVED_ROWS = 65_536
 
 @dataclass
 class Piece:
-    """Something told of one relation; place, notes: after it."""
+    """Changes of one relation; place, notes: after it."""
 
     relation: str
     place: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Piece:
 
     @property
     def event(self) -> int:
-        """Its number."""
+        """The piece's number."""
         return self.place["event"]
 
     @property
@@ -56,8 +56,11 @@ class Piece:
 
 
 class FolderWatch:
-    """relation: with the fields that changes have. waiting: files that a look has still to tell.
-    skipped: records that were left out."""
+    """The watch of one relation.
+
+    relation: with the fields that changes have. waiting: files of the last listing that are still
+    to be emitted. skipped: records that were skipped.
+    """
 
     def __init__(
         self,
@@ -75,36 +78,36 @@ class FolderWatch:
         self._reader = FileReader(shape, folder)
         self._desired = [shape.field_index(f.name) for f in relation.fields]
 
-    def look(self) -> Iterator[Piece]:
-        """List the folder and tell what has changed; `waiting`: how many files are left to tell.
+    def poll(self) -> Iterator[Piece]:
+        """List the folder and yield what has changed; `waiting` counts the files left.
 
-        TemporaryError when the folder is away, SourceError source.file_replaced,
+        TemporaryError: the folder is unreachable. SourceError source.file_replaced,
         source.bad_record.
         """
-        told, gone = self._journal.compare(self._folder.look())
+        emitted, gone = self._journal.compare(self._folder.list_files())
         if self._shape.options.on_removed != RETRACT:
             gone = []
-        self.waiting = len(told) + len(gone)
+        self.waiting = len(emitted) + len(gone)
         for path in gone:
-            yield from self._tell_gone(path)
+            yield from self._emit_removed(path)
             self.waiting -= 1
-        for stat in told:
+        for stat in emitted:
             try:
                 yield from self._report(stat)
             except TemporaryError as error:
-                # The next look shows what it has become.
+                # The next listing shows what it has become.
                 if error.code != "source.file_changed":
                     raise
             self.waiting -= 1
 
-    def _tell_gone(self, path: str) -> Iterator[Piece]:
+    def _emit_removed(self, path: str) -> Iterator[Piece]:
         note = self._journal.files[path]
-        # Without a version: whatever comes back under this name is another file.
-        yield from self._take_back(path, replace(note, version="", is_done=False), 0)
+        # Without a version: any later file of this name counts as another file.
+        yield from self._retract(path, replace(note, version="", is_done=False), 0)
         yield self._piece(path, None)
 
-    def _take_back(self, path: str, note: FileNote, keep: int) -> Iterator[Piece]:
-        """Retract the rows behind number `keep`, the last ones first."""
+    def _retract(self, path: str, note: FileNote, keep: int) -> Iterator[Piece]:
+        """Retract the rows after number `keep`, the last ones first."""
         reach = max(note.reach, note.old_reach)
         while reach > keep:
             least = max(reach - REMOVED_ROWS, keep)
@@ -129,34 +132,34 @@ class FolderWatch:
             bad = self._rejected(stat, [broken_file(str(error))])
             note = replace(note, broken=str(error))
             if not self._shape.options.is_append:
-                # A file that is not whole has no rows.
-                yield from self._take_back(stat.path, note, 0)
+                # An incomplete file has no rows.
+                yield from self._retract(stat.path, note, 0)
                 note = replace(note, reach=0, splits=())
             yield self._piece(stat.path, _finished(note), None, bad)
             return
-        yield from self._take_back(stat.path, note, note.reach)
+        yield from self._retract(stat.path, note, note.reach)
         yield self._piece(stat.path, _finished(note))
 
     def _rejected(self, stat: FileStat, bad: list[BadRow]) -> list[RejectedRow]:
-        told = rejected_rows(self._shape, stat, bad)
-        self.skipped += len(bad) - len(told)
-        return told
+        emitted = rejected_rows(self._shape, stat, bad)
+        self.skipped += len(bad) - len(emitted)
+        return emitted
 
     def _begun(self, stat: FileStat) -> FileNote:
-        """The note of a file from which it is told."""
-        known = self._journal.files.get(stat.path)
-        if known is not None and known.version == stat.version:
-            return known
-        if known is not None and self._shape.options.is_append:
+        """Return the note of a file that starts to be emitted."""
+        previous = self._journal.files.get(stat.path)
+        if previous is not None and previous.version == stat.version:
+            return previous
+        if previous is not None and self._shape.options.is_append:
             what = f'file "{stat.path}" of relation "{self._shape.name}" was replaced'
             raise SourceError(
                 "source.file_replaced",
                 what,
-                detail="append_only keeps no rows that could be taken back",
+                detail="rows of an append_only relation cannot be retracted",
                 hint="give new files new names, or declare the relation without append_only",
                 relation=self._shape.name,
             )
-        old_reach = 0 if known is None else max(known.reach, known.old_reach)
+        old_reach = 0 if previous is None else max(previous.reach, previous.old_reach)
         event = self._journal.event
         return FileNote(stat.version, stat.size, stat.modified_us, event, old_reach=old_reach)
 
@@ -181,14 +184,14 @@ class FolderWatch:
             kinds = np.full(n, Changes.INSERT, np.uint8)
             return Changes(self._relation, kinds, columns) if n else None
         kinds = np.full(n, Changes.UPSERT, np.uint8)
-        told = Changes(self._relation, kinds, columns) if n else None
+        emitted = Changes(self._relation, kinds, columns) if n else None
         # Numbers that had a row in the version before and have none now.
         last = min(rows.reach, note.old_reach)
         absent = np.setdiff1d(np.arange(note.reach + 1, last + 1), rows.numbers)
         if not len(absent):
-            return told
+            return emitted
         removed = self._removed(path, absent)
-        return removed if told is None else joined([told, removed])
+        return removed if emitted is None else joined([emitted, removed])
 
     def _removed(self, path: str, numbers: np.ndarray) -> Changes:
         n = len(numbers)
@@ -206,7 +209,7 @@ class FolderWatch:
 
 
 def joined(changes: list[Changes]) -> Changes:
-    """Changes of one relation, one after the other, as one."""
+    """Return consecutive changes of one relation as one."""
     if len(changes) == 1:
         return changes[0]
     columns = [Column.concat(parts) for parts in zip(*(c.columns for c in changes), strict=True)]
@@ -215,7 +218,7 @@ def joined(changes: list[Changes]) -> Changes:
 
 
 def _passed(note: FileNote, rows: Rows) -> FileNote:
-    """The note after some more rows of the file."""
+    """Return the note after more rows of the file."""
     splits = note.splits
     last = splits[-1][0] if splits else 0
     if rows.offset - last >= SPLIT_BYTES:

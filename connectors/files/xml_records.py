@@ -1,7 +1,7 @@
-"""Rows of an XML file: elements of one name, read without keeping the document.
+"""Rows of an XML file: elements of one name, read without storing the document.
 
-A row is what is in its element: a child element or an attribute of a name, texts as they are.
-Invariant: a document type definition is refused, so nothing is fetched or expanded.
+A column is a child element or an attribute of the row's element; values are texts. Invariant: a
+document type definition is refused, so nothing is fetched or expanded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 from connectors.files.records import BLOCK_RECORDS, MOST_RECORD_BYTES, Records
 from connectors.files.stream import UTF8, ByteStream, UnreadableFile
 
-# The text of an element that has attributes or children too.
+# The text of an element that also has attributes or children.
 OWN_TEXT = "_value"
 _BLOCK_BYTES = 256 << 10
 
@@ -26,8 +26,8 @@ _BLOCK_BYTES = 256 << 10
 class XmlColumn:
     """A column and the path of its element or attribute below the row.
 
-    is_whole: it takes elements as they are, as JSON. is_text: an empty element is an empty text,
-    in other columns it is NULL.
+    is_whole: it takes whole elements, as JSON. is_text: an empty element is an empty text; in other
+    columns it is NULL.
     """
 
     name: str
@@ -37,7 +37,7 @@ class XmlColumn:
 
 
 class _Rows:
-    """What the parser calls. An open element is (name, attributes, children by name, texts)."""
+    """The parser's callbacks. An open element is (name, attributes, children by name, texts)."""
 
     def __init__(self, row_tag: str) -> None:
         self.found: list[Any] = []
@@ -73,25 +73,25 @@ class _Rows:
             self.text_size = 0
             return
         outer = self._open[-1][2]
-        known = outer.get(name)
-        if known is None:
+        earlier = outer.get(name)
+        if earlier is None:
             outer[name] = value
-        elif isinstance(known, list):
-            known.append(value)
+        elif isinstance(earlier, list):
+            earlier.append(value)
         else:
-            outer[name] = [known, value]
+            outer[name] = [earlier, value]
 
     def doctype(self, *_: Any) -> None:
         """A document type definition."""
-        raise UnreadableFile("it has a document type definition, which is not read")
+        raise UnreadableFile("it has a document type definition, which is not supported")
 
 
 def xml_records(
     stream: ByteStream, row_tag: str, columns: Sequence[XmlColumn]
 ) -> Iterator[Records]:
-    """Elements named row_tag, outermost ones only, as JSON objects of texts by column."""
+    """Yield the outermost elements named row_tag, as JSON objects of texts by column."""
     rows = _Rows(row_tag)
-    # Where the encoding is declared, the document's own declaration counts no more.
+    # A declared encoding overrides the document's own declaration.
     parser = expat.ParserCreate(UTF8 if stream.encoding else None)
     parser.buffer_text = True
     parser.StartElementHandler = rows.start
@@ -105,8 +105,9 @@ def xml_records(
         try:
             parser.Parse(block, is_last)
         except (expat.ExpatError, ValueError, LookupError) as error:
-            # The latter two: it names an encoding that the parser does not know.
-            raise UnreadableFile(f"it is no well-formed XML: {error}") from None
+            # LookupError and ValueError: the document names an encoding that the parser does not
+            # know.
+            raise UnreadableFile(f"it is not well-formed XML: {error}") from None
         if rows.text_size > MOST_RECORD_BYTES:
             raise UnreadableFile(f"row {number + 1} is longer than {MOST_RECORD_BYTES >> 20} MB")
         for start in range(0, len(rows.found), BLOCK_RECORDS):

@@ -1,7 +1,7 @@
-"""JSON arrays as the texts of PostgreSQL's arrays, element by element in the declared type.
+"""Convert JSON arrays to texts of PostgreSQL's arrays, element by element in the declared type.
 
-As array_out prints them: nested braces, NULL for null, quotes where they are needed. All arrays
-of one level have one length, as PostgreSQL asks for; an array of nothing is {}.
+The output is that of array_out: nested braces, NULL for null, quotes where they are needed. All
+arrays of one level have one length, as PostgreSQL requires; an empty array is {}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS = (
 
 
 def column_of_arrays(column: DeclaredColumn, texts: Column) -> tuple[Column, Faults]:
-    """PostgreSQL's texts of JSON arrays; what is no array is left to the caller, as NULL."""
+    """Return PostgreSQL's texts of JSON arrays; other values are NULL and left to the caller."""
     assert column.element is not None
     faults: Faults = {}
     values: list[str | None] = []
@@ -43,7 +43,7 @@ def column_of_arrays(column: DeclaredColumn, texts: Column) -> tuple[Column, Fau
 
 
 def array_text(element: SqlType, encoding: str, values: list[Any]) -> str:
-    """PostgreSQL's text of a nested list; ValueError.
+    """Return PostgreSQL's text of a nested list; ValueError.
 
     >>> from dataflow.types import TEXT
     >>> array_text(TEXT, "hex", [["a b", None], ["", "null"]])
@@ -82,14 +82,14 @@ def _flatten(
     for value in values:
         if len(shape) > 1:
             if not isinstance(value, list):
-                raise ValueError("an element where an array stands beside it")
+                raise ValueError("elements and arrays are mixed on one level")
             _flatten(value, shape[1:], leaves, of)
         else:
             leaves.append(_leaf(value, *of))
 
 
 def _leaf(value: Any, element: SqlType, encoding: str) -> str | None:
-    """The text of a JSON scalar that the element's type takes."""
+    """Return the text of a JSON scalar for the element's type."""
     if value is None:
         return None
     is_text = element.kind in (TypeKind.TEXT, TypeKind.BPCHAR)

@@ -1,8 +1,8 @@
-"""Avro records to columns: in the registry's wire format, or bare with a given schema.
+"""Avro records to columns: in the registry's wire format, or bare with a configured schema.
 
-The writer's schema is the one that the record names; what was declared (a schema of the options,
-or a pinned version of a subject) is the reader's, by Avro's rules of resolution. Without one,
-each record is read by its own schema, and what it lacks is NULL.
+The record names the writer's schema. A declared schema (in the options, or a pinned version of a
+subject) is the reader's, by Avro's rules of resolution. Without one, each record is read by its own
+schema, and what it lacks is NULL.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _UNREADABLE = (
 
 
 class AvroDecoder:
-    """Records to Python values by their schemas. TemporaryError while the registry is away.
+    """Decodes records to Python values by their schemas.
 
-    reader: the schema that was given or pinned, None until it is known.
+    reader: the configured or pinned schema, None until it is known. TemporaryError: the registry is
+    unreachable.
     """
 
     def __init__(self, options: Mapping[str, Any], registry: SchemaRegistry | None) -> None:
@@ -52,7 +53,7 @@ class AvroDecoder:
     def decode(
         self, records: Sequence[bytes], fields: Fields
     ) -> list[tuple[AvroSchema, list[int], list[Any]]]:
-        """(schema of the values, numbers of the records, values) for each schema that was met."""
+        """Return (schema, numbers of the records, values) for each schema that occurs."""
         if self._registry is None:
             assert self.reader is not None
             numbers = list(range(len(records)))
@@ -65,7 +66,7 @@ class AvroDecoder:
         for number, record in enumerate(records):
             split = split_header(record)
             if split is None:
-                fields.refuse(number, malformed("no header of a schema registry"))
+                fields.refuse(number, malformed("no schema registry header"))
                 continue
             numbers, bodies = by_id.setdefault(split[0], ([], []))
             numbers.append(number)
@@ -81,7 +82,7 @@ class AvroDecoder:
         return parts
 
     def _writer(self, id: int) -> AvroSchema | str:
-        """The schema of an id, or why there is none."""
+        """Return the schema of an id, or why there is none."""
         if id not in self._by_id:
             assert self._registry is not None
             found = self._registry.by_id(id)
@@ -101,14 +102,16 @@ class AvroDecoder:
         bodies: Sequence[bytes],
         fields: Fields,
     ) -> tuple[AvroSchema, list[int], list[Any]]:
-        wanted = None if reader is None or reader is writer else reader.decoder
+        target = None if reader is None or reader is writer else reader.decoder
         rows, values = [], []
         for number, body in zip(numbers, bodies, strict=True):
             stream = BytesIO(body)
             try:
-                value = schemaless_reader(stream, writer.decoder, wanted)
+                value = schemaless_reader(stream, writer.decoder, target)
             except _UNREADABLE as error:
-                fields.refuse(number, malformed(f"not of its Avro schema: {_told(error)}"))
+                fields.refuse(
+                    number, malformed(f"does not match its Avro schema: {_shown_error(error)}")
+                )
                 continue
             if stream.tell() != len(body):
                 fields.refuse(number, malformed("bytes after the Avro record"))
@@ -131,7 +134,7 @@ class AvroReader:
         self._decoder = AvroDecoder(options, registry)
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column."""
+        """Return one value for each record in each column."""
         fields = Fields([])
         parts = self._decoder.decode(records, fields)
         for column in self._columns:
@@ -146,5 +149,5 @@ class AvroReader:
         return fields
 
 
-def _told(error: BaseException) -> str:
+def _shown_error(error: BaseException) -> str:
     return f"{type(error).__name__} {error}".strip()[:120]

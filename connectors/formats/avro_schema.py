@@ -1,7 +1,7 @@
-"""Avro schemas as we read them: paths into them, and what each leaf means.
+"""Avro schemas: paths into them, and the meaning of each leaf.
 
-Logical types are kept away from the decoder, which would make Python objects of them that hold
-fewer values (no year 300000); the integers and bytes themselves are converted by columns.
+The decoder does not see logical types: it would make Python objects that hold fewer values (no year
+300000). The integers and bytes themselves are converted by columns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _BAD_SCHEMA = (
     *(SchemaParseException, UnknownType),
 )
 _ON = {"date": "int", "time-millis": "int", "uuid": "string"}
-# What the decoder gives for each type, by which the branch of a union is known.
+# The Python type that the decoder returns for each Avro type; it selects the branch of a union.
 _PYTHON: dict[str, type] = {
     "boolean": bool,
     "int": int,
@@ -78,18 +78,18 @@ _PYTHON: dict[str, type] = {
 
 
 class AvroSchema:
-    """One schema, with the types that it names."""
+    """One schema, with its named types."""
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
-        """SourceError format.schema where it is no Avro schema."""
+        """Parse a schema. SourceError format.schema."""
         self._named: dict[str, Any] = {}
         try:
             for one in (references or {}).values():
                 parse_schema(json.loads(one), named_schemas=self._named)
             self.root: Any = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
-            known = {name: _bare(schema) for name, schema in self._named.items()}
+            schemas = {name: _bare(schema) for name, schema in self._named.items()}
             self.decoder: Any = parse_schema(
-                _bare(json.loads(text)), named_schemas=known, _force=True
+                _bare(json.loads(text)), named_schemas=schemas, _force=True
             )
         except _BAD_SCHEMA as error:
             raise SourceError(
@@ -100,7 +100,7 @@ class AvroSchema:
             ) from None
 
     def find(self, path: Sequence[str]) -> Any | None:
-        """The schema at a path, None where there is nothing of this name."""
+        """Return the schema at a path; None if a name does not exist."""
         node: Any = self.root
         for key in path:
             inner = [one for one in self.branches(node) if self.name(one) in ("record", "map")]
@@ -116,33 +116,33 @@ class AvroSchema:
         return node
 
     def branches(self, node: Any) -> list[Any]:
-        """The types that a value may have beside null, names resolved."""
+        """Return the non-null types of a value, with names resolved."""
         nodes = node if isinstance(node, list) else [node]
         found = [self._resolved(one) for one in nodes]
         return [one for one in found if self.name(one) != "null"]
 
     def name(self, node: Any) -> str:
-        """record, map, long ... of a type that is no union."""
+        """Return record, map, long ... for a type that is not a union."""
         return node["type"] if isinstance(node, dict) else node
 
     def leaf(self, node: Any) -> Leaf:
-        """What values of this type are."""
+        """Return what values of this type are."""
         branches = self.branches(node)
         if len(branches) == 1 and self.name(branches[0]) not in ("record", "map", "array"):
             return _scalar(branches[0])
         return Leaf(JSONB, plain=lambda value: self.plain(branches, value))
 
     def plain(self, branches: Sequence[Any], value: Any) -> Any:
-        """A decoded value as JSON has it; ValueError where its branch is not to be known."""
+        """Return a decoded value as JSON; ValueError if its branch is ambiguous."""
         if value is None:
             return None
         fitting = [one for one in branches if _fits(_PYTHON[self.name(one)], value)]
         if not fitting:
-            raise ValueError("a union without the branch of this value")
+            raise ValueError("the union has no branch for this value")
         branch = self._record_branch(fitting, value) if isinstance(value, dict) else fitting[0]
         leaves = {_scalar(one) for one in fitting} if not isinstance(value, dict | list) else set()
         if len({(leaf.unit, leaf.scale) for leaf in leaves}) > 1:
-            raise ValueError("a union of types that cannot be told apart")
+            raise ValueError("the union's types are ambiguous")
         if isinstance(value, list):
             inner = self.branches(branch["items"])
             return [self.plain(inner, one) for one in value]
@@ -163,10 +163,10 @@ class AvroSchema:
         for one in fitting:
             if self.name(one) == "map" or {f["name"] for f in one["fields"]} == set(value):
                 return one
-        raise ValueError("a union without the branch of this value")
+        raise ValueError("the union has no branch for this value")
 
     def _resolved(self, node: Any) -> Any:
-        """The definition of a name, and of {"type": {...}} what stands inside."""
+        """Return the definition of a name, and the inner type of {"type": {...}}."""
         while True:
             if isinstance(node, str) and node in self._named:
                 node = self._named[node]
@@ -179,7 +179,7 @@ class AvroSchema:
 
 
 def _fits(kind: type, value: Any) -> bool:
-    """Whether a decoded value is of the kind; a bool is no integer here."""
+    """Return True if a decoded value is of the kind; a bool is not an integer here."""
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
@@ -200,7 +200,7 @@ def _scalar(node: Any) -> Leaf:
 
 
 def _bare(node: Any) -> Any:
-    """The schema without logical types."""
+    """Return the schema without logical types."""
     if isinstance(node, list):
         return [_bare(one) for one in node]
     if isinstance(node, dict):

@@ -1,7 +1,7 @@
-"""Columns of texts, of numbers and of decoded values to physical columns of a declared type.
+"""Convert texts, numbers and decoded values to physical columns of a declared type.
 
-The values are those that PostgreSQL's own input gives for the same text. Invariant: a bad value
-never spoils its neighbours; its row is NULL here and stands in the faults with the reason.
+The values are those of PostgreSQL's input functions for the same text. Invariant: a bad value does
+not affect other rows; its row is NULL here, and the faults hold the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INT_RANGES = {
 
 
 def column_of_texts(type: SqlType, texts: Column) -> tuple[Column, Faults]:
-    """A bytes column of UTF-8 as a column of `type`; NULL stays NULL.
+    """Return a bytes column of UTF-8 as a column of `type`; NULL stays NULL.
 
     >>> from dataflow.types import INT4
     >>> column, faults = column_of_texts(INT4, Column.of("s", ["7", "x", None]))
@@ -48,7 +48,7 @@ def column_of_texts(type: SqlType, texts: Column) -> tuple[Column, Faults]:
 
 
 def without(valid: np.ndarray | None, faults: Faults, n: int) -> np.ndarray | None:
-    """The mask with the faulty rows NULL."""
+    """Return the mask with the faulty rows NULL."""
     if not faults:
         return valid
     left = np.ones(n, np.bool_) if valid is None else valid.copy()
@@ -57,7 +57,7 @@ def without(valid: np.ndarray | None, faults: Faults, n: int) -> np.ndarray | No
 
 
 def _fast(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(values, rows that need the slow road) of a type that is no text."""
+    """Return (values, rows that need the exact path) for a type that is not text."""
     offsets, raw = texts.values, texts.data
     kind = type.kind
     if kind in _INT_RANGES:
@@ -77,7 +77,7 @@ def _fast(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _bytes_of_texts(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[Column, Faults]:
-    """Texts that are kept as texts: those that print otherwise are printed again."""
+    """Convert types stored as texts; a text in another form than PostgreSQL's is printed again."""
     offsets, raw, kind = texts.values, texts.data, type.kind
     most = type.typmod - 4 if type.typmod >= 4 else -1
     if kind in (TypeKind.TEXT, TypeKind.BPCHAR):
@@ -113,7 +113,7 @@ def _bytes_of_texts(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[Col
 
 
 def replaced(column: Column, changed: dict[int, bytes]) -> Column:
-    """The bytes column with other bytes in some rows."""
+    """Return the bytes column with other bytes in some rows."""
     if not changed:
         return column
     assert column.data is not None
@@ -127,7 +127,7 @@ def replaced(column: Column, changed: dict[int, bytes]) -> Column:
 
 
 def emptied(column: Column) -> Column:
-    """The bytes column with no bytes in its NULLs."""
+    """Return the bytes column with no bytes in its NULLs."""
     gaps = np.flatnonzero(~column.mask()).tolist()
     return replaced(column, dict.fromkeys(gaps, b""))
 

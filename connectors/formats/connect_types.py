@@ -1,7 +1,7 @@
-"""Names of semantic types that Kafka Connect and Debezium give to plain fields.
+"""Names of semantic types that Kafka Connect and Debezium assign to plain fields.
 
-They stand as `name` in schemas of JSON, as `connect.name` in those of Avro. (Debezium's manual:
-data type mappings of its PostgreSQL and MySQL connectors.)
+They are `name` in JSON schemas and `connect.name` in Avro schemas. Source: Debezium's manual, data
+type mappings of its PostgreSQL and MySQL connectors.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ NAMED_LEAVES = {
 
 
 def decimal_leaf(scale: int) -> Leaf:
-    """Of bytes that are a decimal with this scale."""
+    """Return the leaf of bytes that are a decimal with this scale."""
     return Leaf(NUMERIC, scale=scale)

@@ -1,8 +1,7 @@
-"""Compiled reading of CSV records (RFC 4180, and escapes by another character).
+"""Compiled reading of CSV records (RFC 4180, plus escapes by another character).
 
-A record is one row; its line end, if there is one, is passed over. A cell is quoted if it begins
-with the quote; then the quote ends it, or stands for itself where it is escaped. Elsewhere the
-quote is a character like any other.
+A record is one row; its line end, if any, is skipped. A cell that starts with the quote is quoted;
+then the quote ends it, or is literal if escaped. Elsewhere the quote is an ordinary character.
 """
 
 import numpy as np
@@ -14,7 +13,9 @@ _LF, _CR = 10, 13
 
 @njit(nogil=True, cache=True)
 def _quoted_end(data, at, end, quote, escape):
-    """(position of the closing quote or -1, whether something is escaped); `at` is inside."""
+    """Return (position of the closing quote or -1, True if something is escaped); `at`
+    is inside.
+    """
     has_escape = False
     while at < end:
         c = data[at]
@@ -30,10 +31,10 @@ def _quoted_end(data, at, end, quote, escape):
 
 @njit(nogil=True, cache=True)
 def split_cells(offsets, data, count, delimiter, quote, escape):
-    """(starts, ends, kinds by [cell, record], cells by record).
+    """Return (starts, ends, kinds by [cell, record], cells by record).
 
-    A record has `count` cells, or is not of the form: then its number of cells is another, or
-    negative where quotes do not match. quote: -1 for none.
+    A valid record has `count` cells; otherwise its number of cells differs, or is negative if
+    quotes do not match. quote: -1 for none.
     """
     n = offsets.shape[0] - 1
     starts, ends = np.zeros((count, n), np.int64), np.zeros((count, n), np.int64)
@@ -71,9 +72,9 @@ def split_cells(offsets, data, count, delimiter, quote, escape):
 
 @njit(nogil=True, cache=True)
 def copy_cells(data, starts, ends, kinds, quote, escape, null):
-    """(offsets, bytes, valid) of one column's cells without quotes and escapes.
+    """Return (offsets, bytes, valid) of one column's cells without quotes and escapes.
 
-    A plain cell that is the text `null` is NULL.
+    A plain cell with the text `null` is NULL.
     """
     n = kinds.shape[0]
     offsets = np.zeros(n + 1, np.int64)

@@ -1,7 +1,7 @@
-"""CSV records to columns: one record is one row, cells by their place or by a header's names.
+"""CSV records to columns: one record is one row, cells by position or by the header's names.
 
-Every record has as many cells as the header, or as columns are declared. An unquoted cell that
-is the null text is NULL; a quoted one never is, as in PostgreSQL's COPY.
+Every record has as many cells as the header, or as declared columns. An unquoted cell with the null
+text is NULL; a quoted one never is, as in PostgreSQL's COPY.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIONS = {"delimiter", "quote", "escape", "null", "header"}
 
 @dataclass(frozen=True)
 class Dialect:
-    """How CSV is written. Single bytes; quote: "" for none, escape: "" for a doubled quote."""
+    """The CSV dialect. Single bytes; quote: "" for none; escape: "" for a doubled quote."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -33,16 +33,16 @@ class Dialect:
     null: str = ""
 
     def bytes(self) -> tuple[int, int, int]:
-        """delimiter, quote, escape for the kernels, -1 for none."""
+        """Return delimiter, quote, escape for the kernels, -1 for none."""
         quote = ord(self.quote) if self.quote else -1
         return ord(self.delimiter), quote, ord(self.escape) if self.escape else quote
 
 
 def read_dialect(options: Mapping[str, Any]) -> Dialect:
-    """SourceError format.option."""
-    given = {name: options[name] for name in ("delimiter", "quote", "escape", "null")
+    """Read the dialect options. SourceError format.option."""
+    configured = {name: options[name] for name in ("delimiter", "quote", "escape", "null")
              if name in options}  # fmt: skip
-    for name, value in given.items():
+    for name, value in configured.items():
         is_fit = isinstance(value, str) and value not in ("\r", "\n")
         if is_fit and name != "null":
             is_fit = value.isascii() and len(value) == 1
@@ -50,13 +50,13 @@ def read_dialect(options: Mapping[str, Any]) -> Dialect:
         if not is_fit:
             raise SourceError(
                 "format.option",
-                f'option "{name}" of csv is not one ASCII character',
+                f'option "{name}" of csv must be one ASCII character',
                 detail=repr(value),
-                hint='"delimiter": ";" for instance; "" is no quote',
+                hint='for example "delimiter": ";"; "" turns quotes off',
             )
-    dialect = Dialect(**given)
+    dialect = Dialect(**configured)
     if dialect.delimiter in (dialect.quote, dialect.escape):
-        raise SourceError("format.option", "the delimiter of csv is its quote or escape as well",
+        raise SourceError("format.option", "delimiter of csv equals its quote or escape",
                           hint="choose different characters")  # fmt: skip
     return dialect
 
@@ -73,18 +73,18 @@ class CsvReader:
             if len(column.path) != 1:
                 raise SourceError(
                     "format.path",
-                    f'the path of column "{column.field.name}" is no cell of a CSV record',
-                    hint="$.name, a name of the header",
+                    f'the path of column "{column.field.name}" is not a cell of a CSV record',
+                    hint="use $.name with a name of the header",
                 )
         if header is None:
-            self._places, self._count = list(range(len(columns))), len(columns)
+            self._cells, self._count = list(range(len(columns))), len(columns)
         else:
-            self._places = [_place(column, header) for column in columns]
+            self._cells = [_index_of(column, header) for column in columns]
             self._count = len(header)
         self._null = np.frombuffer(self._dialect.null.encode(), np.uint8)
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column."""
+        """Return one value for each record in each column."""
         fields = Fields([])
         records, _ = utf8_records(records, fields)
         whole = Column.of("s", records)
@@ -94,12 +94,12 @@ class CsvReader:
         )
         for row in np.flatnonzero(found != self._count).tolist():
             reason = f"{found[row]} cells, not {self._count}"
-            fields.refuse(row, malformed(reason if found[row] > 0 else "a quote is not closed"))
+            fields.refuse(row, malformed(reason if found[row] > 0 else "unclosed quote"))
             kinds[:, row], ends[:, row], starts[:, row] = kernels.ABSENT, 0, 0
         texts = []
-        for place in self._places:
+        for cell in self._cells:
             offsets, raw, valid = kernels.copy_cells(
-                whole.data, starts[place], ends[place], kinds[place], quote, escape, self._null
+                whole.data, starts[cell], ends[cell], kinds[cell], quote, escape, self._null
             )
             texts.append(Column(offsets, None if valid.all() else valid, raw))
         read_columns(self._columns, texts, fields)
@@ -107,7 +107,7 @@ class CsvReader:
 
 
 def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
-    """The cells of one record of UTF-8, of a header for instance; None if its quotes do not match.
+    """Return the cells of one record of UTF-8; None if its quotes do not match.
 
     >>> split_record(b'a,"b c",', Dialect())
     ['a', 'b c', '']
@@ -129,13 +129,13 @@ def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
     return [cell or "" for cell in Column(offsets, None, raw).texts()]
 
 
-def _place(column: DeclaredColumn, header: Sequence[str]) -> int:
+def _index_of(column: DeclaredColumn, header: Sequence[str]) -> int:
     name = column.path[0]
     if list(header).count(name) != 1:
         raise SourceError(
             "format.option",
-            f'"{name}" is not a name that the header of the CSV has once',
+            f'the CSV header does not have "{name}" exactly once',
             detail=f"header: {', '.join(header)}",
-            hint="give the column a path $.name of the header",
+            hint="set the column's path to $.name with a name of the header",
         )
     return list(header).index(name)

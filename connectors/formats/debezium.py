@@ -1,8 +1,8 @@
 """Debezium's envelopes of PostgreSQL and MySQL, in JSON or Avro, to rows and removals.
 
-c, r and u are the row after, d removes the row before, t removes all; tombstones, messages and
-heartbeats say nothing. A value that the database did not send again (unchanged, large) is told as
-unchanged, never taken for a text.
+c, r and u hold the row after, d removes the row before, t removes all rows. Tombstones, messages
+and heartbeats are ignored. A value that the database did not send again (unchanged, large) is
+marked as unchanged, never taken for a text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", ""
 
 @dataclass
 class DebeziumDecoded(Decoded):
-    """With what a source needs to drop repeated events and to keep transactions whole.
+    """Decoded records with the facts to drop repeated events and keep transactions whole.
 
-    orders: int64[rows, 4], as debezium_order.LastSeen takes them; truncated: those of the
-    truncations. transactions: the id of each row's transaction and its place in it, None where
-    the connector adds no metadata.
+    orders: int64[rows, 4], as debezium_order.DedupState takes them; truncated: those of the
+    truncations. transactions: the id of each row's transaction and its number in it, None if the
+    connector adds no metadata.
     """
 
     orders: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
@@ -40,7 +40,7 @@ class DebeziumDecoded(Decoded):
 
 @dataclass
 class Envelopes:
-    """Of n records: op ("" says nothing), order, transaction, and the bad ones among them."""
+    """Headers of n records: op ("" is ignored), order, transaction, and the bad ones among them."""
 
     ops: list[str]
     orders: np.ndarray
@@ -49,35 +49,37 @@ class Envelopes:
 
 
 class EnvelopeReader(Protocol):
-    """Takes the envelopes of one encoding apart."""
+    """Parses the envelopes of one encoding."""
 
     def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
-        """What the records are; their rows are kept for read_rows."""
+        """Return what the records are; their rows are buffered for read_rows."""
         ...
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
-        """The row after, or before where it is removed, of the records with these numbers;
-        faults go to `fields` by the record's number."""
+        """Return the row after, or the row before if removed, of the records with these numbers.
+
+        Faults go to `fields` by the record's number.
+        """
         ...
 
 
 @dataclass
 class Rows:
-    """columns, one row each; unchanged: column -> bool[rows]."""
+    """Rows of envelopes. columns: one value a row; unchanged: column -> bool[rows]."""
 
     columns: list[Column]
     unchanged: dict[int, np.ndarray]
 
 
 class DebeziumFormat:
-    """A RecordFormat over the envelopes that a reader takes apart."""
+    """A RecordFormat over the envelopes that a reader parses."""
 
     def __init__(self, columns: Sequence[DeclaredColumn], reader: EnvelopeReader) -> None:
         for column in columns:
             if column.origin == KEY:
                 raise SourceError(
                     "format.column",
-                    f'column "{column.field.name}" stands in the key of an envelope',
+                    f'column "{column.field.name}" is declared in the key of an envelope',
                     hint="declare it in the value: envelopes hold the whole row, keys included",
                 )
         self._columns = columns
@@ -86,33 +88,33 @@ class DebeziumFormat:
     def decode(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> DebeziumDecoded:
-        """As RecordFormat says; keys are not needed."""
+        """See RecordFormat; keys are not needed."""
         return decode_apart(self._decode, values, None)
 
     def _decode(self, values: Raws, _: Raws | None) -> DebeziumDecoded:
         places = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
         fields = found.fields
-        wanted: list[int] = []
+        numbered: list[int] = []
         truncations: list[int] = []
         truncated: list[int] = []
         for number, op in enumerate(found.ops):
             if number in fields.bad or op in _SAYS_NOTHING:
                 continue
             if op in _ROWS or op == _REMOVES:
-                wanted.append(number)
+                numbered.append(number)
             elif op == _TRUNCATES:
                 truncations.append(places[number])
                 truncated.append(number)
             else:
                 fields.refuse(number, malformed(f"an envelope with the unknown op {op!r}"))
-        removes = np.array([found.ops[number] == _REMOVES for number in wanted], np.bool_)
-        rows = self._reader.read_rows(wanted, removes, fields)
-        self._refuse_nulls(rows, wanted, removes, fields)
-        good = [row for row, number in enumerate(wanted) if number not in fields.bad]
+        removes = np.array([found.ops[number] == _REMOVES for number in numbered], np.bool_)
+        rows = self._reader.read_rows(numbered, removes, fields)
+        self._refuse_nulls(rows, numbered, removes, fields)
+        good = [row for row, number in enumerate(numbered) if number not in fields.bad]
         index = np.array(good, np.int64)
-        numbers = [wanted[row] for row in good]
-        bad = [_told(places[number], fields.bad[number]) for number in sorted(fields.bad)]
+        numbers = [numbered[row] for row in good]
+        bad = [_bad_record(places[number], fields.bad[number]) for number in sorted(fields.bad)]
         return DebeziumDecoded(
             [column.take(index) for column in rows.columns],
             np.array([places[number] for number in numbers], np.int64),
@@ -126,7 +128,7 @@ class DebeziumFormat:
         )
 
     def envelopes(self, values: Sequence[bytes | None]) -> Envelopes:
-        """What each record is, its row unread; one without a value says nothing."""
+        """Return what each record is, without decoding its row; one without a value is ignored."""
         try:
             return self._envelopes(values)
         except (TidemarkError, MemoryError):
@@ -135,7 +137,7 @@ class DebeziumFormat:
             odd = [number for number, one in enumerate(values) if not self._is_readable(one)]
             found = self._envelopes([None if n in odd else one for n, one in enumerate(values)])
             for number in odd:
-                found.fields.refuse(number, malformed("an envelope that cannot be taken apart"))
+                found.fields.refuse(number, malformed("an envelope that cannot be parsed"))
             return found
 
     def _is_readable(self, value: bytes | None) -> bool:
@@ -161,24 +163,25 @@ class DebeziumFormat:
         return Envelopes(ops, orders, transactions, Fields([], bad))
 
     def _refuse_nulls(
-        self, rows: Rows, wanted: Sequence[int], removes: np.ndarray, fields: Fields
+        self, rows: Rows, numbered: Sequence[int], removes: np.ndarray, fields: Fields
     ) -> None:
         for at, (declared, column) in enumerate(zip(self._columns, rows.columns, strict=True)):
             if declared.field.is_nullable or column.valid is None:
                 continue
             nulls = ~column.valid & ~removes & ~rows.unchanged.get(at, np.zeros_like(removes))
             for row in np.flatnonzero(nulls).tolist():
-                fields.refuse(wanted[row], null_value(declared))
+                fields.refuse(numbered[row], null_value(declared))
 
 
-def _told(number: int, fault: Fault) -> BadRecord:
+def _bad_record(number: int, fault: Fault) -> BadRecord:
     return BadRecord(number, *fault)
 
 
 def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]:
-    """The order of an event by its `source` block; UNKNOWN in front where it has none.
+    """Return the order of an event from its `source` block; it starts with UNKNOWN if there is
+    none.
 
-    place: its place in its transaction, -1 where that is not told.
+    place: its number in its transaction, -1 if unknown.
 
     >>> order_of({"sequence": '["100","120"]', "lsn": 120}, 2)
     (100, 120, 2, 0)
@@ -200,12 +203,12 @@ def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]
     return -1, 0, 0, 0
 
 
-def transaction_of(told: Any) -> tuple[str, int] | None:
-    """(id, place) of an envelope's `transaction` block; None where there is none.
+def transaction_of(block: Any) -> tuple[str, int] | None:
+    """Return (id, number) of an envelope's `transaction` block; None if there is none.
 
     >>> transaction_of({"id": "571:53195832", "total_order": 1, "data_collection_order": 1})
     ('571:53195832', 1)
     """
-    if not isinstance(told, dict) or not isinstance(told.get("total_order"), int):
+    if not isinstance(block, dict) or not isinstance(block.get("total_order"), int):
         return None
-    return str(told.get("id")), told["total_order"]
+    return str(block.get("id")), block["total_order"]

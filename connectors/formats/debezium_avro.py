@@ -1,7 +1,7 @@
 """Debezium's envelopes in Avro, as Confluent's converter writes them.
 
-What numbers and bytes mean stands in the schemas (logical types and connect.name), so that no
-units are declared.
+The schemas say what numbers and bytes mean (logical types and connect.name), so units need not be
+declared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DebeziumAvro:
         self._parts: list[_Part] = []
 
     def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
-        """As EnvelopeReader says."""
+        """See EnvelopeReader."""
         fields = Fields([])
         self._parts = self._decoder.decode(records, fields)
         n = len(records)
@@ -53,45 +53,45 @@ class DebeziumAvro:
         return found
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
-        """As EnvelopeReader says."""
-        side_of = {n: "before" if r else "after" for n, r in zip(numbers, removes, strict=True)}
-        place_of = {number: at for at, number in enumerate(numbers)}
+        """See EnvelopeReader."""
+        image_of = {n: "before" if r else "after" for n, r in zip(numbers, removes, strict=True)}
+        row_of = {number: at for at, number in enumerate(numbers)}
         pieces: list[list[Column]] = [[] for _ in self._columns]
         places: list[np.ndarray] = []
         unchanged: dict[int, np.ndarray] = {}
         for schema, all_numbers, values in self._parts:
-            for side in ("after", "before"):
-                chosen = [(n, v[side]) for n, v in zip(all_numbers, values, strict=True)
-                          if side_of.get(n) == side]  # fmt: skip
+            for image in ("after", "before"):
+                chosen = [(n, v[image]) for n, v in zip(all_numbers, values, strict=True)
+                          if image_of.get(n) == image]  # fmt: skip
                 for number, row in chosen:
                     if row is None:
-                        reason = "an envelope without the row that it is about"
+                        reason = "an envelope without its row"
                         fields.refuse(number, malformed(reason))
                 if not chosen:
                     continue
-                rows = [place_of[number] for number, _ in chosen]
+                rows = [row_of[number] for number, _ in chosen]
                 places.append(np.array(rows, np.int64))
                 for at, column in enumerate(self._columns):
                     found = values_at([row for _, row in chosen], column.path)
-                    self._mark(found, at, (rows, len(numbers)), unchanged)
-                    node = schema.find((side, *column.path))
+                    self._mark_unchanged(found, at, (rows, len(numbers)), unchanged)
+                    node = schema.find((image, *column.path))
                     leaf = None if node is None else schema.leaf(node)
-                    told = [number for number, _ in chosen]
-                    pieces[at].append(read_part(column, leaf, told, found, fields))
+                    transaction = [number for number, _ in chosen]
+                    pieces[at].append(read_part(column, leaf, transaction, found, fields))
         columns = [
             scattered(column, parts, places, len(numbers))
             for column, parts in zip(self._columns, pieces, strict=True)
         ]
         return Rows(columns, unchanged)
 
-    def _mark(
+    def _mark_unchanged(
         self,
         found: list[Any],
         at: int,
         where: tuple[list[int], int],
         unchanged: dict[int, np.ndarray],
     ) -> None:
-        """NULL for what the database did not send, which is noted."""
+        """Mark values that the database did not send as unchanged, and set them to NULL."""
         rows, n = where
         for row, value in enumerate(found):
             if value in self._placeholders:
@@ -100,15 +100,15 @@ class DebeziumAvro:
 
 
 def _note(number: int, value: Any, found: Envelopes) -> None:
-    """Op, order and transaction of one envelope."""
+    """Store op, order and transaction of one envelope."""
     if not isinstance(value, dict) or "op" not in value:
         if not (isinstance(value, dict) and set(value) == {"ts_ms"}):
-            found.fields.refuse(number, malformed("not an envelope of Debezium: no op"))
+            found.fields.refuse(number, malformed("not a Debezium envelope: no op"))
         return
     found.ops[number] = str(value["op"])
-    told = transaction_of(value.get("transaction"))
-    found.transactions[number] = told
-    place = told[1] if told else UNKNOWN
+    transaction = transaction_of(value.get("transaction"))
+    found.transactions[number] = transaction
+    place = transaction[1] if transaction else UNKNOWN
     source = value.get("source")
     if isinstance(source, dict) and found.ops[number] != "r":
         found.orders[number] = order_of(source, place)

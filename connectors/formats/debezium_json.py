@@ -1,7 +1,7 @@
-"""Debezium's envelopes in JSON, with or without the `schema` beside the `payload`.
+"""Debezium's envelopes in JSON, with or without a `schema` beside the `payload`.
 
-The rows inside are JSON records again and take the same road. Where a schema stands beside them,
-its names say what numbers and texts mean (times, decimals); else the declared units do.
+The rows inside are JSON records and use the same reader. If there is a schema, its names say what
+numbers and texts mean (times, decimals); otherwise the declared units do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DebeziumJson:
         if decimals not in ("string", "double", "precise") or binary not in ("base64", "hex"):
             raise SourceError(
                 "format.option",
-                "decimals or binary of debezium-json has an unknown value",
+                "option decimals or binary of debezium-json has an unknown value",
                 hint='decimals: "string", "double" or "precise"; binary: "base64" or "hex"',
             )
         self._columns = columns
@@ -63,7 +63,7 @@ class DebeziumJson:
         self._schemas: list[bytes | None] = []
 
     def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
-        """As EnvelopeReader says."""
+        """See EnvelopeReader."""
         fields = self._envelope.read(records)
         found = {name: c.to_list() for name, c in zip(_ENVELOPE, fields.columns, strict=True)}
         wrapped = [number for number, one in enumerate(found["payload"]) if one is not None]
@@ -91,21 +91,21 @@ class DebeziumJson:
         op = found["op"][number]
         if op is None:
             if found["ts_ms"][number] is None or found["after"][number] is not None:
-                fields.refuse(number, malformed("not an envelope of Debezium: no op"))
+                fields.refuse(number, malformed("not a Debezium envelope: no op"))
             return
         ops[number] = op[1:-1].decode() if op.startswith(b'"') else op.decode()
         place = UNKNOWN
         if found["transaction"][number] is not None:
-            told = transaction_of(_small(found["transaction"][number]))
-            transactions[number] = told
-            place = told[1] if told else UNKNOWN
+            transaction = transaction_of(_small(found["transaction"][number]))
+            transactions[number] = transaction
+            place = transaction[1] if transaction else UNKNOWN
         if ops[number] != "r" and found["source"][number] is not None:
             source = _small(found["source"][number])
             if isinstance(source, dict):
                 orders[number] = order_of(source, place)
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
-        """As EnvelopeReader says."""
+        """See EnvelopeReader."""
         rows: list[bytes] = []
         unchanged: dict[int, np.ndarray] = {}
         groups: dict[bytes, list[int]] = {}
@@ -113,7 +113,7 @@ class DebeziumJson:
             row = self._rows["before" if removes[at] else "after"][number]
             if row is None:
                 row = b"{}"
-                fields.refuse(number, malformed("an envelope without the row that it is about"))
+                fields.refuse(number, malformed("an envelope without its row"))
             if any(mark in row for mark in self._marks):
                 row = self._without_placeholders(row, at, len(numbers), unchanged)
             rows.append(row)
@@ -142,7 +142,7 @@ class DebeziumJson:
     def _without_placeholders(
         self, row: bytes, at: int, n: int, unchanged: dict[int, np.ndarray]
     ) -> bytes:
-        """The row with null for what the database did not send, which is noted."""
+        """Return the row with null for values that the database did not send, and mark them."""
         values = load_json(row.decode())
         given = self._placeholder
         encoded = base64.b64encode(given.encode()).decode()
@@ -157,12 +157,12 @@ class DebeziumJson:
             if value in (given, encoded, hexed, [given], {given: given}, json.dumps(given)):
                 node[column.path[-1]] = None
                 unchanged.setdefault(place, np.zeros(n, np.bool_))[at] = True
-        # Half of a surrogate pair is found to be bad when the row is read.
+        # Half of a surrogate pair is reported when the row is read.
         return dump(values).encode(errors="surrogatepass")
 
 
 class _RowReader:
-    """Rows of one schema: columns that JSON alone does not tell go through their texts."""
+    """Reads rows of one schema; columns with a semantic type go through their texts."""
 
     def __init__(
         self, columns: Sequence[DeclaredColumn], schema: bytes, is_precise: bool, is_hex: bool
@@ -174,8 +174,11 @@ class _RowReader:
         self._hexed: set[int] = set()
         adjusted = []
         for at, column in enumerate(columns):
-            kind, told = column.field.type.kind, known.get(column.path[0] if column.path else "")
-            named = NAMED_LEAVES.get(told.get("name") or "") if told else None
+            kind, declared = (
+                column.field.type.kind,
+                known.get(column.path[0] if column.path else ""),
+            )
+            named = NAMED_LEAVES.get(declared.get("name") or "") if declared else None
             if kind in _TIMES:
                 unit = named.unit if named else column.unit
                 if not unit and kind is TypeKind.DATE:
@@ -185,8 +188,10 @@ class _RowReader:
                 column = replace(column, encoding="hex" if is_hex else "base64")
                 if is_hex:
                     self._hexed.add(at)
-            elif kind in _NUMERICS and (told.get("name") == DECIMAL if told else is_precise):
-                scale = (told or {}).get("parameters", {}).get("scale")
+            elif kind in _NUMERICS and (
+                declared.get("name") == DECIMAL if declared else is_precise
+            ):
+                scale = (declared or {}).get("parameters", {}).get("scale")
                 self._scales[at] = int(scale) if scale is not None else _scale_of(column)
             if kind in (*_JSONS, *_NUMERICS) or at in self._hexed:
                 self._texts.add(at)
@@ -211,7 +216,7 @@ class _RowReader:
 
 
 def _numeric_texts(texts: Column, scale: int | None, is_encoded: bool) -> tuple[Column, Faults]:
-    """Decimals as Debezium writes them: base64 of the unscaled value, {scale, value}, or texts."""
+    """Convert Debezium's decimals: base64 of the unscaled value, {scale, value}, or texts."""
     if not is_encoded and b"{" not in (texts.data.tobytes() if texts.data is not None else b""):
         return texts, {}
     faults: Faults = {}
@@ -225,7 +230,7 @@ def _numeric_texts(texts: Column, scale: int | None, is_encoded: bool) -> tuple[
             elif text is not None and is_encoded:
                 found[row] = _unscaled(text, scale or 0)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            faults[row] = f"not a decimal of Debezium: {error}"
+            faults[row] = f"not a Debezium decimal: {error}"
             found[row] = None
     column = Column.of(KIND_BYTES, found)
     return Column(column.values, without(column.valid, {}, len(texts)), column.data), faults
@@ -236,12 +241,12 @@ def _unscaled(text: bytes, scale: int) -> str:
 
 
 def _scale_of(column: DeclaredColumn) -> int:
-    """Without a schema, the scale is that of the declared numeric(p,s)."""
+    """Return the declared scale of numeric(p,s), for envelopes without a schema."""
     type = column.field.type
     if type.typmod < 0:
         raise SourceError(
             "format.type",
-            f'column "{column.field.name}" is numeric without a scale, and decimals are precise',
+            f'column "{column.field.name}" is numeric without the scale that it needs',
             hint="declare numeric(p,s), or let Debezium write decimals as strings",
         )
     scale = (type.typmod - 4) & 0x7FF
@@ -249,7 +254,7 @@ def _scale_of(column: DeclaredColumn) -> int:
 
 
 def _row_fields(schema: Any) -> dict[str, dict[str, Any]]:
-    """The fields of the row by name, from the schema of an envelope."""
+    """Return the fields of the row by name, from the schema of an envelope."""
     for one in schema.get("fields") or () if isinstance(schema, dict) else ():
         if one.get("field") in ("after", "before"):
             return {inner["field"]: inner for inner in one.get("fields") or ()}
@@ -257,7 +262,7 @@ def _row_fields(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def _small(text: bytes) -> Any:
-    """A block of the envelope; the quick reader refuses what JSON allows in texts."""
+    """Parse a block of the envelope; falls back where the fast parser rejects valid JSON texts."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""Columns as users declare them for records: names, SQL types, and where each value stands.
+"""Declared columns of records: names, SQL types, and the path of each value.
 
 A declaration is a list of objects: {"name", "type", "path", "in", "nullable", "unit", "encoding"}.
-What cannot be read exactly as PostgreSQL would is refused here, never at the first record.
+A type that cannot be read exactly as PostgreSQL would is refused here, never at the first record.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ MOST_LENGTH = 10_485_760
 class DeclaredColumn:
     """One column.
 
-    path: keys from the top of the record, () for the record itself. origin: VALUE or KEY, the
-    part of the record that it stands in. unit: what a number means in a column of date or time
-    (d, s, ms, us, ns since 1970 or midnight), "" where numbers are bad. encoding: of bytea in a
-    text, "hex" as PostgreSQL takes it or "base64". element: of an array, its elements' type.
+    path: keys from the top of the record, () for the record itself. origin: VALUE or KEY, the part
+    of the record that holds it. unit: of numbers in a column of date or time (d, s, ms, us, ns
+    since 1970 or midnight), "" if numbers are malformed. encoding: of bytea in a text, "hex" as in
+    PostgreSQL or "base64". element: of an array, its elements' type.
     """
 
     field: Field
@@ -70,9 +70,9 @@ class DeclaredColumn:
 def declare_columns(
     declared: Sequence[Mapping[str, Any]], *, is_bytewise: bool = True
 ) -> tuple[DeclaredColumn, ...]:
-    """The columns of a relation. SourceError format.column, format.type, format.path.
+    """Return the columns of a relation. SourceError format.column, format.type, format.path.
 
-    is_bytewise: whether the database that views are analyzed in orders text by bytes.
+    is_bytewise: True if the database that analyzes views orders text by bytes.
 
     >>> declare_columns([{"name": "id", "type": "int8", "path": "$.user.id"}])[0].path
     ('user', 'id')
@@ -88,7 +88,7 @@ def declare_columns(
 
 
 def declared_type(name: str, *, is_bytewise: bool = True) -> tuple[SqlType, SqlType | None]:
-    """(type, of an array the type of its elements) of a type's name. SourceError format.type.
+    """Return (type, element type of an array or None) of a type's name. SourceError format.type.
 
     >>> declared_type("decimal(12, 2)")[0].name, declared_type("varchar(3)[]")[0].name
     ('numeric(12,2)', 'character varying(3)[]')
@@ -96,7 +96,7 @@ def declared_type(name: str, *, is_bytewise: bool = True) -> tuple[SqlType, SqlT
     found = _TYPE.fullmatch(" ".join(name.lower().split()))
     words = found and f"{found[1]}{found[4]}"
     if found is None or words not in _NAMES:
-        raise _bad_type(name, "there is no such type for records")
+        raise _bad_type(name, "records do not support this type")
     base, oid, array_oid = _NAMES[words]
     typmod, shown = _modifier(name, base, found[2], found[3])
     plain = sql_type(shown, oid, typmod)
@@ -105,7 +105,7 @@ def declared_type(name: str, *, is_bytewise: bool = True) -> tuple[SqlType, SqlT
     if found[5] is None:
         return plain, None
     if plain.kind in (TypeKind.JSON, TypeKind.JSONB):
-        raise _bad_type(name, "arrays of JSON are not read; declare the column as jsonb")
+        raise _bad_type(name, "arrays of JSON are not supported; declare the column as jsonb")
     array = sql_type(f"{shown}[]", array_oid, typmod)
     if not array.is_text_equal:
         array = replace(array, hashing=ARRAY_HASH)
@@ -113,7 +113,7 @@ def declared_type(name: str, *, is_bytewise: bool = True) -> tuple[SqlType, SqlT
 
 
 def read_path(path: str, column: str) -> tuple[str, ...]:
-    """The keys of "$.user.id" or "$['a.b']"; () is "$". SourceError format.path.
+    """Return the keys of "$.user.id" or "$['a.b']"; () is "$". SourceError format.path.
 
     >>> read_path("$.user['first name']", "x")
     ('user', 'first name')
@@ -128,7 +128,7 @@ def read_path(path: str, column: str) -> tuple[str, ...]:
     if path[:1] != "$" or at < len(path):
         raise SourceError(
             "format.path",
-            f'the path of column "{column}" is not one',
+            f'column "{column}" has an invalid path',
             detail=path,
             hint="write $.key.key, $['odd key'], or $ for the whole record",
         )
@@ -150,30 +150,30 @@ def _column(declared: Mapping[str, Any], is_bytewise: bool) -> DeclaredColumn:
     origin, unit = declared.get("in", VALUE), declared.get("unit", "")
     encoding = declared.get("encoding", "hex")
     if origin not in (VALUE, KEY):
-        raise _refusal(f'column "{name}" is in no part of a record', "in: value or key", origin)
+        raise _refusal(
+            f'column "{name}" has an unknown part of the record', "in: value or key", origin
+        )
     if unit and (unit not in _UNITS or type.kind not in _TIMES):
         raise _refusal(
-            f'column "{name}" has a unit that it cannot have',
+            f'column "{name}" has an invalid unit',
             f"{', '.join(_UNITS)} for dates and times",
             f"{unit} of {type.name}",
         )
     if encoding not in ("hex", "base64") or (
         encoding != "hex" and TypeKind.BYTEA not in (type.kind, element and element.kind)
     ):
-        raise _refusal(
-            f'column "{name}" has an encoding that it cannot have', "hex or base64, of bytea"
-        )
+        raise _refusal(f'column "{name}" has an invalid encoding', "hex or base64, of bytea")
     field = Field(name, type, bool(declared.get("nullable", True)))
     return DeclaredColumn(field, keys, origin, unit, encoding, element)
 
 
 def _modifier(name: str, base: str, first: str | None, second: str | None) -> tuple[int, str]:
-    """(typmod, format_type's name)."""
+    """Return (typmod, format_type's name)."""
     length = None if first is None else int(first)
     if base in ("character varying", "character"):
         length = 1 if length is None and base == "character" else length
         if second is not None or (length is not None and not 1 <= length <= MOST_LENGTH):
-            raise _bad_type(name, f"a length is 1 to {MOST_LENGTH}")
+            raise _bad_type(name, f"the length must be 1 to {MOST_LENGTH}")
         return (-1, base) if length is None else (length + 4, f"{base}({length})")
     if length is None:
         return -1, base
@@ -181,14 +181,14 @@ def _modifier(name: str, base: str, first: str | None, second: str | None) -> tu
         raise _bad_type(name, f"{base} takes no modifier here")
     scale = int(second or 0)
     if not (1 <= length <= 1000 and -1000 <= scale <= 1000):
-        raise _bad_type(name, "a precision is 1 to 1000, a scale -1000 to 1000")
+        raise _bad_type(name, "the precision must be 1 to 1000, the scale -1000 to 1000")
     return ((length << 16) | (scale & 0x7FF)) + 4, f"numeric({length},{scale})"
 
 
 def _bad_type(name: str, detail: str) -> SourceError:
     known = ", ".join(sorted({of[0] for of in _TYPES.values()}))
     return SourceError(
-        "format.type", f'type "{name}" is not read from records', detail=detail, hint=known
+        "format.type", f'type "{name}" is not supported in records', detail=detail, hint=known
     )
 
 

@@ -1,7 +1,6 @@
-"""Records of one batch that were written by different schemas, put together into columns.
+"""Assemble columns from records of one batch that were written by different schemas.
 
-Each schema's records are converted for themselves; a column that a schema does not have is NULL
-in its records.
+Each schema's records are converted separately; a column that a schema lacks is NULL in its records.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ def read_part(
     found: Sequence[Any],
     fields: Fields,
 ) -> Column:
-    """The values found at the column's path, of the records `rows`; no leaf, no such path."""
+    """Return the values at the column's path, of the records `rows`; without a leaf, NULLs."""
     if leaf is None:
         return Column.nulls(column.field.type.physical, len(found))
     answer, faults = column_of_values(column, leaf, found)
-    told = {
+    reasons = {
         rows[row]: f"{reason}: {shown(str(found[row]).encode())}" for row, reason in faults.items()
     }
-    fields.refuse_values(column.field.name, told)
+    fields.refuse_values(column.field.name, reasons)
     return answer
 
 
 def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
-    """What stands below the keys of the path in each value, None where one is missing."""
+    """Return the value below the keys of the path in each value, None if one is missing."""
     found = list(values)
     for key in path:
         found = [one.get(key) if isinstance(one, dict) else None for one in found]
@@ -46,7 +45,7 @@ def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
 def scattered(
     column: DeclaredColumn, pieces: Sequence[Column], places: Sequence[np.ndarray], n: int
 ) -> Column:
-    """A column of n rows from pieces that lie at some of them; NULL elsewhere."""
+    """Return a column of n rows from pieces for some of them; NULL elsewhere."""
     if len(pieces) == 1 and len(places[0]) == n:
         return pieces[0]
     gap = Column.nulls(column.field.type.physical, 1)

@@ -1,8 +1,8 @@
-"""Columns proposed from samples or schemas, to be shown and approved, never used unseen.
+"""Propose columns from samples or schemas, to be shown and approved before use.
 
-Samples prove a type only for themselves: the narrowest that fits all of them is proposed, and
-NULLs are always allowed. Schemas (Avro, Protobuf) say both. Objects are followed to their leaves;
-what has no fixed shape is jsonb.
+Samples prove a type only for themselves: the narrowest type that fits all of them is proposed, and
+NULLs are always allowed. Schemas (Avro, Protobuf) give both. Objects are followed to their leaves;
+values without a fixed shape are jsonb.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _OF_TEXTS = ("uuid", "date", "timestamp", "timestamptz")
 def propose_columns(
     options: Mapping[str, Any], samples: Sequence[bytes], registry: SchemaRegistry | None = None
 ) -> list[Proposal]:
-    """[{"name", "type", "nullable", "path"}] for a format's options. SourceError
-    format.no_samples where there is nothing to learn from, and as open_format.
+    """Return [{"name", "type", "nullable", "path"}] for a format's options.
+
+    SourceError format.no_samples if there is nothing to infer from, and the errors of open_format.
 
     >>> propose_columns({"format": "json"}, [b'{"a": {"b": 1}, "c": "2024-01-01"}'])[0]["path"]
     '$.a.b'
@@ -67,14 +68,14 @@ def propose_columns(
     else:
         raise SourceError(
             "format.unknown",
-            f'there is no record format "{name}"',
-            hint="json, csv, text, avro, protobuf, debezium-json or debezium-avro",
+            f'record format "{name}" does not exist',
+            hint="use json, csv, text, avro, protobuf, debezium-json or debezium-avro",
         )
     if not found:
         raise SourceError(
             "format.no_samples",
-            f"no columns can be proposed: {len(samples)} samples, none of which is {name}",
-            hint="declare the columns, or try again when there are records",
+            f"no columns can be proposed: none of {len(samples)} samples is {name}",
+            hint="declare the columns, or retry once there are records",
         )
     return _named(found[:MOST_COLUMNS])
 
@@ -87,7 +88,7 @@ def _loaded(sample: bytes) -> Any:
 
 
 def _row_of(envelope: Any) -> Any:
-    """The row of a Debezium envelope."""
+    """Return the row of a Debezium envelope."""
     if isinstance(envelope, dict) and isinstance(envelope.get("payload"), dict):
         envelope = envelope["payload"]
     if not isinstance(envelope, dict):
@@ -96,7 +97,7 @@ def _row_of(envelope: Any) -> Any:
 
 
 def _of_objects(samples: Sequence[Any]) -> list[tuple[Path, str, bool]]:
-    """Leaves in the order in which they are first met."""
+    """Return the leaves in order of first appearance."""
     values: dict[Path, list[Any]] = {}
     for sample in samples:
         if isinstance(sample, dict):
@@ -125,8 +126,8 @@ def _leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_reported(key: str) -> bool:
-    """Whether a key can stand in a declaration: it is text that PostgreSQL can hold."""
-    return "\0" not in key and not any("\ud800" <= letter <= "\udfff" for letter in key)
+    """Return True if a key can be declared: it is text that PostgreSQL can hold."""
+    return "\0" not in key and not any("\ud800" <= character <= "\udfff" for character in key)
 
 
 def _type_of_values(values: Sequence[Any]) -> str:
@@ -154,7 +155,7 @@ def _type_of_texts(texts: Sequence[str]) -> str:
 
 
 def _fitting(texts: Sequence[str], names: Sequence[str]) -> str:
-    """The first of these types that takes all texts, as PostgreSQL's input would."""
+    """Return the first of these types that accepts all texts, as PostgreSQL's input would."""
     column = Column.of(KIND_BYTES, [text.encode(errors="replace") for text in texts])
     for name in names:
         has_zone = [re.search(r"(Z|z|[+-]\d\d(:?\d\d)?)$", text[10:]) is not None
@@ -194,7 +195,7 @@ def _of_avro(
     parts = decoder.decode(samples, Fields([]))
     if not parts and decoder.reader is None:
         return []
-    # The newest schema that was met.
+    # The newest schema among the samples.
     schema = decoder.reader or parts[-1][0]
     node = schema.find(root)
     return [] if node is None else list(_of_node(schema, node, ()))
@@ -225,7 +226,7 @@ def _of_fields(message: Descriptor, path: Path) -> Iterator[tuple[Path, str, boo
 
 
 def _named(found: Sequence[tuple[Path, str, bool]]) -> list[Proposal]:
-    """Proposals with names of their own, from the keys of the paths."""
+    """Return proposals with unique names from the keys of the paths."""
     taken: set[str] = set()
     proposals = []
     for path, type, is_nullable in found:
@@ -244,7 +245,7 @@ def _proposal(path: Path, type: str, is_nullable: bool, name: str) -> Proposal:
 
 
 def path_text(path: Path) -> str:
-    """A path as declarations write it.
+    """Return a path as declarations write it.
 
     >>> path_text(("a", "b c", "d.e"))
     "$.a.b c['d.e']"

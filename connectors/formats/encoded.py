@@ -1,6 +1,6 @@
-"""Bytes that stand in texts as base64, as Debezium and JSON producers write them.
+"""Base64 texts of bytes, as Debezium and JSON producers write them.
 
-Standard alphabet (RFC 4648) with its padding; white space is taken nowhere.
+Standard alphabet (RFC 4648) with its padding; white space is never accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataflow.delta import KIND_BYTES, Column
 
 
 def column_of_base64(texts: Column) -> tuple[Column, Faults]:
-    """bytea from base64 texts.
+    """Return bytea from base64 texts.
 
     >>> column_of_base64(Column.of("s", ["3q0=", "?"]))[0].to_list()
     [b'\\\\xdead', None]
@@ -30,7 +30,7 @@ def column_of_base64(texts: Column) -> tuple[Column, Faults]:
 
 
 def read_base64(text: bytes) -> bytes:
-    """ValueError if it is none."""
+    """Decode base64; ValueError if it is malformed."""
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error as error:
@@ -38,7 +38,7 @@ def read_base64(text: bytes) -> bytes:
 
 
 def bytea_text(raw: bytes) -> bytes:
-    r"""PostgreSQL's text of a bytea.
+    r"""Return PostgreSQL's text of a bytea.
 
     >>> bytea_text(b"\0a")
     b'\\x0061'

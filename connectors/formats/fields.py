@@ -1,7 +1,7 @@
-"""What a reader found in records, before it is known which of them are rows.
+"""Parsed fields of records, before rows are made of them.
 
-Readers (JSON, CSV, Avro ...) take records apart into declared columns, one value a record;
-row_format.py makes rows of them. A record with a fault has NULL where the fault is.
+Readers (JSON, CSV, Avro ...) split records into declared columns, one value a record; row_format.py
+makes rows of them. A record with a fault has NULL at the fault.
 """
 
 from __future__ import annotations
@@ -19,92 +19,99 @@ NOT_UTF8 = "not UTF-8"
 
 
 class Fault(NamedTuple):
-    """Why a record is no row: a code of docs/ERRORS.md, and words."""
+    """Why a record is malformed: a code of docs/ERRORS.md, and words."""
 
     code: str
     reason: str
 
 
 def malformed(reason: str) -> Fault:
-    """The bytes are not of the format."""
+    """Return the fault of bytes that are not of the format."""
     return Fault(code="record.malformed", reason=reason)
 
 
 def bad_value(column: str, reason: str) -> Fault:
-    """A value is not of its column's type."""
+    """Return the fault of a value that is not of its column's type."""
     return Fault(code="record.value", reason=f'column "{column}": {reason}')
 
 
 def no_schema(reason: str) -> Fault:
-    """The record names a schema that is not to be had, or none of its format."""
+    """Return the fault of a record whose schema is unavailable or of another format."""
     return Fault(code="record.schema", reason=reason)
 
 
 def null_value(column: DeclaredColumn) -> Fault:
-    """NULL in a column that is declared without."""
-    reason = f'column "{column.field.name}" has no value, and is declared without NULLs'
+    """Return the fault of NULL in a column that is declared without NULLs."""
+    reason = f'column "{column.field.name}" has no value but is declared without NULLs'
     return Fault(code="record.null", reason=reason)
 
 
 def no_key() -> Fault:
-    """Nothing where columns are declared."""
-    return Fault(code="record.no_key", reason="the record has no key, where columns are declared")
+    """Return the fault of a missing key in which columns are declared."""
+    return Fault(
+        code="record.no_key", reason="the record has no key, in which columns are declared"
+    )
 
 
 def no_value() -> Fault:
-    """A record of nothing, that removes nothing."""
-    reason = "the record has no value, and no column stands in its key"
+    """Return the fault of an empty record that removes nothing."""
+    reason = "the record has no value, and no column is declared in its key"
     return Fault(code="record.no_value", reason=reason)
 
 
 @dataclass
 class Fields:
-    """columns: one a declared column, each as long as there are records. bad: the first fault of
-    each bad record."""
+    """Fields of some records.
+
+    columns: one a declared column, each as long as there are records. bad: the first fault of each
+    bad record.
+    """
 
     columns: list[Column]
     bad: dict[int, Fault] = field(default_factory=dict)
 
     def refuse(self, record: int, fault: Fault) -> None:
-        """The first fault of a record is the one that is told."""
+        """Report a fault; only the first one of a record is stored."""
         self.bad.setdefault(record, fault)
 
     def refuse_values(self, name: str, faults: Faults) -> None:
-        """The faults of a column."""
+        """Report the faults of a column."""
         for record, reason in faults.items():
             self.refuse(record, bad_value(name, reason))
 
 
 class Reader(Protocol):
-    """Takes records of one format apart into the columns that it was made for."""
+    """Splits records of one format into its declared columns."""
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column."""
+        """Return one value for each record in each column."""
         ...
 
 
 def shown(text: bytes) -> str:
-    """A value for a reason: the start of it, on one line."""
+    """Return the start of a value on one line, for a reason."""
     cut = text[:SHOWN_CHARACTERS].decode(errors="replace")
     return repr(cut) if len(text) <= SHOWN_CHARACTERS else f"{cut!r}..."
 
 
 def utf8_records(records: Sequence[bytes], fields: Fields) -> tuple[Sequence[bytes], bytes]:
-    """(records, the same with a line end after each); one that is no UTF-8 is empty, and bad."""
+    """Return (records, the same with a line end after each); one that is not UTF-8 is empty, and
+    bad.
+    """
     joined = b"\n".join(records) + b"\n"
     if joined.isascii() or not utf8_fault(joined):
         return records, joined
-    kept = []
+    valid_records = []
     for row, record in enumerate(records):
         fault = utf8_fault(record)
         if fault:
             fields.refuse(row, malformed(fault))
-        kept.append(b"" if fault else record)
-    return kept, b"\n".join(kept) + b"\n"
+        valid_records.append(b"" if fault else record)
+    return valid_records, b"\n".join(valid_records) + b"\n"
 
 
 def utf8_fault(raw: bytes) -> str:
-    """Why the bytes are no UTF-8, "" where they are."""
+    """Return why the bytes are not UTF-8, "" if they are."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:

@@ -1,9 +1,9 @@
-"""Compiled reading of JSON records: where in the bytes the declared values stand.
+"""Compiled reading of JSON records: positions of the declared values in the bytes.
 
-`scan` walks each record once and checks all of it (RFC 8259). What is not plain (a key with an
-escape, a value nested more than MOST_DEPTH deep, anything malformed) is marked and left to
-json_reader.py, which alone says that a record is bad. Bytes are taken to be valid UTF-8.
-Declared paths are a tree: node 0 is the record, each node has its key's bytes and its parent.
+`scan` walks each record once and checks all of it (RFC 8259). Anything that is not plain (a key
+with an escape, a value nested more than MOST_DEPTH deep, malformed text) is marked and left to
+json_reader.py, which alone rejects a record. Bytes must be valid UTF-8. Declared paths are a tree:
+node 0 is the record; each node has its key's bytes and its parent.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
 _MINUS, _PLUS, _DOT, _ZERO = 45, 43, 46, 48
 _WORDS = np.frombuffer(b"truefalsenull", np.uint8).copy()
 
-# What may stand in a string as it is: all but ", \ and control characters.
+# Characters that a string may hold unescaped: all but ", \ and control characters.
 _PLAIN = np.ones(256, np.bool_)
 _PLAIN[:32] = False
 _PLAIN[_QUOTE] = _PLAIN[_BACKSLASH] = False
@@ -37,7 +37,9 @@ def _skip_blanks(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _string_end(data, at, end):
-    """(position after the closing quote or -1, whether there are escapes); `at` is inside."""
+    """Return (position after the closing quote or -1, True if there are escapes); `at`
+    is inside.
+    """
     has_escape = False
     while True:
         while at < end and _PLAIN[data[at]]:
@@ -66,7 +68,7 @@ def _string_end(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _number_end(data, at, end):
-    """Position after the number, or -1."""
+    """Return the position after the number, or -1."""
     if data[at] == _MINUS:
         at += 1
     start = at
@@ -105,7 +107,7 @@ def _word_end(data, at, end, first, size):
 
 @njit(nogil=True, cache=True)
 def _scalar(data, at, end):
-    """(kind, position after it or -1) of a value that is no object and no array."""
+    """Return (kind, position after it or -1) of a scalar."""
     c = data[at]
     if c == _QUOTE:
         stop, has_escape = _string_end(data, at + 1, end)
@@ -123,7 +125,7 @@ def _scalar(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _child(data, at, stop, parent, guess, nodes, key_ends, keys):
-    """The node below `parent` whose key is data[at:stop], or -1; `guess` is tried first."""
+    """Return the node below `parent` whose key is data[at:stop], or -1; `guess` is tried first."""
     count = nodes.shape[0]
     size = stop - at
     for step in range(count):
@@ -147,7 +149,7 @@ def _child(data, at, stop, parent, guess, nodes, key_ends, keys):
 
 @njit(nogil=True, cache=True)
 def _put(row, node, kind, start, stop, starts, ends, kinds):
-    """A later value of the same key counts, as in jsonb."""
+    """Store a value; a later value of the same key overwrites it, as in jsonb."""
     kinds[node, row] = kind
     is_text = kind in (STRING, ESCAPED)
     starts[node, row] = start + 1 if is_text else start
@@ -156,7 +158,7 @@ def _put(row, node, kind, start, stop, starts, ends, kinds):
 
 @njit(nogil=True, cache=True)
 def _key(data, at, end, parent, guess, nodes, key_ends, keys):
-    """(node of the key at `at` or -1, position after its colon or -1)."""
+    """Return (node of the key at `at` or -1, position after its colon or -1)."""
     if data[at] != _QUOTE:
         return -1, -1
     stop, has_escape = _string_end(data, at + 1, end)
@@ -173,7 +175,7 @@ def _key(data, at, end, parent, guess, nodes, key_ends, keys):
 
 @njit(nogil=True, cache=True)
 def _close(row, data, at, end, depth, opened, is_object, ends):
-    """After a value: (position or -1, depth); at a depth above 0 a comma stands before it."""
+    """Return (position or -1, depth) after a value; at a depth above 0 a comma precedes it."""
     while depth > 0:
         at = _skip_blanks(data, at, end)
         if at >= end:
@@ -192,8 +194,10 @@ def _close(row, data, at, end, depth, opened, is_object, ends):
 
 @njit(nogil=True, cache=True)
 def _scan_record(row, data, at, end, nodes, key_ends, keys, starts, ends, kinds):
-    """Whether the record is plain JSON; then the places of its declared values are set."""
-    # By depth: the node of the open object or array, and which of both it is.
+    """Return True if the record is plain JSON; then the positions of its declared
+    values are set.
+    """
+    # By depth: the node of the open object or array, and which of the two it is.
     opened = np.full(MOST_DEPTH + 1, -1, np.int64)
     is_object = np.zeros(MOST_DEPTH + 1, np.bool_)
     depth, node, guess, expects_key = 0, np.int64(0), np.int64(1), False
@@ -242,11 +246,11 @@ def _scan_record(row, data, at, end, nodes, key_ends, keys, starts, ends, kinds)
 
 @njit(nogil=True, cache=True)
 def scan(offsets, data, nodes, key_ends, keys):
-    """(starts, ends, kinds by [node, record], marks by record).
+    """Return (starts, ends, kinds by [node, record], marks by record).
 
-    nodes: int64[m], each node's parent, -1 for node 0. The bytes of record i end before
-    offsets[i + 1] - 1, where a separator stands. Of strings, starts and ends leave the quotes
-    out. A node below something that is no object is ABSENT.
+    nodes: int64[m], each node's parent, -1 for node 0. The bytes of record i end before offsets[i +
+    1] - 1, which is a separator. starts and ends of strings exclude the quotes. A node below a
+    non-object is ABSENT.
     """
     n, m = offsets.shape[0] - 1, nodes.shape[0]
     starts, ends = np.zeros((m, n), np.int64), np.zeros((m, n), np.int64)
@@ -264,7 +268,7 @@ def scan(offsets, data, nodes, key_ends, keys):
 
 @njit(nogil=True, cache=True)
 def _forget(row, node, nodes, kinds):
-    """What stood below a node that comes again counts no more."""
+    """Clear the values below a repeated node."""
     for other in range(node + 1, nodes.shape[0]):
         parent = nodes[other]
         if parent == node or (parent > node and kinds[parent, row] == ABSENT):
@@ -272,15 +276,15 @@ def _forget(row, node, nodes, kinds):
 
 
 @njit(nogil=True, cache=True)
-def gather(data, starts, ends, kinds, wanted):
-    """(offsets, bytes) of the values whose kind is wanted (bool[9]); others are empty."""
+def gather(data, starts, ends, kinds, selected):
+    """Return (offsets, bytes) of the values whose kind is wanted (bool[9]); others are empty."""
     n = kinds.shape[0]
     offsets = np.zeros(n + 1, np.int64)
     for i in range(n):
-        offsets[i + 1] = offsets[i] + (ends[i] - starts[i] if wanted[kinds[i]] else 0)
+        offsets[i + 1] = offsets[i] + (ends[i] - starts[i] if selected[kinds[i]] else 0)
     out = np.empty(offsets[n], np.uint8)
     for i in range(n):
-        if wanted[kinds[i]]:
+        if selected[kinds[i]]:
             start, at = starts[i], offsets[i]
             for j in range(offsets[i + 1] - at):
                 out[at + j] = data[start + j]
@@ -289,7 +293,7 @@ def gather(data, starts, ends, kinds, wanted):
 
 @njit(nogil=True, cache=True)
 def _unit(data, at):
-    """The UTF-16 unit of four hexadecimal digits."""
+    """Return the UTF-16 unit of four hexadecimal digits."""
     value = np.int64(0)
     for j in range(at, at + 4):
         value = value * 16 + _HEX[data[j]]
@@ -298,9 +302,9 @@ def _unit(data, at):
 
 @njit(nogil=True, cache=True)
 def unescape(offsets, data, is_escaped):
-    """(offsets, bytes, marks) of contents of JSON strings without their escapes.
+    """Return (offsets, bytes, marks) of contents of JSON strings without their escapes.
 
-    A marked one has half of a surrogate pair: no text.
+    A marked one has half of a surrogate pair, so it is not text.
     """
     n = offsets.shape[0] - 1
     out = np.empty(data.shape[0], np.uint8)

@@ -1,7 +1,7 @@
-"""JSON records to columns: the compiled scan, and the exact slow road for what it leaves over.
+"""JSON records to columns: the compiled scan, and the exact slow path for the rest.
 
-A number keeps all its digits: its text goes where a text would go, so that nothing passes through
-a double. Keys that were not declared are passed over; of a key that comes twice the last counts.
+A number keeps all its digits: it is read as text, so that nothing passes through a double.
+Undeclared keys are skipped; of a repeated key the last value counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JsonReader:
         self._columns = columns
         paths: dict[tuple[str, ...], int] = {(): 0}
         parents = [-1]
-        # Breadth first, so that siblings lie in their declared order and keys are soon found.
+        # Breadth first, so that siblings are in their declared order and keys are found quickly.
         for depth in range(1, max((len(c.path) for c in columns), default=0) + 1):
             for column in columns:
                 path = column.path[:depth]
@@ -64,19 +64,21 @@ class JsonReader:
         self._key_ends = np.zeros(len(keys) + 1, np.int64)
         np.cumsum([len(key) for key in keys], out=self._key_ends[1:])
         self._keys = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
-        self._places = [paths[column.path] for column in columns]
+        self._column_nodes = [paths[column.path] for column in columns]
         self._allowed = [_allowed(column) for column in columns]
         self._needs_object = any(column.path for column in columns)
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column; a missing key is NULL, as null is."""
+        """Return one value for each record in each column; a missing key is NULL, like null."""
         fields = Fields([])
         found = self._scan(records, fields)
         if self._needs_object:
             for row in np.flatnonzero(found.kinds[0] != OBJECT).tolist():
                 kind = _NAMES[found.kinds[0, row]]
                 fields.refuse(row, malformed(f"not a JSON object but {kind}"))
-        for column, node, allowed in zip(self._columns, self._places, self._allowed, strict=True):
+        for column, node, allowed in zip(
+            self._columns, self._column_nodes, self._allowed, strict=True
+        ):
             values, faults = _convert(column, found.at(node), allowed)
             fields.columns.append(values)
             fields.refuse_values(column.field.name, faults)
@@ -108,7 +110,7 @@ class JsonReader:
         return found
 
     def _slow(self, record: bytes) -> dict[int, tuple[int, bytes]]:
-        """node -> (kind, text) of a record that is JSON after all; ValueError if it is not."""
+        """Return node -> (kind, text) of a record that is valid JSON; ValueError if it is not."""
         text = record.decode()
         check_json(text)
         found: dict[int, tuple[int, bytes]] = {}
@@ -120,7 +122,7 @@ class JsonReader:
 
 
 class _Found:
-    """The places of the values in `raw`, by node and record."""
+    """The positions of the values in `raw`, by node and record."""
 
     def __init__(self, raw: np.ndarray, *places: np.ndarray) -> None:
         self.raw = raw
@@ -138,35 +140,35 @@ class _Values:
     ) -> None:
         self.raw, self.starts, self.ends, self.kinds = raw, starts, ends, kinds
 
-    def texts(self, wanted: np.ndarray) -> tuple[Column, Faults]:
-        """The texts of values of these kinds, strings without their escapes; others NULL."""
-        offsets, out = kernels.gather(self.raw, self.starts, self.ends, self.kinds, wanted)
+    def texts(self, selected: np.ndarray) -> tuple[Column, Faults]:
+        """Return the texts of values of these kinds, strings without their escapes; others NULL."""
+        offsets, out = kernels.gather(self.raw, self.starts, self.ends, self.kinds, selected)
         faults: Faults = {}
-        escaped = (self.kinds == ESCAPED) & wanted[self.kinds]
+        escaped = (self.kinds == ESCAPED) & selected[self.kinds]
         if escaped.any():
             offsets, out, marks = kernels.unescape(offsets, out, escaped)
             faults = dict.fromkeys(np.flatnonzero(marks).tolist(), "half of a surrogate pair")
-        valid = wanted[self.kinds]
+        valid = selected[self.kinds]
         column = Column(offsets, None if valid.all() else valid, out)
         return Column(offsets, without(column.valid, faults, len(self.kinds)), out), faults
 
     def raw_texts(self) -> Column:
-        """The JSON text of each value, strings with their quotes; null is NULL."""
+        """Return the JSON text of each value, strings with their quotes; null is NULL."""
         quotes = (self.kinds == STRING) | (self.kinds == ESCAPED)
-        wanted = np.arange(9) > NULL
+        selected = np.arange(9) > NULL
         offsets, out = kernels.gather(
-            self.raw, self.starts - quotes, self.ends + quotes, self.kinds, wanted
+            self.raw, self.starts - quotes, self.ends + quotes, self.kinds, selected
         )
-        valid = wanted[self.kinds]
+        valid = selected[self.kinds]
         return Column(offsets, None if valid.all() else valid, out)
 
     def shown(self, row: int) -> str:
-        """The value of a record, for a reason."""
+        """Return the value of a record, for a reason."""
         return shown(self.raw[self.starts[row] : self.ends[row]].tobytes())
 
 
 def _convert(column: DeclaredColumn, values: _Values, allowed: np.ndarray) -> tuple[Column, Faults]:
-    """The values in the column's physical form; faults name the value."""
+    """Convert the values to the column's physical form; faults name the value."""
     type = column.field.type
     if type.kind is TypeKind.JSON:
         # The scan has checked it.
@@ -198,7 +200,7 @@ def _convert(column: DeclaredColumn, values: _Values, allowed: np.ndarray) -> tu
 
 
 def _allowed(column: DeclaredColumn) -> np.ndarray:
-    """bool[9]: the kinds of JSON values that the column takes; its null is always NULL."""
+    """Return bool[9]: the kinds of JSON values that the column accepts; null is always NULL."""
     kind = column.field.type.kind
     allowed = np.zeros(9, np.bool_)
     if kind in (*_JSONS, TypeKind.TEXT, TypeKind.BPCHAR):
@@ -219,7 +221,7 @@ def _kind(text: str) -> int:
 
 
 def _walk(text: str, paths: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], str]]:
-    """(path, JSON text) of all paths that are there; the text is JSON and begins the value."""
+    """Return (path, JSON text) of all paths that exist; the text must be valid JSON."""
     found: list[tuple[tuple[str, ...], str]] = [((), text)]
     members: dict[str, str] = {}
     at = _after_blanks(text, 1)

@@ -1,7 +1,7 @@
-"""JSON texts: checked as PostgreSQL's json does, and printed as its jsonb prints them.
+"""JSON texts: validated as PostgreSQL's json does, and printed as its jsonb prints them.
 
-jsonb keeps of each object the last value of a key, orders keys by length and then by bytes, keeps
-numbers as numeric with their scale, and holds no NUL characters. (src/backend/utils/adt/jsonb.c)
+jsonb stores the last value of a repeated key, orders keys by length and then by bytes, stores
+numbers as numeric with their scale, and holds no NUL characters (src/backend/utils/adt/jsonb.c).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Numeral(str):
 
 
 def check_json(text: str) -> None:
-    """ValueError if the text is not JSON (RFC 8259)."""
+    """Raise ValueError if the text is not JSON (RFC 8259)."""
     load_json(text)
 
 
 def jsonb_text(text: str) -> bytes:
-    """What PostgreSQL prints for the text as jsonb; ValueError if it is none.
+    """Return the text as PostgreSQL prints it as jsonb; ValueError if it is not JSON.
 
     >>> jsonb_text('{"bb":1.50,"a":[1e2,null],"bb":2}')
     b'{"a": [100, null], "bb": 2}'
@@ -49,7 +49,7 @@ def jsonb_text(text: str) -> bytes:
 
 
 def load_json(text: str) -> Any:
-    """The value of a JSON text, numbers as Numeral; ValueError."""
+    """Return the value of a JSON text, numbers as Numeral; ValueError."""
     try:
         return json.loads(
             text,

@@ -1,8 +1,8 @@
-"""Values that a format has decoded already (Avro, Protobuf), column by column.
+"""Convert values that a format has decoded (Avro, Protobuf), column by column.
 
-Each has a natural SQL type of its own (a timestamp of milliseconds is a timestamptz). Where the
-declared type is another one, the value takes the road through its text, as a cast in PostgreSQL
-would, so that nothing is cut or wrapped.
+Each has a natural SQL type (a timestamp of milliseconds is a timestamptz). If another type is
+declared, the value is converted through its text, like a cast in PostgreSQL, so that nothing is
+truncated or wrapped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _FIXED_DIGITS = 18
 
 @dataclass(frozen=True)
 class Leaf:
-    """What stands at a path of a schema.
+    """The type of a value at a path of a schema.
 
-    type: the natural SQL type. unit: of integers that count days or time, "" for all others.
-    scale: of decimals that are bytes, -1 for all others. plain: a value as JSON has it (None,
-    bool, str, Numeral, list, dict), for values that are no scalars.
+    type: the natural SQL type. unit: of integers that count days or time, "" for all others. scale:
+    of decimals that are bytes, -1 for all others. plain: converts a non-scalar value to JSON (None,
+    bool, str, Numeral, list, dict).
     """
 
     type: SqlType
@@ -50,7 +50,7 @@ class Leaf:
 def column_of_values(
     column: DeclaredColumn, leaf: Leaf, values: Sequence[Any]
 ) -> tuple[Column, Faults]:
-    """Decoded values, None for NULL, in the physical form of the declared column."""
+    """Convert decoded values, None for NULL, to the physical form of the declared column."""
     type = column.field.type
     if column.element is not None or leaf.plain is not None:
         return _structures(column, leaf, values)
@@ -68,7 +68,7 @@ def column_of_values(
 
 
 def natural_column(leaf: Leaf, values: Sequence[Any]) -> tuple[Column, Faults]:
-    """Values in the physical form of their natural type."""
+    """Convert values to the physical form of their natural type."""
     kind = leaf.type.kind
     if leaf.scale >= 0:
         return _decimals(leaf, values), {}
@@ -90,13 +90,13 @@ def _integers(values: Sequence[Any]) -> tuple[Column, Faults]:
     try:
         return Column.of(KIND_INT, values), {}
     except OverflowError:
-        # Unsigned ones of 64 bits.
+        # Unsigned integers of 64 bits.
         texts = [None if value is None else str(value) for value in values]
         return column_of_texts(INT8, Column.of(KIND_BYTES, texts))
 
 
 def _decimals(leaf: Leaf, values: Sequence[Any]) -> Column:
-    """Two's complement, most significant byte first, as texts of numeric."""
+    """Convert two's complement, most significant byte first, to texts of numeric."""
     numbers = [
         None if value is None else int.from_bytes(value, "big", signed=True) for value in values
     ]
@@ -109,7 +109,7 @@ def _decimals(leaf: Leaf, values: Sequence[Any]) -> Column:
 
 
 def decimal_text(unscaled: int, scale: int) -> str:
-    """unscaled * 10^-scale as numeric prints it; ValueError where it has no such scale.
+    """Return unscaled * 10^-scale as numeric prints it; ValueError if it has no such scale.
 
     >>> decimal_text(-5, 2), decimal_text(12, 0), decimal_text(12, -2)
     ('-0.05', '12', '1200')
@@ -123,7 +123,7 @@ def decimal_text(unscaled: int, scale: int) -> str:
 
 
 def _structures(column: DeclaredColumn, leaf: Leaf, values: Sequence[Any]) -> tuple[Column, Faults]:
-    """Records, arrays, maps and unions of several types: JSON, arrays, or texts of the type."""
+    """Convert records, arrays, maps and unions of several types: JSON, arrays, or texts."""
     plain = leaf.plain or (lambda value: plain_scalar(leaf, value))
     type, faults = column.field.type, Faults()
     texts: list[str | None] = []
@@ -145,19 +145,19 @@ def _structures(column: DeclaredColumn, leaf: Leaf, values: Sequence[Any]) -> tu
 def _structure_text(column: DeclaredColumn, value: Any) -> str:
     if column.element is not None:
         if not isinstance(value, list):
-            raise ValueError(f"no array where {column.field.type.name} is declared")
+            raise ValueError(f"not an array, but {column.field.type.name} is declared")
         return array_text(column.element, "hex", value)
     is_json = column.field.type.kind in (TypeKind.JSON, TypeKind.JSONB)
     return value if isinstance(value, str) and not is_json_text(value, is_json) else dump(value)
 
 
 def is_json_text(value: str, is_json: bool) -> bool:
-    """Whether a string is to be written as JSON: a number never has quotes."""
+    """Return True if a string is to be written as JSON; numbers never have quotes."""
     return is_json and not isinstance(value, Numeral)
 
 
 def dump(value: Any) -> str:
-    """JSON text of what `plain` answers; numbers as they stand. ValueError."""
+    """Return the JSON text of a `plain` value; numbers are unchanged. ValueError."""
     if isinstance(value, Numeral):
         return str(value)
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def dump(value: Any) -> str:
 
 
 def plain_scalar(leaf: Leaf, value: Any) -> Any:
-    """A scalar as JSON has it; ValueError for floats that JSON has not."""
+    """Return a scalar as JSON; ValueError for floats that JSON lacks."""
     if value is None or isinstance(value, bool):
         return value
     column, faults = natural_column(leaf, [value])
@@ -178,7 +178,7 @@ def plain_scalar(leaf: Leaf, value: Any) -> Any:
     text = str(to_text(leaf.type, column).texts()[0])
     kind = leaf.type.kind
     if kind in _FLOATS and text.lstrip("-") in ("NaN", "Infinity"):
-        raise ValueError(f"{text}, which JSON has not")
+        raise ValueError(f"{text}, which JSON does not have")
     is_number = kind in (*_INTS, *_FLOATS, TypeKind.FIXED, TypeKind.DECIMAL)
     return Numeral(text) if is_number else text
 

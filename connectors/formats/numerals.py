@@ -1,6 +1,6 @@
-"""Decimal numbers as digits, as PostgreSQL's numeric reads them: no value is ever a float here.
+"""Decimal numbers as digits, as PostgreSQL's numeric reads them; no value is ever a float here.
 
-The limits are numeric's own: 131,072 digits before the point, 16,383 after it.
+The limits are numeric's: 131,072 digits before the point, 16,383 after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _FAR = 10**8
 
 
 def split_numeral(text: str) -> tuple[bool, str, str]:
-    """(is negative, digits before the point, digits after it) without exponent.
+    """Return (is negative, digits before the point, digits after it) without exponent.
 
     The first part has no leading zeros and may be empty; zero is not negative. ValueError.
 
@@ -44,7 +44,9 @@ def split_numeral(text: str) -> tuple[bool, str, str]:
 
 
 def join_numeral(is_negative: bool, whole: str, fraction: str) -> str:
-    """As numeric prints it, with all of its scale; ValueError beyond the largest scale."""
+    """Return the text that numeric prints, with its full scale; ValueError beyond the largest
+    scale.
+    """
     if len(fraction) > SCALE_DIGITS:
         raise ValueError("out of the range of numeric")
     shown = f"{'-' if is_negative else ''}{whole or '0'}"

@@ -1,7 +1,7 @@
-"""Formats by name: what users write in a source's options becomes a RecordFormat.
+"""Formats by name: turn the options of a source into a RecordFormat.
 
-Whatever is wrong with the options is told here, before any record is read. A registry is reached
-only when records are.
+Wrong options are reported here, before any record is read. A registry is reached only when records
+are read.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _ENVELOPES: dict[str, tuple[MakeEnvelopes, set[str]]] = {
 def open_format(
     options: Options, columns: Sequence[DeclaredColumn], registry: SchemaRegistry | None = None
 ) -> RecordFormat:
-    """The format of {"format": name, "key": {"format": name}, "registry": {...}, its own options}.
+    """Return the format of {"format": name, "key": {"format": name}, "registry": {...}, ...}.
 
-    registry: one that is open already, instead of that of the options. SourceError
-    format.unknown, format.option, format.column and what the format itself refuses.
+    registry: an open one, instead of that of the options. SourceError format.unknown,
+    format.option, format.column and the format's own refusals.
     """
     if registry is None and options.get("registry") is not None:
         registry = SchemaRegistry(options["registry"])
     name = str(options.get("format", ""))
     if name in _ENVELOPES:
-        make, known = _ENVELOPES[name]
-        _refuse_unknown(name, options, known | {"registry", "key"})
+        make, allowed = _ENVELOPES[name]
+        _refuse_unknown(name, options, allowed | {"registry", "key"})
         return DebeziumFormat(columns, make(columns, options, registry))
     in_value = [column for column in columns if column.origin == VALUE]
     in_key = [column for column in columns if column.origin == KEY]
@@ -75,8 +75,8 @@ def open_format(
     if key_options is None and in_key:
         raise SourceError(
             "format.option",
-            f'column "{in_key[0].field.name}" stands in the key, whose format is not given',
-            hint='"key": {"format": "text"} for a key that is one bare value, or "json"',
+            f'column "{in_key[0].field.name}" is declared in the key, but no key format is set',
+            hint='set "key": {"format": "text"} for a key that is one bare value, or "json"',
         )
     key_reader = open_reader(key_options, in_key, registry) if in_key and key_options else None
     return RowFormat(columns, value_reader, key_reader)
@@ -85,24 +85,24 @@ def open_format(
 def open_reader(
     options: Options, columns: Sequence[DeclaredColumn], registry: SchemaRegistry | None
 ) -> Reader:
-    """The reader of one part of the records."""
+    """Return the reader of one part of the records."""
     name = str(options.get("format", ""))
     if name not in _READERS:
         raise SourceError(
             "format.unknown",
-            f'there is no record format "{name}"',
+            f'record format "{name}" does not exist',
             hint=f"one of {', '.join(sorted({**_READERS, **_ENVELOPES}))}",
         )
-    make, known = _READERS[name]
-    _refuse_unknown(name, options, known)
+    make, allowed = _READERS[name]
+    _refuse_unknown(name, options, allowed)
     return make(columns, options, registry)
 
 
-def _refuse_unknown(name: str, options: Options, known: set[str]) -> None:
-    unknown = sorted(set(options) - known - {"format"})
+def _refuse_unknown(name: str, options: Options, allowed: set[str]) -> None:
+    unknown = sorted(set(options) - allowed - {"format"})
     if unknown:
         raise SourceError(
             "format.option",
             f'format "{name}" has no option "{unknown[0]}"',
-            hint=f"known: {', '.join(sorted(known)) or 'none'}",
+            hint=f"known: {', '.join(sorted(allowed)) or 'none'}",
         )

@@ -1,7 +1,7 @@
-"""Protobuf records to columns: in the registry's wire format, or bare with a given schema.
+"""Protobuf records to columns: in the registry's wire format, or bare with a configured schema.
 
-Unknown fields are passed over and missing ones have their defaults, as Protobuf has it, so that
-schemas evolve by themselves. A field that can tell that it is not set is NULL then.
+Unknown fields are skipped and missing ones have their defaults, by Protobuf's rules, so that
+schemas may evolve. A missing field with presence is NULL.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class ProtobufReader:
             self._fixed = found
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column. TemporaryError while the registry is away."""
+        """Return one value for each record in each column. TemporaryError: the registry is
+        unreachable.
+        """
         fields = Fields([])
         parts = []
         for message, numbers, bodies in self._split(records, fields):
@@ -71,7 +73,7 @@ class ProtobufReader:
                 try:
                     values.append(parse(body))
                 except DecodeError as error:
-                    fields.refuse(number, malformed(f"no {message.full_name}: {error}"[:200]))
+                    fields.refuse(number, malformed(f"not a {message.full_name}: {error}"[:200]))
                     continue
                 rows.append(number)
             parts.append((message, rows, values))
@@ -90,7 +92,7 @@ class ProtobufReader:
         return fields
 
     def find_described(self, records: Sequence[bytes]) -> Descriptor | None:
-        """The message of the last of these records, or the one that was given."""
+        """Return the message of the last of these records, or the configured one."""
         if self._fixed is not None:
             return self._fixed
         parts = self._split(records, Fields([]))
@@ -99,7 +101,7 @@ class ProtobufReader:
     def _split(
         self, records: Sequence[bytes], fields: Fields
     ) -> list[tuple[Descriptor, list[int], list[bytes]]]:
-        """(message, numbers of the records, their bodies) for each message that was met."""
+        """Return (message, numbers of the records, their bodies) for each message that occurs."""
         if self._registry is None:
             assert self._fixed is not None
             return [(self._fixed, list(range(len(records))), list(records))]
@@ -108,7 +110,7 @@ class ProtobufReader:
             split = split_header(record)
             indexed = None if split is None else _read_indexes(split[1])
             if split is None or indexed is None:
-                fields.refuse(number, malformed("no header of a schema registry"))
+                fields.refuse(number, malformed("no schema registry header"))
                 continue
             numbers, bodies = found.setdefault((split[0], indexed[0]), ([], []))
             numbers.append(number)
@@ -124,7 +126,7 @@ class ProtobufReader:
         return parts
 
     def _described(self, kind: _Kind) -> Descriptor | str:
-        """The message of a schema's id and indexes, or why there is none."""
+        """Return the message of a schema's id and indexes, or why there is none."""
         if kind not in self._messages:
             assert self._registry is not None
             found, missing = self._registry.by_id(kind[0]), f"message {list(kind[1])}"
@@ -142,7 +144,7 @@ class ProtobufReader:
 
 
 def _read_indexes(body: bytes) -> tuple[tuple[int, ...], bytes] | None:
-    """(the message's indexes, what follows): zigzag varints, their count first; 0 is [0].
+    """Return (the message's indexes, the rest): zigzag varints, their count first; 0 is [0].
 
     >>> _read_indexes(bytes([0, 9])), _read_indexes(bytes([4, 2, 0, 9]))
     (((0,), b'\\t'), ((1, 0), b'\\t'))
@@ -164,7 +166,7 @@ def _read_indexes(body: bytes) -> tuple[tuple[int, ...], bytes] | None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int] | None:
-    """(zigzag value, position after it)."""
+    """Return (zigzag value, position after it)."""
     value = shift = 0
     while at < len(body) and shift < 63:
         value |= (body[at] & 0x7F) << shift

@@ -1,7 +1,7 @@
-"""Protobuf schemas: compiled from their text or read as descriptors, and what their fields mean.
+"""Protobuf schemas: compiled from text or read as descriptors, and the types of their fields.
 
-Texts are compiled by protoc in a child, so that a bad one harms nobody. Each schema has a pool of
-its own: two schemas may give one name to different messages.
+protoc compiles texts in a child process, so that a bad one does no harm. Each schema has its own
+pool: two schemas may use one name for different messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProtobufSchema:
     """The files of one schema."""
 
     def __init__(self, files: FileDescriptorSet) -> None:
-        """SourceError format.schema where files are missing or contradict each other."""
+        """Add the files. SourceError format.schema: files are missing or contradictory."""
         self._pool = descriptor_pool.DescriptorPool()
         try:
             for file in files.file:
@@ -55,27 +55,27 @@ class ProtobufSchema:
 
     @staticmethod
     def of_text(text: str, references: Mapping[str, str] | None = None) -> ProtobufSchema:
-        """Of the text of a .proto file; references: what it imports, by name."""
+        """Compile the text of a .proto file; references: its imports, by name."""
         files = FileDescriptorSet()
         try:
             files.ParseFromString(_compile(text, references or {}))
         except (ValueError, OSError, DecodeError) as error:
-            # A name or text that no file can have, of NULs or halves of surrogate pairs.
+            # A name or text that no file can have, with NULs or halves of surrogate pairs.
             raise _refusal(str(error)) from None
         return ProtobufSchema(files)
 
     @staticmethod
     def of_descriptors(encoded: str) -> ProtobufSchema:
-        """Of a FileDescriptorSet in base64 (protoc --include_imports --descriptor_set_out)."""
+        """Read a FileDescriptorSet in base64 (protoc --include_imports --descriptor_set_out)."""
         files = FileDescriptorSet()
         try:
             files.ParseFromString(base64.b64decode(encoded, validate=True))
         except (DecodeError, ValueError) as error:
-            raise _refusal(f"no descriptor set in base64: {error}") from None
+            raise _refusal(f"not a descriptor set in base64: {error}") from None
         return ProtobufSchema(files)
 
     def first(self, indexes: Sequence[int]) -> Descriptor | None:
-        """The message at these indexes of the main file: one of the file, one inside it, ..."""
+        """Return the message at these indexes: one of the main file, one inside it, ..."""
         found: Descriptor | None = None
         for index in indexes:
             top = self._main.message_types_by_name
@@ -86,20 +86,20 @@ class ProtobufSchema:
         return found
 
     def named(self, name: str) -> Descriptor:
-        """The message of a full name. SourceError format.schema."""
+        """Return the message of a full name. SourceError format.schema."""
         try:
             return self._pool.FindMessageTypeByName(name)
         except (KeyError, TypeError):
-            raise _refusal(f'there is no message "{name}"') from None
+            raise _refusal(f'message "{name}" does not exist') from None
 
 
 def parser_of(message: Descriptor) -> Callable[[bytes], Any]:
-    """Bytes to a message; raises DecodeError."""
+    """Return the parser of bytes to a message; it raises DecodeError."""
     return message_factory.GetMessageClass(message).FromString
 
 
 def find_fields(message: Descriptor, path: Sequence[str]) -> list[FieldDescriptor] | None:
-    """The fields on a path by their proto or JSON names, None where there is nothing of a name."""
+    """Return the fields on a path by proto or JSON names; None if a name does not exist."""
     found: list[FieldDescriptor] = []
     node: Descriptor | None = message
     for key in path:
@@ -114,7 +114,7 @@ def find_fields(message: Descriptor, path: Sequence[str]) -> list[FieldDescripto
 
 
 def leaf_of(field: FieldDescriptor) -> Leaf:
-    """What values of a field are, as `value_of` gives them."""
+    """Return the leaf of a field's values, as `value_of` returns them."""
     if field.is_repeated:
         return Leaf(JSONB, plain=lambda value: _plain_repeated(field, value))
     message = field.message_type
@@ -130,7 +130,7 @@ def leaf_of(field: FieldDescriptor) -> Leaf:
 
 
 def value_of(field: FieldDescriptor, message: Any) -> Any:
-    """The field's value in a message: None where it is not set and that can be told."""
+    """Return the field's value in a message: None if it has presence and is not set."""
     if not field.is_repeated and field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
@@ -138,14 +138,14 @@ def value_of(field: FieldDescriptor, message: Any) -> Any:
 
 
 def is_wrapper(message: Descriptor) -> bool:
-    """Whether it is a scalar that may be missing (google.protobuf.StringValue ...)."""
+    """Return True for a scalar that may be missing (google.protobuf.StringValue ...)."""
     return message.full_name.startswith(_WELL_KNOWN) and message.name.endswith("Value") and (
         list(message.fields_by_name) == ["value"]
     )  # fmt: skip
 
 
 def _single(field: FieldDescriptor, value: Any) -> Any:
-    """A value that is no list in the form of its leaf."""
+    """Return a non-list value in the form of its leaf."""
     message = field.message_type
     if message is not None:
         if message.full_name == f"{_WELL_KNOWN}Timestamp":
@@ -183,7 +183,7 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _plain_struct(message: Descriptor, value: Any) -> dict[str, Any]:
-    """All fields by their proto names; null where one is not set and that can be told."""
+    """Return all fields by their proto names; null if one has presence and is not set."""
     found = {}
     for field in message.fields:
         if field.is_repeated:
@@ -224,5 +224,5 @@ def _refusal(detail: str) -> SourceError:
         "format.schema",
         "this is not a Protobuf schema",
         detail=detail,
-        hint="give the .proto text, or a descriptor set with all imports, and the message's name",
+        hint="set the .proto text, or a descriptor set with all imports, and the message's name",
     )

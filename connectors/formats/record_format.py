@@ -1,7 +1,7 @@
 """The contract of record formats: raw records in, columns of declared fields out.
 
-Invariant: every record is either a row, a removal, nothing by the format's own rules (a Debezium
-heartbeat, say), or told as bad with a reason; no value is guessed or cut.
+Invariant: every record is a row, a removal, ignored by the format's own rules (such as a Debezium
+heartbeat), or rejected with a reason. No value is guessed or truncated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataflow.errors import TidemarkError
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that is not a row. code: stable, as in docs/ERRORS.md; reason for people."""
+    """A malformed record. code: stable, see docs/ERRORS.md. reason: for people."""
 
     number: int
     code: str
@@ -27,16 +27,15 @@ class BadRecord:
 
 @dataclass
 class Decoded:
-    """What n records say, in their order.
+    """Decoded records, in their order.
 
     columns: one value a row for each declared field, in the physical forms of dataflow/types.py.
-    records: int64[rows], the number of the record that each row comes from.
-    removes: bool[rows], True where the record removes the row of its key: then only the key's
-    columns are filled. None where the format knows no removals.
-    unchanged: column -> bool[rows], True where the record says that the value is as it was (a
-    large value that Debezium leaves out); there the column is NULL, and the row before the
-    record, by its key, has the value. None where nothing was left out.
-    truncations: numbers of the records that remove all rows that come before them.
+    records: int64[rows], the number of the record that each row comes from. removes: bool[rows],
+    True if the record removes the row of its key: then only the key's columns are filled. None if
+    the format knows no removals. unchanged: column -> bool[rows], True if the record says that the
+    value is unchanged (a large value that Debezium omits); there the column is NULL, and the
+    earlier row of the key has the value. None if nothing was omitted. truncations: numbers of the
+    records that remove all earlier rows.
     """
 
     columns: list[Column]
@@ -51,14 +50,14 @@ class Decoded:
 
 
 class RecordFormat(Protocol):
-    """One format with the fields that were declared for a relation. Used by one thread."""
+    """One format with the declared fields of a relation. Used by one thread."""
 
     def decode(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> Decoded:
-        """All records at once; None is a record without a value (a tombstone).
+        """Decode all records at once; None is a record without a value (a tombstone).
 
-        TemporaryError when what the format needs (a registry) is away: nothing was decoded.
+        TemporaryError: a dependency of the format (a registry) is unreachable; nothing was decoded.
         """
         ...
 
@@ -70,8 +69,7 @@ Answer = TypeVar("Answer", bound=Decoded)
 def decode_apart(
     decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
 ) -> Answer:
-    """What `decode` answers; a record over which it fails, as it never should, is bad, and takes
-    no other along."""
+    """Return `decode`'s result; a record on which it fails unexpectedly is rejected alone."""
     try:
         return decode(values, keys)
     except (TidemarkError, MemoryError):
@@ -93,7 +91,7 @@ def decode_apart(
 def _failing(
     decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
 ) -> dict[int, str]:
-    """Why, by the record's number; each is decoded alone."""
+    """Return {record number: reason} of failing records; each is decoded alone."""
     faults: dict[int, str] = {}
     for number, value in enumerate(values):
         try:

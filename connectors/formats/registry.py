@@ -1,8 +1,8 @@
-"""A client of schema registries that speak Confluent's REST interface.
+"""A client of schema registries with Confluent's REST interface.
 
-A schema's id never changes its meaning, so what was found by id is kept for ever. Invariant: a
-registry that is away is a TemporaryError, never a bad record; secrets are given as references
-and stand in no error.
+The meaning of a schema id never changes, so schemas are cached by id forever. Invariant: an
+unreachable registry is a TemporaryError, never a bad record. Options hold references to secrets,
+and no error contains a secret.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _HEADERS = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of the registry. references: name -> text of all that it imports, at any depth,
-    what is imported first first. version: in its subject, 0 where it was found by its id."""
+    """A schema of the registry.
+
+    references: name -> text of all its transitive imports, dependencies first. version: in its
+    subject, 0 if it was found by its id.
+    """
 
     id: int
     type: str
@@ -56,9 +59,9 @@ class SchemaRegistry:
         self._by_id: dict[int, RegisteredSchema] = {}
 
     def by_id(self, id: int) -> RegisteredSchema | None:
-        """The schema of an id, asked for once; None if the registry has none.
+        """Return the schema of an id, requested once; None if the registry has none.
 
-        TemporaryError registry.unreachable, SourceError registry.login, registry.refused.
+        TemporaryError registry.unreachable. SourceError registry.login, registry.refused.
         """
         if id not in self._by_id:
             found = self._ask("GET", f"/schemas/ids/{id}", missing=None)
@@ -68,7 +71,7 @@ class SchemaRegistry:
         return self._by_id[id]
 
     def by_subject(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
-        """A version of a subject. SourceError registry.not_found."""
+        """Return a version of a subject. SourceError registry.not_found."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         found = self._ask("GET", path, missing=None)
         if found is None:
@@ -80,16 +83,16 @@ class SchemaRegistry:
         return self._schema(int(found["id"]), found, int(found["version"]))
 
     def register(self, subject: str, text: str, type: str = AVRO) -> int:
-        """The id of the schema in the subject, where it is made unless it is there.
+        """Register a schema in the subject unless it exists; return its id.
 
-        SourceError registry.refused where it is invalid or not compatible.
+        SourceError registry.refused: it is invalid or incompatible.
         """
         body = {"schema": text} if type == AVRO else {"schema": text, "schemaType": type}
         answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
         return int(answer["id"])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
 
@@ -107,7 +110,7 @@ class SchemaRegistry:
     ) -> Any:
         if self._client is None:
             self._client = self._connect()
-        # With every request: a name may have got another address. Redirects are not followed.
+        # Checked for every request, as a name may have a new address. Redirects are not followed.
         netguard.check_url(self._url)
         try:
             answer = self._client.request(method, self._url + path, json=body)
@@ -119,7 +122,7 @@ class SchemaRegistry:
         if answer.status_code in (401, 403):
             raise SourceError(
                 "registry.login",
-                f"the schema registry {self._url} refuses the login",
+                f"the schema registry {self._url} rejects the login",
                 detail=f"HTTP {answer.status_code}",
                 hint="check user and password, or the token",
             )
@@ -130,12 +133,12 @@ class SchemaRegistry:
         except ValueError:
             found = None
         if answer.status_code != 200 or not isinstance(found, dict):
-            told = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
+            message = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
             raise SourceError(
                 "registry.refused",
                 f"the schema registry {self._url} refuses {method} {path}",
-                detail=f"HTTP {answer.status_code}: {told}",
-                hint="is the URL that of a schema registry, and the schema compatible?",
+                detail=f"HTTP {answer.status_code}: {message}",
+                hint="check that the URL is a schema registry's and that the schema is compatible",
             )
         return found
 
@@ -144,19 +147,19 @@ class SchemaRegistry:
         return TemporaryError("registry.unreachable", what, detail=detail)
 
     def _connect(self) -> httpx.Client:
-        given = self._options
+        options = self._options
         headers, auth = dict(_HEADERS), None
-        if "token" in given:
-            headers["Authorization"] = f"Bearer {secrets.resolve(str(given['token']))}"
-        elif "user" in given:
-            password = secrets.resolve(str(given.get("password", "")))
-            auth = httpx.BasicAuth(secrets.resolve(str(given["user"])), password)
+        if "token" in options:
+            headers["Authorization"] = f"Bearer {secrets.resolve(str(options['token']))}"
+        elif "user" in options:
+            password = secrets.resolve(str(options.get("password", "")))
+            auth = httpx.BasicAuth(secrets.resolve(str(options["user"])), password)
         for name in ("ca", "certificate", "key"):
-            netguard.check_certificate(str(given.get(name) or ""))
+            netguard.check_certificate(str(options.get(name) or ""))
         try:
-            verify = ssl.create_default_context(cafile=given.get("ca"))
-            if "certificate" in given:
-                verify.load_cert_chain(given["certificate"], given.get("key"))
+            verify = ssl.create_default_context(cafile=options.get("ca"))
+            if "certificate" in options:
+                verify.load_cert_chain(options["certificate"], options.get("key"))
         except OSError as error:
             raise SourceError(
                 "format.option",
@@ -168,15 +171,15 @@ class SchemaRegistry:
             headers=headers,
             auth=auth,
             verify=verify,
-            timeout=float(given.get("timeout_s", 10)),
+            timeout=float(options.get("timeout_s", 10)),
             follow_redirects=False,
-            # A proxy of the environment would resolve names by itself, past our guard.
+            # A proxy from the environment would resolve names itself and bypass our guard.
             trust_env=False,
         )
 
 
 def split_header(record: bytes) -> tuple[int, bytes] | None:
-    """(schema id, what follows) of a record in the registry's wire format, else None.
+    """Return (schema id, the rest) of a record in the registry's wire format, else None.
 
     >>> split_header(bytes([0, 0, 0, 0, 7, 42]))
     (7, b'*')
@@ -187,5 +190,5 @@ def split_header(record: bytes) -> tuple[int, bytes] | None:
 
 
 def wire_header(id: int) -> bytes:
-    """What stands before a record in the registry's wire format."""
+    """Return the header of a record in the registry's wire format."""
     return b"\0" + struct.pack(">I", id)

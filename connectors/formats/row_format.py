@@ -1,7 +1,7 @@
-"""Readers of values and of keys put together: records to rows, removals and bad records.
+"""Combine the readers of values and keys: records to rows, removals and bad records.
 
-A record without a value is a removal if some columns stand in its key, else it is bad. A record
-with any fault is no row at all.
+A record without a value is a removal if some columns are in its key, else it is malformed. A record
+with any fault is not a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataflow.delta import Column
 
 
 class RowFormat:
-    """A RecordFormat of two readers; key_reader is None where no column stands in the key."""
+    """A RecordFormat of two readers; key_reader is None if no column is in the key."""
 
     def __init__(
         self, columns: Sequence[DeclaredColumn], value_reader: Reader, key_reader: Reader | None
@@ -29,7 +29,7 @@ class RowFormat:
     def decode(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> Decoded:
-        """As RecordFormat says."""
+        """See RecordFormat."""
         return decode_apart(self._decode, values, keys)
 
     def _decode(self, values: Raws, keys: Raws | None) -> Decoded:
@@ -60,7 +60,7 @@ class RowFormat:
     def _spread(
         self, parts: dict[str, Fields], places: dict[str, np.ndarray], n: int
     ) -> list[Column]:
-        """The columns of all records in their declared order; NULL where a part is missing."""
+        """Return the columns of all records in their declared order; NULL if a part is missing."""
         left = {origin: iter(part.columns) for origin, part in parts.items()}
         columns = []
         for declared in self._columns:
@@ -91,10 +91,10 @@ def finish(
     *,
     has_removals: bool,
 ) -> Decoded:
-    """The rows of the records that are not bad."""
+    """Return the rows of the records that are not bad."""
     rows = np.arange(len(removes), dtype=np.int64)
     if bad:
         rows = np.delete(rows, sorted(bad))
         columns, removes = [column.take(rows) for column in columns], removes[rows]
-    told = [BadRecord(row, *bad[row]) for row in sorted(bad)]
-    return Decoded(list(columns), rows, told, removes if has_removals else None)
+    bad_records = [BadRecord(row, *bad[row]) for row in sorted(bad)]
+    return Decoded(list(columns), rows, bad_records, removes if has_removals else None)

@@ -1,8 +1,8 @@
-"""Compiled loops from texts of records to physical values: the plain forms, many at a time.
+"""Compiled parsers from texts to physical values, for the plain forms.
 
-Every parser takes (offsets, data, valid, ...) of a bytes column, an empty `valid` meaning no
-NULLs, and returns (values, marks): a marked row is not of the plain form and is left to
-text_values.py, which knows every form and says what is wrong. Nothing is guessed here.
+Every parser takes (offsets, data, valid, ...) of a bytes column; an empty `valid` means no NULLs.
+It returns (values, marks): a marked row is not of the plain form and is left to text_values.py,
+which knows every form and reports faults. Nothing is guessed here.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ _T, _T_LOWER, _Z, _Z_LOWER = 84, 116, 90, 122
 
 @njit(nogil=True, cache=True)
 def read_ints(offsets, data, valid, low, high):
-    """Decimal integers of at most 18 digits within [low, high]."""
+    """Parse decimal integers of at most 18 digits within [low, high]."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     marks = np.zeros(n, np.bool_)
@@ -52,7 +52,7 @@ def read_ints(offsets, data, valid, low, high):
 
 @njit(nogil=True, cache=True)
 def read_fixed(offsets, data, valid, precision, scale):
-    """Plain decimals as value * 10^scale, rounded half away from zero as numeric(p,s) is."""
+    """Parse plain decimals as value * 10^scale, rounded half away from zero like numeric(p,s)."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     marks = np.zeros(n, np.bool_)
@@ -101,7 +101,7 @@ def read_fixed(offsets, data, valid, precision, scale):
 
 @njit(nogil=True, cache=True)
 def read_bools(offsets, data, valid):
-    """true, false, t, f."""
+    """Parse true, false, t, f."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.bool_)
     marks = np.zeros(n, np.bool_)
@@ -131,7 +131,7 @@ def read_bools(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def _two(data, at, end):
-    """The number of two digits at `at`, or -1."""
+    """Return the number of two digits at `at`, or -1."""
     if at + 2 > end:
         return np.int64(-1)
     high, low = np.int64(data[at]) - _ZERO, np.int64(data[at + 1]) - _ZERO
@@ -142,7 +142,7 @@ def _two(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _date(data, at, end):
-    """(days, ok) of YYYY-MM-DD, which is followed by at least nothing."""
+    """Return (days, ok) of YYYY-MM-DD."""
     if end - at < 10 or data[at + 4] != _MINUS or data[at + 7] != _MINUS:
         return np.int64(0), False
     century, rest = _two(data, at, end), _two(data, at + 2, end)
@@ -160,7 +160,7 @@ def _date(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _clock(data, at, end):
-    """(microseconds since midnight, where it ends or -1) of HH:MM:SS with up to six decimals."""
+    """Return (microseconds since midnight, end or -1) of HH:MM:SS with up to six decimals."""
     hour, minute, second = _two(data, at, end), _two(data, at + 3, end), _two(data, at + 6, end)
     if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
         return np.int64(0), -1
@@ -185,7 +185,7 @@ def _clock(data, at, end):
 
 @njit(nogil=True, cache=True)
 def _zone(data, at, end):
-    """(microseconds east of UTC, ok) of nothing, Z, +HH, +HHMM or +HH:MM."""
+    """Return (microseconds east of UTC, ok) of nothing, Z, +HH, +HHMM or +HH:MM."""
     if at == end:
         return np.int64(0), True
     c = data[at]
@@ -208,7 +208,7 @@ def _zone(data, at, end):
 
 @njit(nogil=True, cache=True)
 def read_dates(offsets, data, valid):
-    """Days since 2000-01-01 of YYYY-MM-DD."""
+    """Parse YYYY-MM-DD to days since 2000-01-01."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     marks = np.zeros(n, np.bool_)
@@ -226,7 +226,7 @@ def read_dates(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def read_times(offsets, data, valid):
-    """Microseconds since midnight of HH:MM:SS with up to six decimals."""
+    """Parse HH:MM:SS with up to six decimals to microseconds since midnight."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     marks = np.zeros(n, np.bool_)
@@ -244,7 +244,7 @@ def read_times(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def read_stamps(offsets, data, valid, has_zone):
-    """Microseconds since 2000-01-01 of an ISO 8601 time; its offset counts if has_zone."""
+    """Parse an ISO 8601 time to microseconds since 2000-01-01; its offset counts if has_zone."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     marks = np.zeros(n, np.bool_)
@@ -272,7 +272,7 @@ def read_stamps(offsets, data, valid, has_zone):
 
 @njit(nogil=True, cache=True)
 def odd_texts(offsets, data, valid, most):
-    """bool[n]: texts that hold a NUL byte, or more than `most` bytes if that is not negative."""
+    """Return bool[n]: texts with a NUL byte, or more than `most` bytes if that is not negative."""
     n = offsets.shape[0] - 1
     marks = np.zeros(n, np.bool_)
     nullable = valid.shape[0] > 0
@@ -289,7 +289,7 @@ def odd_texts(offsets, data, valid, most):
 
 @njit(nogil=True, cache=True)
 def odd_numerics(offsets, data, valid, precision, scale):
-    """bool[n]: texts that may not be how numeric(precision, scale) prints itself.
+    """Return bool[n]: texts that numeric(precision, scale) may print differently.
 
     A negative scale stands for plain numeric.
     """
@@ -330,7 +330,7 @@ def odd_numerics(offsets, data, valid, precision, scale):
 
 @njit(nogil=True, cache=True)
 def odd_uuids(offsets, data, valid):
-    """bool[n]: texts that are not a UUID as PostgreSQL prints it."""
+    """Return bool[n]: texts that are not a UUID as PostgreSQL prints it."""
     n = offsets.shape[0] - 1
     marks = np.zeros(n, np.bool_)
     nullable = valid.shape[0] > 0
@@ -352,7 +352,7 @@ def odd_uuids(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def pad_texts(offsets, data, width):
-    """(offsets, bytes) of texts filled with blanks up to `width` characters."""
+    """Return (offsets, bytes) of texts padded with blanks up to `width` characters."""
     n = offsets.shape[0] - 1
     ends = np.zeros(n + 1, np.int64)
     for i in range(n):

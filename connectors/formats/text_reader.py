@@ -1,6 +1,6 @@
 """Records that are one value each: plain text lines, and keys that are a bare text.
 
-Every declared column gets the whole record, as PostgreSQL's input of its type takes it.
+Every declared column gets the whole record, as the input function of its type reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEXT = "text"
 
 
 class TextReader:
-    """The whole record is the value."""
+    """Reads the whole record as the value."""
 
     def __init__(self, columns: Sequence[DeclaredColumn]) -> None:
         for column in columns:
@@ -27,7 +27,7 @@ class TextReader:
         self._columns = columns
 
     def read(self, records: Sequence[bytes]) -> Fields:
-        """One value a record in each column; an empty record is an empty text."""
+        """Return one value for each record in each column; an empty record is an empty text."""
         fields = Fields([])
         records, _ = utf8_records(records, fields)
         read_columns(self._columns, [Column.of(KIND_BYTES, records)] * len(self._columns), fields)
@@ -37,7 +37,7 @@ class TextReader:
 def read_columns(
     columns: Sequence[DeclaredColumn], texts: Sequence[Column], fields: Fields
 ) -> None:
-    """Texts of each column to its values, in formats that have nothing but texts."""
+    """Convert texts to the values of each column, for formats that only have texts."""
     for column, cells in zip(columns, texts, strict=True):
         if column.unit:
             values, faults = column_of_counts(column.field.type, column.unit, cells)
@@ -53,7 +53,7 @@ def read_columns(
 
 
 def refuse_array(column: DeclaredColumn, format_name: str) -> None:
-    """SourceError format.type for an array in a format that knows none."""
+    """Refuse an array in a format that has none. SourceError format.type."""
     if column.element is not None:
         raise SourceError(
             "format.type",

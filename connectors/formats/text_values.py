@@ -1,9 +1,9 @@
-"""Texts of single values as PostgreSQL's own input takes them, in every form that is accepted.
+"""Parse texts of single values like PostgreSQL's input functions, in every accepted form.
 
-The exact and slow road: one value at a time, for what the kernels leave over. Oracle of all of it
-is a cast of the same text in PostgreSQL under dataflow.types.SESSION_SETTINGS. Not taken, and
-refused as bad: dates and times in words or other than ISO 8601 order, hexadecimal numbers and
-numbers with underscores, which depend on the server's version.
+This is the exact, slow path: one value at a time, for values that the kernels leave over. Its
+oracle is a cast of the same text in PostgreSQL under dataflow.types.SESSION_SETTINGS. Rejected,
+because they depend on settings or the server's version: dates and times in words or not in ISO 8601
+order, hexadecimal numbers, and numbers with underscores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ESCAPED = re.compile(rb"\\\\|\\([0-3][0-7][0-7])|[^\\]", re.DOTALL)
 
 
 def parse_value(type: SqlType, text: bytes) -> Physical:
-    """The physical value of one text; ValueError says what is wrong, without the text.
+    """Return the physical value of one text; ValueError gives the reason, without the text.
 
     >>> from dataflow.types import INT4, fixed
     >>> parse_value(INT4, b" +12 "), parse_value(fixed(5, 2), b"1.005e1")
@@ -105,19 +105,21 @@ def _special_numeric(type: SqlType, name: str) -> int | bytes | None:
 
 
 def _constrained(type: SqlType, is_negative: bool, whole: str, fraction: str) -> int | bytes:
-    """Rounded to the declared scale, half away from zero, and checked against the precision."""
+    """Return the value rounded half away from zero to the declared scale, and check the
+    precision.
+    """
     precision = ((type.typmod - 4) >> 16) & 0xFFFF
     scale = (type.typmod - 4) & 0x7FF
     scale = scale - 2048 if scale >= 1024 else scale
     if scale >= 0:
-        kept, rest = whole + fraction[:scale].ljust(scale, "0"), fraction[scale:]
+        digits, rest = whole + fraction[:scale].ljust(scale, "0"), fraction[scale:]
     else:
         padded = whole.rjust(-scale + 1, "0")
-        kept, rest = padded[:scale], padded[scale:] + fraction
-    kept = kept.lstrip("0")
+        digits, rest = padded[:scale], padded[scale:] + fraction
+    digits = digits.lstrip("0")
     scaled = 10**precision
-    if len(kept) <= precision:
-        scaled = int(kept or 0) + (1 if rest[:1] >= "5" else 0)
+    if len(digits) <= precision:
+        scaled = int(digits or 0) + (1 if rest[:1] >= "5" else 0)
     if scaled >= 10**precision:
         raise ValueError(f"out of the range of {type.name}")
     if type.kind is TypeKind.FIXED:
@@ -207,7 +209,7 @@ def _clock_us(found: re.Match[str]) -> int:
         return 0
     hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
     part = found["part"] or ""
-    # PostgreSQL rounds the fraction in a double, so that is what decides a tie here as well.
+    # PostgreSQL rounds the fraction in a double, which therefore decides ties here as well.
     us = round(float("0" + part) * 1e6) if len(part) > 1 else 0
     total = ((hour * 60 + minute) * 60 + second) * 1_000_000 + us
     if minute > 59 or second > 60 or total > _DAY_US:
@@ -238,7 +240,7 @@ def _parse_uuid(type: SqlType, text: str) -> bytes:
 def _parse_bytea(type: SqlType, text: str) -> bytes:
     raw = text.encode()
     if raw[:2] == b"\\x":
-        # bytes.fromhex takes white space between pairs only, as PostgreSQL does.
+        # bytes.fromhex accepts white space between pairs only, as PostgreSQL does.
         try:
             return b"\\x" + bytes.fromhex(text[2:]).hex().encode()
         except ValueError:

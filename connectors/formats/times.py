@@ -1,7 +1,7 @@
-"""Dates and times that stand in records as numbers: counts of a declared unit since 1970, or of
-a time of day since midnight.
+"""Dates and times as numbers: counts of a declared unit since 1970, or since midnight.
 
-Fractions of a microsecond are rounded half away from zero; what PostgreSQL could not hold is bad.
+Fractions of a microsecond round half away from zero; a value that PostgreSQL cannot hold is
+malformed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DATE_LEAST, _DATE_END = -2_451_545, 2_145_031_949
 
 
 def column_of_counts(type: SqlType, unit: str, texts: Column) -> tuple[Column, Faults]:
-    """Numbers as texts ("1700000000.5") as dates, times or timestamps.
+    """Convert numbers as texts ("1700000000.5") to dates, times or timestamps.
 
     >>> from dataflow.types import TIMESTAMP
     >>> column_of_counts(TIMESTAMP, "ms", Column.of("s", ["946684800000.5"]))[0].to_list()
@@ -37,7 +37,7 @@ def column_of_counts(type: SqlType, unit: str, texts: Column) -> tuple[Column, F
 
 
 def column_of_integers(type: SqlType, unit: str, counts: Column) -> tuple[Column, Faults]:
-    """int64 counts of a unit as dates, times or timestamps; NULL stays NULL."""
+    """Convert int64 counts of a unit to dates, times or timestamps; NULL stays NULL."""
     values, mask = counts.values, counts.mask()
     if unit == "ns":
         # Half away from zero, like every other rounding of values.

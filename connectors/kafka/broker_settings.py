@@ -1,7 +1,7 @@
-"""Settings of the embedded broker: one node, everything on loopback, nothing replicated.
+"""Settings of the embedded broker: one node, everything on loopback, no replication.
 
-Users and passwords here guard nothing but a broker that lives for a test. Names and meanings of
-the settings are those of Kafka's own documentation of brokers in KRaft mode.
+Its users and passwords protect only a broker that lives for a test. Names and meanings of the
+settings: Kafka's documentation of brokers in KRaft mode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SECURITY = "org.apache.kafka.common.security"
 
 
 class Ports(NamedTuple):
-    """Where the broker listens."""
+    """The ports on which the broker listens."""
 
     plain: int
     controller: int
@@ -26,7 +26,7 @@ class Ports(NamedTuple):
 
 
 def settings_of(directory: Path, ports: Ports, is_secured: bool) -> dict[str, object]:
-    """The settings of a broker that keeps its records in `directory`/records."""
+    """Return the settings of a broker that stores its records in `directory`/records."""
     listeners = {"PLAINTEXT": ports.plain}
     if is_secured:
         listeners["SECURED"] = ports.secured
@@ -48,7 +48,7 @@ def settings_of(directory: Path, ports: Ports, is_secured: bool) -> dict[str, ob
         "num.io.threads": 4,
         # The default takes a third of our heap.
         "log.cleaner.dedupe.buffer.size": 16 << 20,
-        # A killed broker may register again only when its old session is over.
+        # A killed broker can register again only after its old session has expired.
         "broker.session.timeout.ms": 2000,
         "broker.heartbeat.interval.ms": 500,
     }
@@ -81,7 +81,7 @@ def _secured(directory: Path) -> dict[str, object]:
 
 
 def scram_records() -> list[str]:
-    """What StorageTool's --add-scram is given, one for each user and mechanism."""
+    """Return the arguments for StorageTool's --add-scram, one for each user and mechanism."""
     return [
         f"{mechanism}=[name={name},password={password}]"
         for mechanism in MECHANISMS
@@ -91,5 +91,5 @@ def scram_records() -> list[str]:
 
 
 def text_of(settings: Mapping[str, object]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())

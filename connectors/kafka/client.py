@@ -1,8 +1,8 @@
-"""Clients of a Kafka cluster, by confluent-kafka (librdkafka), and what their errors mean to us.
+"""Clients of a Kafka cluster, by confluent-kafka (librdkafka), and the mapping of their errors.
 
-The one file that knows the transport. Invariant: nothing is committed to the cluster and no group
-is joined: places are kept with our own state. What must never happen: a secret in an error or a
-log; records of transactions that were aborted or are still open.
+The only module that knows the transport. Invariant: nothing is committed to the cluster and no
+group is joined, because offsets are stored with our own state. An error or a log must never contain
+a secret. A consumer must never return records of aborted or open transactions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from connectors.kafka.option_reader import ERRORS
 from dataflow.errors import TemporaryError, TidemarkError
 
 REQUEST_TIMEOUT_S = 30.0
-# How long a refusal that the client told on the side explains a time-out.
+# For how long a reported refusal explains a later time-out.
 REMEMBERED_S = 60.0
-# How long a broker's name is taken to mean the addresses that it had.
+# For how long a broker's resolved addresses are reused.
 CHECKED_S = 30.0
 _LOGIN = {
     KafkaError._AUTHENTICATION,
@@ -47,9 +47,10 @@ _AWAY = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._WAIT_COORD,
     KafkaError._WAIT_CACHE,
-    # Not told of just now, as by a broker that comes up; whether it is gone is for the admin.
+    # Not listed at the moment, as for a broker that is starting; only the admin client can say
+    # whether the topic is gone.
     KafkaError._UNKNOWN_PARTITION,
-    # The client has let a connection go, as of a broker that the others do not name any more.
+    # The client closed a connection, as for a broker that the cluster no longer lists.
     KafkaError._DESTROY_BROKER,
     KafkaError._UNKNOWN_BROKER,
     KafkaError._NODE_UPDATE,
@@ -86,8 +87,8 @@ _AWAY = {
 class Client:
     """Makes consumers, producers and admin clients of one cluster.
 
-    side: "source" or "sink", the first word of the codes; name: of the source or sink. Threads
-    may share it.
+    side: "source" or "sink", the first word of the error codes. name: of the source or sink.
+    Thread-safe.
     """
 
     def __init__(self, connection: Connection, side: str, name: str) -> None:
@@ -98,27 +99,29 @@ class Client:
         self._checked: dict[str, float] = {}
 
     def check_brokers(self, hosts: Iterable[str]) -> None:
-        """Refuse a cluster that sends us to hosts which must not be reached.
+        """Refuse a cluster whose metadata lists hosts that must not be reached.
 
-        What the brokers call themselves is theirs to say. SourceError host.forbidden.
+        The brokers themselves choose their advertised names. SourceError host.forbidden.
         """
         now = time.monotonic()
         for host in set(hosts):
             if now - self._checked.get(host, -CHECKED_S) < CHECKED_S:
                 continue
-            with suppress(TemporaryError):  # a broker that is away is the client's to tell of
+            with suppress(TemporaryError):  # the client itself reports an unreachable broker
                 netguard.check_host(host)
                 self._checked[host] = now
 
     def consumer(
         self, on_error: Callable[[KafkaError], None] | None = None, **settings: Any
     ) -> Consumer:
-        """A consumer that is assigned partitions by hand, read_committed; settings are
-        librdkafka's with `_` for `.`, and give way to the user's own. Places out of range are
-        errors, never resets. on_error: told what goes wrong beside the records, within calls of
-        the consumer."""
+        """Return a read_committed consumer; the caller assigns partitions.
+
+        settings: librdkafka's, with `_` for `.`; the user's own settings override them. Offsets out
+        of range are errors, never resets. on_error: receives errors that no record carries, during
+        calls of the consumer.
+        """
         fixed = {
-            # librdkafka wants one; it is neither joined nor committed to.
+            # librdkafka requires a group id; the group is neither joined nor committed to.
             "group.id": f"tidemark-{self.name}",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -136,57 +139,57 @@ class Client:
         return self._make(Consumer, {**chosen, **fixed, "error_cb": note})
 
     def producer(self, **settings: Any) -> Producer:
-        """A producer that is idempotent; settings are librdkafka's with `_` for `.`."""
+        """Return an idempotent producer; settings are librdkafka's with `_` for `.`."""
         return self._make(Producer, {"enable.idempotence": True, **_dotted(settings)})
 
     def admin(self) -> AdminClient:
-        """For topics and offsets."""
+        """Return an admin client, for topics and offsets."""
         return self._make(AdminClient, {})
 
     def refused(
         self, error: KafkaException | KafkaError, doing: str, asked: Any = None
     ) -> TidemarkError:
-        """Our error for one of theirs; doing: what was tried, as in "reading its topics". asked:
-        the consumer, producer or admin that was asked, whose callbacks may hold the reason; a
-        consumer must not be read on after it.
+        """Return our error for a client error.
 
-        TemporaryError `<side>.unreachable`; refusals `<side>.login`, `<side>.tls`,
+        doing: the attempted action, as in "reading its topics". asked: the consumer, producer or
+        admin whose call failed, since its callbacks may hold the reason; do not use a consumer
+        after this. TemporaryError `<side>.unreachable`; refusals `<side>.login`, `<side>.tls`,
         `<side>.privilege`, `<side>.failed`.
         """
-        told = error_of(error)
-        code = told.code()
+        reported = error_of(error)
+        code = reported.code()
         if code in _AWAY:
             if asked is not None:
                 asked.poll(0)
-            told = self._explained(told)
-            code = told.code()
-        detail = f"{doing}: {told.str()}"
+            reported = self._explained(reported)
+            code = reported.code()
+        detail = f"{doing}: {reported.str()}"
         kind, named = ERRORS[self.side], f'kafka {self.side} "{self.name}"'
         if code in _LOGIN:
             return kind(
                 f"{self.side}.login",
-                f"{named} refuses the user",
+                f"{named} rejects the user's credentials",
                 detail=detail,
                 hint="check sasl: mechanism, username and password",
             )
-        if _is_certificate(told):
+        if _is_certificate(reported):
             return kind(
                 f"{self.side}.tls",
-                f"{named} and we do not trust each other",
+                f"{named} cannot be reached over TLS",
                 detail=detail,
                 hint="check tls: ca_file, certificate_file, key_file, verify_host",
             )
         if code in _PRIVILEGE:
             return kind(
                 f"{self.side}.privilege",
-                f"{named} does not allow it",
+                f"{named} denies the user access",
                 detail=detail,
                 hint="grant the user READ and DESCRIBE on its topics"
                 if self.side == "source"
                 else "grant the user WRITE, CREATE and DESCRIBE on its topics, and its "
                 "transactional ids",
             )
-        if code in _AWAY or code == KafkaError._SSL or told.retriable():
+        if code in _AWAY or code == KafkaError._SSL or reported.retriable():
             return TemporaryError(
                 f"{self.side}.unreachable",
                 f"{named} does not answer",
@@ -198,7 +201,7 @@ class Client:
     def _make(self, kind: Any, settings: dict[str, Any]) -> Any:
         fixed = {
             "error_cb": self._note,
-            # What goes wrong reaches us as errors; the client's own log knows no fields.
+            # Failures reach us as errors; the client's own log has no structured fields.
             "log_level": 0,
             "log.connection.close": False,
             "client.id": f"tidemark-{self.name}",
@@ -209,25 +212,27 @@ class Client:
         except KafkaException as error:
             raise ERRORS[self.side](
                 f"{self.side}.bad_option",
-                f'kafka {self.side} "{self.name}" cannot be reached as its options say',
+                f'kafka {self.side} "{self.name}" has options that the client rejects',
                 detail=error_of(error).str(),
-                hint="see the detail, the client's own words",
+                hint="correct the option that the detail names",
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        """The client's own threads call this. Operations only time out where a login fails."""
+        """Record an error; called by the client's threads. A failed login otherwise only shows as a
+        time-out.
+        """
         if error.code() in _LOGIN or error.code() == KafkaError._SSL:
             self._refusals.append((time.monotonic(), error))
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """The refusal behind a time-out, which is told once, or the error itself."""
+        """Return the refusal behind a time-out, once, or the error itself."""
         recent = [e for at, e in list(self._refusals) if time.monotonic() - at < REMEMBERED_S]
         self._refusals.clear()
         return recent[-1] if recent else error
 
 
 def error_of(error: KafkaException | KafkaError) -> KafkaError:
-    """The error that an exception holds."""
+    """Return the error inside an exception."""
     return error.args[0] if isinstance(error, KafkaException) else error
 
 

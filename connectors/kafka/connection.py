@@ -1,8 +1,8 @@
-"""How a Kafka cluster is reached: servers, TLS, SASL, and options of the client.
+"""How to reach a Kafka cluster: servers, TLS, SASL, and client options.
 
-Invariant: what is kept and shown holds references to secrets only; they are looked up when a
-client is made, and nowhere else. Options by which a client would read files of its own choice,
-start programs or lose records cannot be given.
+Invariant: stored and shown options hold references to secrets only; they are resolved when a client
+is made, and nowhere else. A user cannot set options that make the client read other files, start
+programs or lose records.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from connectors.secrets import refuse_plain, resolve
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SERVER = re.compile(r"[^\s:,/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
-# Beginnings of the names, in librdkafka's words, that users may set under `client`: networks,
-# sizes and times. What must be as it is (isolation, commits, resets), what names a file or a
-# program, and what prints secrets is not among them.
+# Prefixes of the librdkafka settings that users may set under `client`: networks, sizes and times.
+# Excluded: settings with a required value (isolation, commits, resets), settings that name a file
+# or a program, and settings that print secrets.
 ALLOWED = (
     "socket.",
     "reconnect.",
@@ -58,7 +58,7 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class Tls:
-    """Files are paths on the service's machine; key_password is a reference."""
+    """TLS options. Files are paths on the service's machine; key_password is a reference."""
 
     ca_file: str = ""
     certificate_file: str = ""
@@ -67,7 +67,7 @@ class Tls:
     verifies_host: bool = True
 
     def config(self) -> dict[str, Any]:
-        """In librdkafka's words."""
+        """Return the librdkafka settings."""
         for path in (self.ca_file, self.certificate_file, self.key_file):
             netguard.check_certificate(path)
         files = {
@@ -83,14 +83,14 @@ class Tls:
 
 @dataclass(frozen=True)
 class Sasl:
-    """mechanism: one of MECHANISMS; password is a reference, username may be one."""
+    """SASL options. mechanism: one of MECHANISMS. password is a reference; username may be one."""
 
     mechanism: str
     username: str
     password: str
 
     def config(self) -> dict[str, Any]:
-        """In librdkafka's words, with the secrets themselves."""
+        """Return the librdkafka settings, with secrets resolved."""
         return {
             "sasl.mechanism": self.mechanism,
             "sasl.username": resolve(self.username),
@@ -100,7 +100,7 @@ class Sasl:
 
 @dataclass(frozen=True)
 class Connection:
-    """How a cluster is reached; servers are "host:port"."""
+    """Connection options of a cluster; servers are "host:port"."""
 
     servers: tuple[str, ...]
     tls: Tls | None = None
@@ -108,16 +108,18 @@ class Connection:
     client: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(given: OptionReader) -> Connection:
-        """Take `bootstrap_servers`, `tls`, `sasl` and `client` out of the options given.
+    def of(reader: OptionReader) -> Connection:
+        """Take `bootstrap_servers`, `tls`, `sasl` and `client` out of the options.
 
-        `<side>.bad_option`, `secret.plain`.
+        Errors: `<side>.bad_option`, `secret.plain`.
         """
-        return Connection(_servers(given), _tls(given), _sasl(given), _client(given))
+        return Connection(_servers(reader), _tls(reader), _sasl(reader), _client(reader))
 
     def config(self) -> dict[str, Any]:
-        """In librdkafka's words, secrets resolved: for a client that is made now. SourceError
-        secret.missing, secret.forbidden, host.forbidden, path.forbidden."""
+        """Return the librdkafka settings with secrets resolved, for a client made now.
+
+        SourceError secret.missing, secret.forbidden, host.forbidden, path.forbidden.
+        """
         protocol = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
         config: dict[str, Any] = {
             **self.client,
@@ -129,24 +131,24 @@ class Connection:
         return config
 
 
-def _servers(given: OptionReader) -> tuple[str, ...]:
+def _servers(reader: OptionReader) -> tuple[str, ...]:
     name = "bootstrap_servers"
-    found = given.raw(name)
+    found = reader.raw(name)
     listed = found.split(",") if isinstance(found, str) else found
     if not isinstance(listed, list) or not listed:
-        raise given.refused(name, "must be a list of servers", hint='"host:port,host:port"')
+        raise reader.refused(name, "must be a list of servers", hint='"host:port,host:port"')
     servers = tuple(one.strip() if isinstance(one, str) else "" for one in listed)
     for one in servers:
         if not _SERVER.fullmatch(one):
-            raise given.refused(name, "has an entry that is not host:port", detail=one)
+            raise reader.refused(name, "has an entry that is not host:port", detail=one)
     return servers
 
 
-def _tls(given: OptionReader) -> Tls | None:
-    found = given.raw("tls")
+def _tls(reader: OptionReader) -> Tls | None:
+    found = reader.raw("tls")
     if found is None or found is False:
         return None
-    inner = OptionReader({} if found is True else found, given.side, "tls")
+    inner = OptionReader({} if found is True else found, reader.side, "tls")
     password = inner.take("key_password", str, "")
     if password:
         refuse_plain("tls.key_password", password)
@@ -156,8 +158,8 @@ def _tls(given: OptionReader) -> Tls | None:
     return Tls(*texts, key_password=password, verifies_host=verifies is not False)
 
 
-def _sasl(given: OptionReader) -> Sasl | None:
-    inner = given.under("sasl")
+def _sasl(reader: OptionReader) -> Sasl | None:
+    inner = reader.under("sasl")
     if inner is None:
         return None
     mechanism = inner.choice("mechanism", MECHANISMS, "SCRAM-SHA-512")
@@ -167,16 +169,16 @@ def _sasl(given: OptionReader) -> Sasl | None:
     return Sasl(mechanism, username, password)
 
 
-def _client(given: OptionReader) -> dict[str, str]:
-    inner = given.under("client")
+def _client(reader: OptionReader) -> dict[str, str]:
+    inner = reader.under("client")
     options = {} if inner is None else inner.rest()
     for name, value in options.items():
         if inner is not None and not name.startswith(ALLOWED):
             raise inner.refused(
-                name, "cannot be set", hint=f"what can begins with: {', '.join(ALLOWED)}"
+                name, "cannot be set", hint=f"allowed prefixes: {', '.join(ALLOWED)}"
             )
         if inner is not None and not isinstance(value, str | int | float | bool):
-            raise inner.refused(name, "must be a text or a number")
+            raise inner.refused(name, "must be a string or a number")
     return {name: _text(value) for name, value in options.items()}
 
 

@@ -1,8 +1,8 @@
-"""Records that are not rows, written to a topic beside the table of dead letters.
+"""Malformed records, written to a topic in addition to the table of dead letters.
 
-Invariant: at least once. What a batch rejects is acknowledged by the brokers before the batch is
-handed on, so the place never moves past a record that the topic does not have; after a failure it
-is written once more.
+Invariant: at least once. The brokers acknowledge a batch's rejected records before the batch is
+handed on, so the position never passes a record that the topic lacks. After a failure the record is
+written again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from connectors.kafka.client import Client
 from connectors.kafka.options import TopicOptions
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
-# How long a batch waits for its dead letters.
+# How long a batch waits for the acknowledgement of its dead letters.
 SEND_S = 10.0
-_RELATION, _PLACE, _CODE, _REASON, _KEY, _VALUE = (
+_RELATION, _POSITION, _CODE, _REASON, _KEY, _VALUE = (
     REJECTED_COLUMNS.index(name) for name in ("relation", "place", "code", "reason", "key", "value")
 )
 
 
 class DeadTopic:
-    """Of one feed or share, for one thread. Nothing is opened before the first record."""
+    """The writer of one feed or snapshot part, for one thread. Nothing is opened before the first
+    record.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -33,8 +35,11 @@ class DeadTopic:
         self._failures: list[tuple[str, KafkaError]] = []
 
     def write(self, options: TopicOptions, rejected: Sequence[tuple[Any, ...]]) -> None:
-        """Rows of REJECTED_KINDS, where the relation has such a topic. TemporaryError
-        source.unreachable; SourceError source.dead_letter_topic when it does not take them."""
+        """Write rows of REJECTED_KINDS if the relation has such a topic.
+
+        TemporaryError source.unreachable. SourceError source.dead_letter_topic: the topic does not
+        accept them.
+        """
         topic = options.dead_letter_topic
         if topic is None or not rejected:
             return
@@ -57,7 +62,7 @@ class DeadTopic:
         if left:
             raise TemporaryError(
                 "source.unreachable",
-                f'kafka source "{self._client.name}" does not take its dead letters',
+                f'kafka source "{self._client.name}" cannot write its dead letters',
                 detail=f'{left} records for topic "{topic}" are not acknowledged',
             )
 
@@ -69,7 +74,7 @@ class DeadTopic:
                     self._producer.produce(topic, value, key, headers=headers, on_delivery=note)
                     return
                 except BufferError:
-                    # Ends: what is queued is acknowledged, or fails after its time.
+                    # This ends: a queued record is acknowledged or times out.
                     self._producer.poll(1.0)
         except KafkaException as error:
             raise self._refused(topic, error) from None
@@ -81,14 +86,14 @@ class DeadTopic:
             return told
         return SourceError(
             "source.dead_letter_topic",
-            f'topic "{topic}" does not take dead letters',
+            f'topic "{topic}" does not accept dead letters',
             detail=told.detail,
-            hint="make the topic, with a max.message.bytes like that of the topics that are read",
+            hint="create the topic, with the max.message.bytes of the topics that are read",
         )
 
 
 def _headers(topic: str, row: tuple[Any, ...]) -> list[tuple[str, bytes]]:
-    number, _, offset = row[_PLACE].partition(":")
+    number, _, offset = row[_POSITION].partition(":")
     told = {
         "tidemark.topic": topic,
         "tidemark.partition": number,

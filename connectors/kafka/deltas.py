@@ -1,7 +1,7 @@
-"""A view's topic of deltas read from its beginning: what a consumer of ours in Python begins with.
+"""Read a view's topic of deltas from its beginning: the starting point of a Python consumer.
 
-Only records of committed transactions are seen. The marks beside the topic tell epochs apart
-(docs/KAFKA_SINK.md); who wants no more than the newest state can leave them alone.
+Only records of committed transactions are returned. The markers in the second topic delimit epochs
+(docs/KAFKA_SINK.md); a consumer that only needs the newest state can ignore them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WAIT_S = 0.2
 
 
 class DeltaReader:
-    """The values of a topic of one partition, in order; used by one thread."""
+    """Reads the values of a topic of one partition, in order; used by one thread."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -27,15 +27,15 @@ class DeltaReader:
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
 
     def read(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What there is since the last call, up to the topic's end or until time is up.
+        """Return the values since the last call, up to the topic's end or until the timeout.
 
-        TidemarkError as the client tells it.
+        TidemarkError as the client reports it.
         """
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + timeout_s
         is_end = False
         while not is_end and time.monotonic() < deadline:
-            # What comes after an end that was reached may be in the same batch.
+            # The same batch may hold records after an end that was reached.
             for record in self._consumer.consume(_BATCH, _WAIT_S):
                 error = record.error()
                 is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
@@ -46,5 +46,5 @@ class DeltaReader:
         return found
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the consumer."""
         self._consumer.close()

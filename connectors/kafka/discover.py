@@ -1,7 +1,7 @@
-"""Columns proposed for topics from the newest records that they hold.
+"""Propose columns for topics from their newest records.
 
-Invariant: nothing is declared by itself: what is proposed is shown, and is an option like any
-other once somebody has approved it.
+Invariant: nothing is declared automatically. A proposal is shown, and becomes an option once a user
+approves it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ TAKE_S = 1.0
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with `columns` for each topic that lacks them. SourceError, TemporaryError."""
+    """Return the options with `columns` for each topic that lacks them. SourceError,
+    TemporaryError.
+    """
     read = read_options(options, needs_columns=False)
     client = Client(read.connection, "source", "discover")
     found = {name: dict(one) for name, one in options["topics"].items()}
@@ -33,17 +35,17 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _samples(client: Client, topic: TopicOptions) -> list[bytes]:
-    """The newest values of each partition."""
+    """Return the newest values of each partition."""
     topics, name = Topics(client), topic.topic
-    told = topics.describe([name]).get(name)
-    if told is None:
+    described = topics.describe([name]).get(name)
+    if described is None:
         raise missing(name)
-    ends = topics.ends(name, range(told.partitions))
+    ends = topics.ends(name, range(described.partitions))
     first = topics.begins(name, ends)
-    share = max(1, SAMPLES // max(1, told.partitions))
-    begins = {p: max(first[p], end - share) for p, end in ends.items()}
+    per_partition = max(1, SAMPLES // max(1, described.partitions))
+    begins = {p: max(first[p], end - per_partition) for p, end in ends.items()}
     relation = RelationName("", "", topic.relation)
-    reader = Reader(client, [Span(relation, name, told.id, begins, ends)], wait_ms=20)
+    reader = Reader(client, [Span(relation, name, described.id, begins, ends)], wait_ms=20)
     try:
         values: list[bytes] = []
         while not reader.is_done:

@@ -1,13 +1,13 @@
 """A private Apache Kafka broker for the demo, the tests and the benchmarks.
 
 `EmbeddedKafka` runs one node in KRaft mode (broker and controller) from the jars that
-deploy/setup.sh fetched, on free loopback ports and in a new directory of its own. Invariant:
-nothing outlives us, not even after kill -9: a watching shell that holds the other end of a pipe
-kills the broker and removes the directory when we are gone. It never touches a broker that it
-did not start.
+deploy/setup.sh fetched, on free loopback ports and in its own new directory. Invariant: nothing
+outlives this process, not even after kill -9. A watchdog shell holds the other end of a pipe; when
+this process is gone, it kills the broker and removes the directory. It never touches a broker that
+it did not start.
 
-`python -m connectors.kafka.embedded` starts one once and keeps an archive of its loaded classes
-beside the jars, which saves half of every later start.
+`python -m connectors.kafka.embedded` starts one once and stores an archive of its loaded classes
+beside the jars, which halves the time of every later start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JARS_VARIABLE = "TIDEMARK_KAFKA_JARS"
 ARCHIVE = "classes.jsa"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# Small and quick to start: one broker of a test has no use for the second compiler.
+# Small and quick to start: a test's broker gains nothing from the second compiler.
 JVM: tuple[str, ...] = (
     "-Xmx384m",
     "-XX:+UseSerialGC",
@@ -54,8 +54,7 @@ JVM: tuple[str, ...] = (
 STARTED = b"Kafka Server started"
 PORT_TAKEN = ("Address already in use", "Socket server failed to bind")
 
-# Waits until our end of the pipe is closed. /proc/*/comm guards against a pid that was given to
-# someone else.
+# Wait until our end of the pipe is closed. /proc/*/comm protects a process that reused the pid.
 _WATCH = """
 read -r _
 pid=$(cat "$1/pid" 2>/dev/null)
@@ -67,26 +66,28 @@ rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 
 
 def jars_directory() -> Path:
-    """Where the jars lie: TIDEMARK_KAFKA_JARS, or `kafka` in the Python environment."""
+    """Return the directory of the jars: TIDEMARK_KAFKA_JARS, or `kafka` in the Python
+    environment.
+    """
     named = os.environ.get(JARS_VARIABLE)
     return Path(named) if named else Path(sys.prefix) / "kafka"
 
 
 def missing() -> str | None:
-    """Why no broker can be started here, None when one can."""
+    """Return why no broker can be started here; None if one can."""
     if not any(jars_directory().glob("kafka_2.13-*.jar")):
-        return "the jars of Apache Kafka are not there (deploy/setup.sh fetches them by Maven)"
+        return "the jars of Apache Kafka are missing (deploy/setup.sh fetches them with Maven)"
     if _java("java") is None:
-        return "there is no Java on this machine"
+        return "Java is not installed"
     return None
 
 
 class EmbeddedKafka(ChildServer):
-    """One broker: settings over those of broker_settings.
+    """One broker; settings override those of broker_settings.
 
-    is_secured: a second listener with TLS and SASL (PLAIN, SCRAM) for the users of
-    broker_settings.USERS. jvm: options for Java beyond JVM. Topics are not made by use.
-    SourceError kafka.no_broker, kafka.start_failed.
+    is_secured: add a second listener with TLS and SASL (PLAIN, SCRAM) for the users of
+    broker_settings.USERS. jvm: more Java options. Topics are not created on use. SourceError
+    kafka.no_broker, kafka.start_failed.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class EmbeddedKafka(ChildServer):
         if reason is not None:
             raise SourceError(
                 "kafka.no_broker",
-                'no "kafka" on this machine',
+                'embedded broker "kafka" is not installed',
                 detail=reason,
-                hint="run deploy/setup.sh where Maven's registry can be reached",
+                hint="run deploy/setup.sh with access to Maven's registry",
             )
         super().__init__(PORT_TAKEN, STOP_TIMEOUT_S)
         self.is_secured = is_secured
@@ -113,36 +114,36 @@ class EmbeddedKafka(ChildServer):
 
     @property
     def bootstrap(self) -> str:
-        """Host and port of the listener that asks for nothing."""
+        """The "host:port" of the listener without authentication."""
         return f"127.0.0.1:{self._ports.plain}"
 
     @property
     def secured_bootstrap(self) -> str:
-        """Host and port of the listener with TLS and SASL, where there is one."""
+        """The "host:port" of the listener with TLS and SASL, if there is one."""
         return f"127.0.0.1:{self._ports.secured}"
 
     @property
     def ca_file(self) -> Path:
-        """The certificate (PEM) by which clients know the secured listener."""
+        """The certificate (PEM) that clients need to trust the secured listener."""
         return self.directory / "ca.pem"
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic; SourceError kafka.topic_failed when the broker does not."""
+        """Create a topic. SourceError kafka.topic_failed."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         try:
             admin.create_topics([NewTopic(name, partitions, 1)])[name].result(START_TIMEOUT_S)
         except KafkaException as error:
             raise SourceError(
-                "kafka.topic_failed", f'topic "{name}" cannot be made', detail=str(error)
+                "kafka.topic_failed", f'topic "{name}" cannot be created', detail=str(error)
             ) from None
 
     def stop(self) -> None:
-        """Stop in good order; everything is kept."""
-        # One that a test has halted cannot end.
+        """Shut down cleanly and keep all files."""
+        # A broker that a test has suspended cannot shut down.
         self._end(signal.SIGCONT, signal.SIGTERM)
 
     def restart(self) -> None:
-        """Stop and start on the same ports."""
+        """Stop, and start on the same ports."""
         self.stop()
         self.start()
 
@@ -173,15 +174,15 @@ class EmbeddedKafka(ChildServer):
         self._run(command, "the storage could not be formatted")
 
     def _make_certificate(self) -> None:
-        """A key for the secured listener, and its self-signed certificate for the clients."""
+        """Make a key for the secured listener, and its self-signed certificate for the clients."""
         store = ["-keystore", str(self.directory / "keys.p12"), "-storepass", STORE_PASSWORD]
         keytool = [_java("keytool") or "keytool", "-J-XX:TieredStopAtLevel=1"]
         command = [*keytool, "-genkeypair", *store, "-storetype", "PKCS12", "-alias", "broker"]
         command += ["-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=tidemark"]
         command += ["-validity", "3650", "-ext", "san=ip:127.0.0.1,dns:localhost"]
-        self._run(command, "no key could be made")
+        self._run(command, "no key could be created")
         command = [*keytool, "-exportcert", "-rfc", *store, "-alias", "broker"]
-        self._run([*command, "-file", str(self.ca_file)], "no certificate could be made")
+        self._run([*command, "-file", str(self.ca_file)], "no certificate could be created")
 
     def _run(self, command: list[str], failure: str) -> None:
         made = subprocess.run(
@@ -196,7 +197,7 @@ class EmbeddedKafka(ChildServer):
             raise _failed(failure, made.stdout + made.stderr)
 
     def _command(self, program: str, jvm: Sequence[str] = ()) -> list[str]:
-        # The archive holds for this very order of the jars.
+        # The archive is only valid for exactly this order of the jars.
         options, archive = list(JVM), jars_directory() / ARCHIVE
         if archive.exists():
             options.append(f"-XX:SharedArchiveFile={archive}")
@@ -223,26 +224,26 @@ class EmbeddedKafka(ChildServer):
 
 
 def make_archive() -> float:
-    """Start a broker once and keep its loaded classes for later starts; seconds of such a start.
+    """Start a broker once and store its loaded classes; return the seconds of a start with them.
 
-    Nothing is made where there is an archive already.
+    Nothing is written if an archive exists.
     """
-    kept = jars_directory() / ARCHIVE
-    if not kept.exists() and missing() is None:
-        # Beside it first: another broker that starts now sees all of it or nothing.
-        new = kept.with_suffix(".new")
+    archive = jars_directory() / ARCHIVE
+    if not archive.exists() and missing() is None:
+        # Write to a temporary name first: a broker that starts now sees the whole archive or none.
+        new = archive.with_suffix(".new")
         with EmbeddedKafka(jvm=[f"-XX:ArchiveClassesAtExit={new}"]) as broker:
             broker.stop()
         if new.exists():
-            new.replace(kept)
+            new.replace(archive)
     begin = time.monotonic()
     with EmbeddedKafka():
         return time.monotonic() - begin
 
 
 def _java(program: str) -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(program, path=f"{home}/bin") if home else shutil.which(program)
+    java_home = os.environ.get("JAVA_HOME")
+    return shutil.which(program, path=f"{java_home}/bin") if java_home else shutil.which(program)
 
 
 def _failed(what: str, output: str) -> SourceError:
@@ -250,7 +251,7 @@ def _failed(what: str, output: str) -> SourceError:
         "kafka.start_failed",
         f'embedded broker "kafka": {what}',
         detail=output.strip()[-2000:],
-        hint="see the detail, the end of its output",
+        hint="the detail is the end of the broker's output",
     )
 
 

@@ -1,10 +1,10 @@
-"""The marks of a delta topic: where epochs begin and end, and how far its writer has come.
+"""The markers of a delta topic: they delimit epochs and store the writer's progress.
 
-They lie in a topic of one partition beside the rows, written in the rows' own transactions:
-OPEN when a writer begins, BEGIN and END for each epoch. END tells for each partition of the rows
-how many records the epoch has there and where they end. Invariant: the newest committed END or
-OPEN of a sink is its progress. The topics belong to the sink of the first mark that is kept: of
-two that begin at once the one that was first goes on, and what the other one left is passed over.
+They are in a topic of one partition beside the rows, written in the rows' own transactions: OPEN
+when a writer starts, BEGIN and END for each epoch. END has for each partition of the rows the
+epoch's record count and end offset. Invariant: the newest committed END or OPEN of a sink is its
+progress. The topics belong to the sink of the oldest retained marker: if two sinks start at once,
+the first one continues, and the markers of the other are ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from connectors.kafka.client import Client
 from dataflow.errors import TemporaryError
 
-# Marks that are looked at from the end backwards: aborted ones, and the broker's own, lie between.
+# How many markers are read backwards from the end: aborted ones and the broker's control records
+# lie between.
 TAIL = 64
-# How long the cluster may take for an answer: then it is away, and asked again.
+# How long to wait for the cluster; after that it counts as unreachable, and is asked again.
 ANSWER_S = 5.0
 _POLL_S = 0.2
 _DECIDING_S = 0.02
@@ -32,9 +33,11 @@ _NO_END = 1 << 62
 
 @dataclass(frozen=True)
 class Standing:
-    """What the newest mark says. epoch: None before the first one; sink, writer: who wrote it;
-    partitions: how many of the rows' topic are used; topic: that topic's id, empty where an
-    earlier version wrote the mark."""
+    """Content of the newest marker.
+
+    epoch: None before the first one. sink, writer: who wrote the marker. partitions: how many of
+    the rows' topic are used. topic: that topic's id, empty if an earlier version wrote the marker.
+    """
 
     epoch: int | None
     sink: str
@@ -43,23 +46,26 @@ class Standing:
     topic: str = ""
 
 
-def open_mark(standing: Standing) -> bytes:
-    """A writer has begun, at the epoch that it found."""
+def open_marker(standing: Standing) -> bytes:
+    """Return the marker of a writer that starts at this epoch."""
     return _text("OPEN", epoch=standing.epoch, **_owner(standing))
 
 
-def begin_mark(epoch: int, *, is_initial: bool) -> bytes:
-    """An epoch begins; an initial one holds all rows of the view."""
+def begin_marker(epoch: int, *, is_initial: bool) -> bytes:
+    """Return the marker that starts an epoch; an initial one holds all rows of the view."""
     return _text("BEGIN", epoch=epoch, initial=is_initial)
 
 
-def end_mark(
+def end_marker(
     standing: Standing,
     positions: Mapping[str, Any],
     counts: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> bytes:
-    """An epoch is whole. counts, ends: by partition its records, and the offset behind them."""
+    """Return the marker that completes an epoch.
+
+    counts, ends: by partition, the epoch's records and the offset after them.
+    """
     partitions = {str(p): {"records": counts[p], "end": ends[p]} for p in sorted(counts)}
     return _text(
         "END",
@@ -71,10 +77,9 @@ def end_mark(
 
 
 def read_standing(client: Client, topic: str, sink: str) -> Standing | None:
-    """The newest committed mark of this sink, or else of whoever wrote there; None in a topic
-    without any.
+    """Return the newest committed marker of this sink, or else of any; None if there is none.
 
-    A topic whose marks have all expired stands at epoch 0: the reader knows what was there.
+    A topic whose markers have all expired counts as epoch 0: it did have some.
     """
     with _reading(client) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
@@ -82,7 +87,7 @@ def read_standing(client: Client, topic: str, sink: str) -> Standing | None:
         while start > low:
             stop, start = start, max(low, start - max(TAIL, high - start))
             for found in reversed(list(_standings(consumer, topic, start, stop))):
-                # Another one that came too late has said no more than OPEN.
+                # A sink that came too late has written only OPEN.
                 if found.sink == sink or found.epoch is not None:
                     return found
                 other = other or found
@@ -90,17 +95,20 @@ def read_standing(client: Client, topic: str, sink: str) -> Standing | None:
 
 
 def read_first(client: Client, topic: str) -> Standing:
-    """The first mark that is kept, of a topic that has one of ours: once that can be read, no
-    other one will come to stand before it. TemporaryError while what may is not decided."""
+    """Return the oldest retained marker of a topic that has one of ours.
+
+    Once it can be read, no other marker can come before it. TemporaryError while open transactions
+    may still decide this.
+    """
     with _reading(client) as consumer:
         low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
             for found in _standings(consumer, topic, low, _NO_END):
                 return found
-            # What was committed just now is shown a moment later.
+            # A marker that was just committed becomes readable a moment later.
             time.sleep(_DECIDING_S)
-    raise TemporaryError("sink.unreachable", f'the marks in topic "{topic}" are not decided yet')
+    raise TemporaryError("sink.unreachable", f'topic "{topic}" has an open transaction')
 
 
 @contextmanager
@@ -115,7 +123,7 @@ def _reading(client: Client) -> Iterator[Consumer]:
 
 
 def _standings(consumer: Consumer, topic: str, start: int, stop: int) -> Iterator[Standing]:
-    """The marks with an epoch, and OPENs, in [start, stop)."""
+    """Yield the markers with an epoch, and OPENs, in [start, stop)."""
     consumer.assign([TopicPartition(topic, 0, start)])
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""Changes of topics after their places: a thread reads ahead, the poller decodes by columns.
+"""Changes of topics after their offsets: one thread reads ahead, the poller decodes by columns.
 
-Invariant: a batch's places lie exactly after its records, by partition; what was read ahead and
-not handed out is read again by the next feed. Memory is bounded by the bytes read ahead.
+Invariant: a batch's offsets are exactly those after its records, by partition. Records that were
+read ahead but not handed out are read again by the next feed. buffer_bytes bounds the memory.
+Threads: `poll` and `close` belong to the pipeline's thread, `_ReadAhead` owns the consumer.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.feed_source import Places
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
-from connectors.kafka.dedup_state import dedup_note, read_seen, seen_of
-from connectors.kafka.leader_epochs import Known, epochs_note, known_of, learn
+from connectors.kafka.dedup_state import dedup_note, dedup_of, read_dedup
+from connectors.kafka.leader_epochs import LeaderEpochs, epochs_note, leader_epochs_of, learn
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader, rejected_delta
-from connectors.kafka.start_offsets import place_of, starts_of
+from connectors.kafka.start_offsets import position_of, starts_of
 from connectors.kafka.topics import Topics, recreated
 from connectors.kafka.transaction_buffer import TransactionBuffer, bad_of
 from connectors.source import SourceBatch
@@ -30,21 +31,24 @@ from dataflow.changes import Changes
 from dataflow.errors import SourceError, TidemarkError
 
 POLL_S = 0.05
-# Unknown ends of logs are asked for so often.
+# How often to ask for the ends of logs while they are unknown.
 LAG_EVERY = 20
 
 
 @dataclass
-class _Served:
-    """A relation that is read. place: {"topic": id, "next": offset by partition}. starts: where
-    its snapshot began; seen: of envelopes, None until it is known; known: of the logs."""
+class _Relation:
+    """A relation that is read.
+
+    position: {"topic": id, "next": offset by partition}. starts: where its snapshot started. dedup:
+    dedup state of envelopes, None until it is read. leader_epochs: leader epochs of the logs.
+    """
 
     rows: RowReader
     topic_id: str
     nexts: dict[int, int]
     starts: dict[int, int]
-    seen: LastSeen | None
-    known: Known
+    dedup: DedupState | None
+    leader_epochs: LeaderEpochs
 
     @property
     def name(self) -> str:
@@ -55,13 +59,19 @@ class _Served:
         return self.rows.options
 
     def span(self, begins: dict[int, int], ends: dict[int, int] | None) -> Span:
-        wants = (self.rows.wants_times, self.rows.wants_headers)
+        needs = (self.rows.needs_times, self.rows.needs_headers)
         relation = self.rows.relation.name
         return Span(
-            relation, self.topic.topic, self.topic_id, begins, ends, *wants, dict(self.known)
+            relation,
+            self.topic.topic,
+            self.topic_id,
+            begins,
+            ends,
+            *needs,
+            dict(self.leader_epochs),
         )
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         return {
             "topic": self.topic_id,
             "next": {str(p): offset for p, offset in sorted(self.nexts.items())},
@@ -70,7 +80,7 @@ class _Served:
 
 @dataclass(frozen=True)
 class FeedState:
-    """Where a feed begins, as an earlier batch or the pins have left it."""
+    """Where a feed starts, from an earlier batch or the pins."""
 
     places: Places
     notes: Mapping[str, bytes]
@@ -78,8 +88,10 @@ class FeedState:
 
 @dataclass(frozen=True)
 class FeedEvents:
-    """Who is told, by the feed's thread: on_ready as SourceFeed says; on_open each time that the
-    cluster was reached."""
+    """Callbacks of the feed's thread.
+
+    on_ready: see SourceFeed. on_open: called each time that the cluster was reached.
+    """
 
     on_ready: Callable[[], None]
     on_open: Callable[[Topics], None]
@@ -101,73 +113,73 @@ class KafkaFeed:
         self._client = client
         self._options = options
         self._events = events
-        self._followed = {one.relation.name: _followed(one, state) for one in rows}
-        self._ahead: _Ahead | None = None
+        self._relations = {one.relation.name: _opened(one, state) for one in rows}
+        self._ahead: _ReadAhead | None = None
         self._notes = state.notes
-        self._held: TransactionBuffer | None = None
-        self._markers: _Ahead | None = None
+        self._buffer: TransactionBuffer | None = None
+        self._markers: _ReadAhead | None = None
         self._until: Places | None = None
         self._failure: TidemarkError | None = None
 
     @property
     def lag(self) -> int:
-        """Offsets that no batch has held yet, marks of transactions among them."""
-        held = 0 if self._held is None else self._held.waiting
-        return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting + held
+        """Offsets that no batch has held yet, including transaction markers."""
+        buffered = 0 if self._buffer is None else self._buffer.waiting
+        return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting + buffered
 
     @property
     def skipped(self) -> int:
-        """As SourceFeed says."""
+        """See SourceFeed."""
         return self._skipped
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
-        """As SourceFeed says."""
+        """See SourceFeed."""
         if self._failure is not None:
             raise self._failure
         if self._ahead is None or until != self._until:
             self._read_from_here(until)
         assert self._ahead is not None
-        if self._held is not None:
-            chunks = self._take_whole(self._held, max_rows)
-            return self._batch(chunks) if chunks or self._held.is_due() else None
+        if self._buffer is not None:
+            chunks = self._take_whole(self._buffer, max_rows)
+            return self._batch(chunks) if chunks or self._buffer.is_due() else None
         chunks = self._ahead.take(max_rows)
         return self._batch(chunks) if chunks else None
 
     def close(self) -> None:
-        """End the threads; what was read ahead or held back is dropped."""
+        """End the threads; records that were read ahead or buffered are dropped."""
         for ahead in (self._ahead, self._markers):
             if ahead is not None:
                 ahead.close()
         self._ahead = self._markers = None
 
-    def _take_whole(self, held: TransactionBuffer, max_rows: int) -> list[Chunk]:
-        """What was read and may be told: transactions of which all is there."""
+    def _take_whole(self, buffer: TransactionBuffer, max_rows: int) -> list[Chunk]:
+        """Return the records that may be emitted: those of complete transactions."""
         assert self._ahead is not None and self._markers is not None
         most_bytes = self._options.transaction_buffer_bytes
         while True:
-            is_full = held.is_full(most_bytes)
-            markers = self._markers.take(max_rows) if is_full or held.is_wanting else []
-            held.add_markers(markers)
-            # What lies before `until` was told before, so all of it may be told.
+            is_full = buffer.is_full(most_bytes)
+            markers = self._markers.take(max_rows) if is_full or buffer.needs_more else []
+            buffer.add_markers(markers)
+            # Records before `until` were emitted before, so all of them may be emitted.
             is_last = self._until is not None and self._ahead.is_finished
             chunks = [] if is_full else self._ahead.take(max_rows)
             for chunk in chunks:
                 assert chunk.relation is not None
-                held.add_events(chunk, self._followed[chunk.relation].seen)
-            told = held.take(self._bad_at, all=is_last and not chunks)
-            if told or self._failure is not None:
+                buffer.add_events(chunk, self._relations[chunk.relation].dedup)
+            ready = buffer.take(self._bad_at, all=is_last and not chunks)
+            if ready or self._failure is not None:
                 break
             if not chunks and not markers:
                 if is_full:
-                    held.check_size(most_bytes)
+                    buffer.check_size(most_bytes)
                 break
-        if not told and self._failure is not None:
+        if not ready and self._failure is not None:
             raise self._failure
-        return told
+        return ready
 
     def _bad_at(self, name: str, records: Records) -> int | None:
-        """Where the source is to stop: from the next poll on it does."""
-        rows = next(one.rows for one in self._followed.values() if one.name == name)
+        """Return the first record that stops the source; it stops at the next poll."""
+        rows = next(one.rows for one in self._relations.values() if one.name == name)
         bad = bad_of(rows, records)
         if bad is not None:
             self._failure = rows.refusal(records, bad)
@@ -175,36 +187,38 @@ class KafkaFeed:
         return None
 
     def _read_from_here(self, until: Places | None) -> None:
-        """A new reader from the places of the last batch; it never passes `until`."""
+        """Return a reader from the offsets of the last batch; it never passes `until`."""
         self.close()
         self._until = until
         spans = []
-        for name, one in self._followed.items():
+        for name, one in self._relations.items():
             ends = None
             if until is not None:
-                # A relation that `until` does not know has nothing before it.
+                # A relation that `until` lacks has no records before it.
                 end = until.get(name.name)
-                topic_id, ends = (one.topic_id, {}) if end is None else place_of(end)
+                topic_id, ends = (one.topic_id, {}) if end is None else position_of(end)
                 if topic_id != one.topic_id:
                     raise recreated(one.topic.topic, name)
             spans.append(one.span(dict(one.nexts), ends))
-        self._ahead = _Ahead(self._client, self._options, spans, self._events, self._learn_seen)
+        self._ahead = _ReadAhead(self._client, self._options, spans, self._events, self._read_dedup)
         if self._options.transactions is not None:
-            if self._held is not None:
-                self._notes = {**self._notes, **self._held.note()}
-            rows = [one.rows for one in self._followed.values()]
+            if self._buffer is not None:
+                self._notes = {**self._notes, **self._buffer.note()}
+            rows = [one.rows for one in self._relations.values()]
             topic = self._options.transactions
-            self._held = TransactionBuffer(self._client, topic, rows, self._notes)
-            spans = [self._held.span()]
+            self._buffer = TransactionBuffer(self._client, topic, rows, self._notes)
+            spans = [self._buffer.span()]
             events = FeedEvents(self._events.on_ready, lambda _: None)
-            self._markers = _Ahead(self._client, self._options, spans, events, lambda _: None)
+            self._markers = _ReadAhead(self._client, self._options, spans, events, lambda _: None)
 
-    def _learn_seen(self, is_desired: Callable[[], bool]) -> None:
-        """By the feed's thread, before anything is read ahead: what the snapshots have seen."""
-        for one in self._followed.values():
-            if one.topic.is_debezium and one.seen is None:
+    def _read_dedup(self, is_desired: Callable[[], bool]) -> None:
+        """Read the dedup state of the snapshots; called by the feed's thread before it
+        reads ahead.
+        """
+        for one in self._relations.values():
+            if one.topic.is_debezium and one.dedup is None:
                 span = one.span(one.starts, dict(one.nexts))
-                one.seen = read_seen(self._client, one.rows, span, is_desired)
+                one.dedup = read_dedup(self._client, one.rows, span, is_desired)
 
     def _batch(self, chunks: Sequence[Chunk]) -> SourceBatch | None:
         gathered: dict[Any, Records] = {}
@@ -217,7 +231,7 @@ class KafkaFeed:
         notes: dict[str, bytes] = {}
         count = 0
         for name, records in gathered.items():
-            one = self._followed[name]
+            one = self._relations[name]
             whole = self._decode(one, records, changes, rejected)
             count += len(whole)
             if len(whole) == len(records):
@@ -226,14 +240,14 @@ class KafkaFeed:
                         one.nexts.update(chunk.nexts)
             else:
                 one.nexts.update(whole.nexts())
-            learn(one.known, whole)
-            notes |= epochs_note(one.known, one.name, one.place())
-            if one.seen is not None:
-                notes |= dedup_note(one.seen, one.name, one.topic_id)
+            learn(one.leader_epochs, whole)
+            notes |= epochs_note(one.leader_epochs, one.name, one.position())
+            if one.dedup is not None:
+                notes |= dedup_note(one.dedup, one.name, one.topic_id)
         if self._failure is not None and not count:
             raise self._failure
-        if self._held is not None:
-            notes |= self._held.note()
+        if self._buffer is not None:
+            notes |= self._buffer.note()
         return SourceBatch(
             0,
             changes,
@@ -241,20 +255,23 @@ class KafkaFeed:
             count,
             commit_time_us=newest_ms * 1000,
             source=self._client.name,
-            places={one.name: one.place() for one in self._followed.values()},
+            places={one.name: one.position() for one in self._relations.values()},
             notes=notes,
             rejected=rejected_delta(rejected),
         )
 
     def _decode(
         self,
-        one: _Served,
+        one: _Relation,
         records: Records,
         changes: list[Changes],
         rejected: list[tuple[Any, ...]],
     ) -> Records:
-        """Add what the records say; those that were passed, all but from a bad one on that is to
-        stop the source: the next poll raises."""
+        """Append the changes and rejected rows of the records; return the records that were passed.
+
+        These are all of them, or those before a bad record that stops the source; then the next
+        poll raises.
+        """
         rows = one.rows.read(records)
         policy = one.rows.options.on_error
         if rows.bad and policy == FAIL:
@@ -267,8 +284,8 @@ class KafkaFeed:
             bad = one.rows.rejected(records, rows.bad)
             self._dead.write(one.topic, bad)
             rejected += bad
-        if one.seen is not None and rows.orders is not None:
-            rows = rows.fresh(records, one.seen)
+        if one.dedup is not None and rows.orders is not None:
+            rows = rows.fresh(records, one.dedup)
         if rows.has_truncation and len(one.nexts) > 1:
             raise one.rows.truncation()
         if len(rows.kinds):
@@ -276,20 +293,22 @@ class KafkaFeed:
         return records
 
 
-def _followed(rows: RowReader, state: FeedState) -> _Served:
+def _opened(rows: RowReader, state: FeedState) -> _Relation:
     name = rows.relation.name.name
-    place = state.places[name]
-    topic_id, nexts = place_of(place)
+    position = state.places[name]
+    topic_id, nexts = position_of(position)
     starts = starts_of(state.notes, name, topic_id)
-    seen = seen_of(state.notes, name, topic_id)
-    known = known_of(state.notes, name, place)
-    return _Served(rows, topic_id, nexts, starts, seen, known)
+    dedup = dedup_of(state.notes, name, topic_id)
+    leader_epochs = leader_epochs_of(state.notes, name, position)
+    return _Relation(rows, topic_id, nexts, starts, dedup, leader_epochs)
 
 
-class _Ahead:
-    """The thread that reads ahead, and what it has read. unread: offsets that it has not seen;
-    waiting: records that it has; is_finished: all ends were reached. before: what the thread does
-    first, as long as it is wanted."""
+class _ReadAhead:
+    """The thread that reads ahead, and its buffer.
+
+    unread: offsets that it has not read. waiting: records in the buffer. is_finished: all ends were
+    reached. before: runs first on the thread, while it is still needed.
+    """
 
     def __init__(
         self,
@@ -316,7 +335,7 @@ class _Ahead:
         self._thread.start()
 
     def take(self, max_rows: int) -> list[Chunk]:
-        """What has been read, about max_rows records of it; the thread's error after the last."""
+        """Return about max_rows buffered records; raise the thread's error after the last one."""
         with self._changed:
             found: list[Chunk] = []
             rows = 0
@@ -332,7 +351,7 @@ class _Ahead:
         return found
 
     def close(self) -> None:
-        """Tell the thread to end, and wait for it."""
+        """Stop the thread and wait for it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -366,7 +385,7 @@ class _Ahead:
         self._events.on_ready()
 
     def _put(self, chunks: Sequence[Chunk]) -> None:
-        """Hand on what was read, once there is room for it."""
+        """Put chunks into the buffer once it has space."""
         sized = [(chunk, chunk.records.nbytes()) for chunk in chunks]
         with self._changed:
             while self._bytes >= self._options.buffer_bytes and not self._is_closed:

@@ -1,7 +1,7 @@
-"""The last row of each key among records of one partition, known by 128-bit hashes of the keys.
+"""The last row of each key among records of one partition, by 128-bit hashes of the keys.
 
-Memory: 25 bytes a key, twice that while they are brought together; no row is kept. Two keys
-of one hash are as unlikely as it says in docs/contributing/decisions/0002.
+Memory: 25 bytes a key, twice that while they are merged; no row is stored. For the risk of a hash
+collision see docs/contributing/decisions/0002.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEAST_ROWS = 100_000
 
 
 class LastRows:
-    """Rows come in the order of their offsets."""
+    """Finds the last row of each key; rows arrive in the order of their offsets."""
 
     def __init__(self, relation: Relation) -> None:
         self._key = relation.key
@@ -27,7 +27,7 @@ class LastRows:
         self._truncated = -1
 
     def add(self, rows: Rows, offsets: np.ndarray) -> None:
-        """More rows and removals, with their offsets."""
+        """Add rows and removals, with their offsets."""
         n = len(rows.kinds)
         if not n:
             return
@@ -37,12 +37,12 @@ class LastRows:
         first, second = row_hashes([rows.columns[c] for c in self._key], n)
         self._parts.append((first, second, offsets, rows.kinds != Changes.UPSERT))
         self._waiting += n
-        # Bringing them together costs as much as there are: seldom enough to be linear in all.
+        # Merging costs as much as there are keys: do it rarely enough to be linear overall.
         if self._waiting > max(LEAST_ROWS, len(self._whole[0])):
             self._gather()
 
     def offsets(self) -> np.ndarray:
-        """int64, ascending: where the rows lie that no later one replaced or removed."""
+        """Return int64, ascending: offsets of the rows that no later one replaced or removed."""
         self._gather()
         _, _, offsets, removes = self._whole
         found = np.sort(offsets[~removes & (offsets > self._truncated)])

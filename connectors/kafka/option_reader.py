@@ -1,6 +1,7 @@
-"""Options as users gave them, taken out one by one.
+"""Read a user's options one by one.
 
-Invariant: nothing is guessed: what has the wrong type is refused, and so is what nobody took.
+Invariant: nothing is guessed. A value of the wrong type is refused, and so is an option that
+nothing reads.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from dataflow.errors import SinkError, SourceError, TidemarkError
 
 T = TypeVar("T")
 ERRORS: Mapping[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
-_WORDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
+_WORDS = {str: "a string", int: "a whole number", bool: "true or false", dict: "an object"}
 _WORDS[list] = "a list"
 
 
 class OptionReader:
-    """One object of options. where: its place among all, as in "topics.clicks", "" at the top.
+    """Reads one object of options.
 
-    side: "source" or "sink", whose error is raised. Errors are `<side>.bad_option`.
+    where: its path among all options, as in "topics.clicks", "" at the top. side: "source" or
+    "sink". Errors are `<side>.bad_option`.
     """
 
     def __init__(self, options: Any, side: str, where: str = "") -> None:
@@ -28,10 +30,10 @@ class OptionReader:
         if not isinstance(options, Mapping):
             raise self.refused("", "must be an object")
         self._left = dict(options)
-        self._known: list[str] = []
+        self._allowed: list[str] = []
 
     def take(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """The option's value, or the default; without a default it is needed."""
+        """Return the option's value or the default; without a default the option is required."""
         found = self.optional(name, kind)
         if found is not None:
             return found
@@ -40,7 +42,7 @@ class OptionReader:
         return default
 
     def optional(self, name: str, kind: type[T]) -> T | None:
-        """The option's value, None when it is not there (or null)."""
+        """Return the option's value; None if it is missing or null."""
         found = self.raw(name)
         is_wrong = not isinstance(found, kind) or (kind is int and isinstance(found, bool))
         if found is not None and is_wrong:
@@ -48,34 +50,34 @@ class OptionReader:
         return found
 
     def raw(self, name: str) -> Any:
-        """The option's value of whatever type, None when it is not there."""
-        self._known.append(name)
+        """Return the option's value of any type; None if it is missing."""
+        self._allowed.append(name)
         return self._left.pop(name, None)
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
-        """One of a few words."""
+        """Return one of a few words."""
         found = self.take(name, str, default)
         if found not in choices:
             raise self.refused(name, f"must be one of {', '.join(choices)}", detail=found)
         return found
 
     def under(self, name: str) -> OptionReader | None:
-        """An object of further options, None when it is not there."""
+        """Return a reader of a nested object; None if it is missing."""
         found = self.raw(name)
         return None if found is None else OptionReader(found, self.side, self._path(name))
 
     def rest(self) -> dict[str, Any]:
-        """All that was not taken yet, by name; taken with that."""
+        """Return all options that were not read yet, by name, and mark them as read."""
         left, self._left = self._left, {}
         return left
 
     def end(self) -> None:
-        """Refuse what nobody took."""
+        """Refuse options that nothing reads."""
         for name in self._left:
-            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._known)}")
+            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._allowed)}")
 
     def refused(self, name: str, why: str, *, detail: str = "", hint: str = "") -> TidemarkError:
-        """The error for one option."""
+        """Return the error for one option."""
         return ERRORS[self.side](
             f"{self.side}.bad_option",
             f'option "{self._path(name)}" {why}',

@@ -1,7 +1,7 @@
-"""What a Kafka source is told: its topics, what their records hold, where to start.
+"""Options of a Kafka source: its topics, their record format, and where to start.
 
-Invariant: options that were accepted are whole and do not contradict each other; what only the
-cluster or a format can know is refused where that is asked.
+Invariant: accepted options are complete and consistent. Errors that only the cluster or a format
+can find are raised there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
 EARLIEST, LATEST, TIMESTAMP, OFFSETS = "earliest", "latest", "timestamp", "offsets"
 PARTITION, OFFSET = "_partition", "_offset"
 KEY, TIME, HEADERS = "_key", "_timestamp", "_headers"
-# Columns that tell of the record itself; a user declares those that are wanted.
+# Columns with metadata of the record itself; a user declares those that are needed.
 METADATA: Mapping[str, tuple[str, ...]] = {
     PARTITION: ("int4", "integer", "int"),
     OFFSET: ("int8", "bigint"),
@@ -33,8 +33,11 @@ POLICIES = (FAIL, SKIP, DEAD_LETTER)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a topic's first snapshot begins. kind: EARLIEST, LATEST, TIMESTAMP (milliseconds
-    since 1970), OFFSETS (by partition; those not named from their beginning)."""
+    """Where a topic's first snapshot starts.
+
+    kind: EARLIEST, LATEST, TIMESTAMP (milliseconds since 1970) or OFFSETS (by partition; others
+    start at their beginning).
+    """
 
     kind: str = EARLIEST
     time_ms: int = 0
@@ -45,10 +48,10 @@ class Start:
 class TopicOptions:
     """One topic as a relation.
 
-    columns: as declared, {"name", "type", ...}; the format understands the rest. format, key:
-    options of the format. key: columns by which an upsert's row is known. dead_letter_topic:
-    where records that are not rows are written too, None for nowhere. collection: how Debezium
-    names the table in the END of a transaction.
+    columns: as declared, {"name", "type", ...}; the format reads the rest. format, key: options of
+    the format. key: columns that identify an upsert's row. dead_letter_topic: where malformed
+    records are written, None for nowhere. collection: how Debezium names the table in the END of a
+    transaction.
     """
 
     relation: str
@@ -64,12 +67,14 @@ class TopicOptions:
 
     @property
     def is_debezium(self) -> bool:
-        """Whether records are envelopes, which may be delivered again."""
+        """Return True if records are Debezium envelopes, which may be delivered again."""
         return str(self.format.get("format", "")).startswith("debezium-")
 
     def value_columns(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
-        """What the format is to find in records, in the order of these names (an object of
-        columns need not have kept its own); the key's are never NULL."""
+        """Return the columns that the format reads from records, in the order of these names.
+
+        An object of columns need not preserve order. Key columns are never NULL.
+        """
         by_name = {column["name"]: column for column in self.columns}
         return [
             {**by_name[name], "nullable": False} if name in self.key else by_name[name]
@@ -78,7 +83,7 @@ class TopicOptions:
         ]
 
     def declared(self) -> DeclaredRelation:
-        """As the service makes a Relation of it."""
+        """Return the declared relation for the service."""
         names = tuple(c["name"] for c in self.columns)
         key = self.key
         if self.mode == APPEND:
@@ -89,9 +94,12 @@ class TopicOptions:
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """A whole source. check_ms: how often topics are looked at while nothing arrives.
-    buffer_bytes: how much is read ahead. transactions: the topic of Debezium's BEGIN and END,
-    None to tell events as they come; transaction_buffer_bytes: how much waits for its END."""
+    """All options of a source.
+
+    check_ms: how often topics are described while no records arrive. buffer_bytes: limit of
+    read-ahead. transactions: the topic of Debezium's BEGIN and END; None emits events as they
+    arrive. transaction_buffer_bytes: limit of events that wait for their END.
+    """
 
     connection: Connection
     topics: tuple[TopicOptions, ...]
@@ -101,28 +109,28 @@ class KafkaOptions:
     transaction_buffer_bytes: int = 64 << 20
 
     def topic_of(self, relation: str) -> TopicOptions:
-        """The topic behind a relation that was declared."""
+        """Return the topic of a declared relation."""
         return next(t for t in self.topics if t.relation == relation)
 
 
 def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> KafkaOptions:
-    """Options as JSON has them. SourceError source.bad_option, secret.plain."""
-    given = OptionReader(options, "source")
-    connection = Connection.of(given)
-    on_error = given.choice("on_error", POLICIES, FAIL)
-    dead_topic = given.optional("dead_letter_topic", str)
-    check_ms = given.take("check_ms", int, 5000)
-    buffer_bytes = given.take("buffer_bytes", int, 16 << 20)
+    """Read options from JSON. SourceError source.bad_option, secret.plain."""
+    reader = OptionReader(options, "source")
+    connection = Connection.of(reader)
+    on_error = reader.choice("on_error", POLICIES, FAIL)
+    dead_topic = reader.optional("dead_letter_topic", str)
+    check_ms = reader.take("check_ms", int, 5000)
+    buffer_bytes = reader.take("buffer_bytes", int, 16 << 20)
     if check_ms < 10 or buffer_bytes < 1 << 16:
-        raise given.refused("check_ms or buffer_bytes", "is too small")
-    listed = given.take("topics", dict)
-    transactions = given.optional("transactions", str)
-    held_bytes = given.take("transaction_buffer_bytes", int, 64 << 20)
-    if held_bytes < 1 << 10:
-        raise given.refused("transaction_buffer_bytes", "is too small")
-    given.end()
+        raise reader.refused("check_ms or buffer_bytes", "is too small")
+    listed = reader.take("topics", dict)
+    transactions = reader.optional("transactions", str)
+    buffered_bytes = reader.take("transaction_buffer_bytes", int, 64 << 20)
+    if buffered_bytes < 1 << 10:
+        raise reader.refused("transaction_buffer_bytes", "is too small")
+    reader.end()
     if not listed:
-        raise given.refused("topics", "names no topic")
+        raise reader.refused("topics", "names no topic")
     topics = tuple(
         _topic(name, OptionReader(one, "source", f"topics.{name}"), on_error, needs_columns)
         for name, one in listed.items()
@@ -134,148 +142,148 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
         for one in topics
     )
     _check_dead_topics(topics, dead_topic, OptionReader(options, "source"))
-    _check_each_once(topics, given)
+    _check_each_once(topics, reader)
     if transactions is not None:
-        _check_transactions(topics, transactions, given)
-    return KafkaOptions(connection, topics, check_ms, buffer_bytes, transactions, held_bytes)
+        _check_transactions(topics, transactions, reader)
+    return KafkaOptions(connection, topics, check_ms, buffer_bytes, transactions, buffered_bytes)
 
 
-def _check_transactions(topics: Sequence[TopicOptions], name: str, given: OptionReader) -> None:
+def _check_transactions(topics: Sequence[TopicOptions], name: str, reader: OptionReader) -> None:
     enveloped = [one for one in topics if one.is_debezium]
     if not enveloped or any(one.format["format"] != "debezium-json" for one in enveloped):
-        raise given.refused("transactions", "is for topics of debezium-json")
+        raise reader.refused("transactions", "requires topics in debezium-json")
     if any(one.topic == name for one in topics):
-        raise given.refused("transactions", "is a topic that is a relation too")
+        raise reader.refused("transactions", "is also declared as a relation")
     for one in enveloped:
         if one.columns and all(column["name"] in METADATA for column in one.columns):
-            why = "needs a column of the row, to be read with its transactions"
-            raise given.refused(f"topics.{one.relation}.columns", why)
+            why = "needs a column of the row to be read with its transactions"
+            raise reader.refused(f"topics.{one.relation}.columns", why)
 
 
 def _check_dead_topics(
-    topics: Sequence[TopicOptions], of_source: str | None, given: OptionReader
+    topics: Sequence[TopicOptions], of_source: str | None, reader: OptionReader
 ) -> None:
     if of_source is not None and not any(one.on_error == DEAD_LETTER for one in topics):
-        raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
+        raise reader.refused("dead_letter_topic", f"requires on_error {DEAD_LETTER}")
     read = {one.topic for one in topics}
     for one in topics:
         if one.dead_letter_topic in read:
-            raise given.refused("dead_letter_topic", "names a topic that is read here")
+            raise reader.refused("dead_letter_topic", "names a topic that this source reads")
 
 
-def _check_each_once(topics: Sequence[TopicOptions], given: OptionReader) -> None:
+def _check_each_once(topics: Sequence[TopicOptions], reader: OptionReader) -> None:
     by_topic: dict[str, str] = {}
     for one in topics:
-        # A feed knows the records of its consumer by their topics.
+        # A feed identifies the records of its consumer by their topics.
         other = by_topic.setdefault(one.topic, one.relation)
         if other != one.relation:
-            raise given.refused(
+            raise reader.refused(
                 f"topics.{one.relation}.topic",
-                f'is the topic of "{other}" too',
+                f'is also the topic of "{other}"',
                 hint="declare a second source for it, or one relation with all columns",
             )
 
 
-def _topic(name: str, given: OptionReader, on_error: str, needs_columns: bool) -> TopicOptions:
+def _topic(name: str, reader: OptionReader, on_error: str, needs_columns: bool) -> TopicOptions:
     if not name or len(name.encode()) > 63:
-        raise given.refused("", "needs a name of 1 to 63 bytes")
-    topic = given.take("topic", str, name)
-    format_options = _format(given)
-    columns = _columns(given, needs_columns)
-    mode = given.choice("mode", (APPEND, UPSERT), APPEND)
-    key = _key(given, mode, [c["name"] for c in columns])
+        raise reader.refused("", "needs a name of 1 to 63 bytes")
+    topic = reader.take("topic", str, name)
+    format_options = _format(reader)
+    columns = _columns(reader, needs_columns)
+    mode = reader.choice("mode", (APPEND, UPSERT), APPEND)
+    key = _key(reader, mode, [c["name"] for c in columns])
     if KEY in key and str(format_options.get("format", "")).startswith("debezium-"):
-        hint = "the columns of the table's own key, which stand in the envelope"
-        raise given.refused("key", f'names "{KEY}", which does not know removals', hint=hint)
-    start = _start(given)
-    policy = given.choice("on_error", POLICIES, on_error)
-    dead = given.optional("dead_letter_topic", str)
+        hint = "use the columns of the table's own key, which the envelope contains"
+        raise reader.refused("key", f'names "{KEY}", which cannot show removals', hint=hint)
+    start = _start(reader)
+    policy = reader.choice("on_error", POLICIES, on_error)
+    dead = reader.optional("dead_letter_topic", str)
     if dead is not None and policy != DEAD_LETTER:
-        raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
-    collection = given.take("collection", str, ".".join(topic.split(".")[-2:]))
-    given.end()
+        raise reader.refused("dead_letter_topic", f"requires on_error {DEAD_LETTER}")
+    collection = reader.take("collection", str, ".".join(topic.split(".")[-2:]))
+    reader.end()
     return TopicOptions(
         name, topic, columns, format_options, mode, key, start, policy, dead, collection
     )
 
 
-def _format(given: OptionReader) -> dict[str, Any]:
-    found, key = given.raw("format"), given.raw("key_format")
+def _format(reader: OptionReader) -> dict[str, Any]:
+    found, key = reader.raw("format"), reader.raw("key_format")
     chosen = {"format": found} if isinstance(found, str) else found
     if not isinstance(chosen, Mapping):
-        raise given.refused("format", "must be a name, or an object with a name at `format`")
+        raise reader.refused("format", "must be a name, or an object with a name at `format`")
     if key is None:
         return dict(chosen)
     if not isinstance(key, str | Mapping):
-        raise given.refused("key_format", "must be a name, or an object with a name at `format`")
+        raise reader.refused("key_format", "must be a name, or an object with a name at `format`")
     return {**chosen, "key": {"format": key} if isinstance(key, str) else dict(key)}
 
 
-def _columns(given: OptionReader, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
-    found = given.raw("columns")
+def _columns(reader: OptionReader, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
+    found = reader.raw("columns")
     if found is None and not is_needed:
         return ()
     if isinstance(found, Mapping):
         found = [{"name": name, "type": type_name} for name, type_name in found.items()]
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
-        raise given.refused("columns", "must name each column with its type")
+        raise reader.refused("columns", "must name each column with its type")
     names: list[str] = []
     for column in found:
         if not isinstance(column, Mapping):
-            raise given.refused("columns", "must be objects with name and type")
+            raise reader.refused("columns", "must be objects with name and type")
         name, type_name = column.get("name"), column.get("type")
         if not (isinstance(name, str) and name and isinstance(type_name, str) and type_name):
-            raise given.refused("columns", "must be objects with name and type")
+            raise reader.refused("columns", "must be objects with name and type")
         types = METADATA.get(name)
         if types is not None and type_name.lower() not in types:
-            raise given.refused("columns", f'must declare "{name}" as {types[0]}')
+            raise reader.refused("columns", f'must declare "{name}" as {types[0]}')
         if name in names:
-            raise given.refused("columns", f'names "{name}" twice')
+            raise reader.refused("columns", f'names "{name}" twice')
         names.append(name)
     return tuple(dict(column) for column in found)
 
 
-def _key(given: OptionReader, mode: str, names: Sequence[str]) -> tuple[str, ...]:
-    key = given.optional("key", list)
+def _key(reader: OptionReader, mode: str, names: Sequence[str]) -> tuple[str, ...]:
+    key = reader.optional("key", list)
     if mode == APPEND:
         if key is not None:
-            raise given.refused("key", "is for mode upsert", hint='"mode": "upsert"')
+            raise reader.refused("key", "requires mode upsert", hint='"mode": "upsert"')
         return ()
     if not key:
-        raise given.refused("key", "is needed in mode upsert: the columns a row is known by")
+        raise reader.refused("key", "is required in mode upsert: the columns that identify a row")
     for name in key:
         if name not in names or name in (PARTITION, OFFSET, TIME, HEADERS):
-            raise given.refused("key", f'names "{name}", which cannot be a key')
+            raise reader.refused("key", f'names "{name}", which cannot be a key')
     return tuple(key)
 
 
-def _start(given: OptionReader) -> Start:
-    name, found = "start", given.raw("start")
+def _start(reader: OptionReader) -> Start:
+    name, found = "start", reader.raw("start")
     if found is None or found in (EARLIEST, LATEST):
         return Start(found or EARLIEST)
     inner = OptionReader(found, "source", name) if isinstance(found, Mapping) else None
     if inner is None:
-        raise given.refused(name, "must be earliest, latest, or an object", detail=str(found))
+        raise reader.refused(name, "must be earliest, latest, or an object", detail=str(found))
     text, offsets = inner.optional("timestamp", str), inner.optional("offsets", dict)
     inner.end()
     if (text is None) == (offsets is None):
-        raise given.refused(name, "must have one of timestamp and offsets")
+        raise reader.refused(name, "must have one of timestamp and offsets")
     if text is not None:
-        return Start(TIMESTAMP, _milliseconds(text, given))
+        return Start(TIMESTAMP, _milliseconds(text, reader))
     try:
         found_offsets = sorted((int(p), int(o)) for p, o in (offsets or {}).items())
     except (TypeError, ValueError):
         found_offsets = [(-1, -1)]
     if any(p < 0 or o < 0 for p, o in found_offsets):
-        raise given.refused("start.offsets", "must be offsets by partition", hint='{"0": 1200}')
+        raise reader.refused("start.offsets", "must be offsets by partition", hint='{"0": 1200}')
     return Start(OFFSETS, 0, tuple(found_offsets))
 
 
-def _milliseconds(text: str, given: OptionReader) -> int:
+def _milliseconds(text: str, reader: OptionReader) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise given.refused("start.timestamp", "is no time", detail=str(error)) from None
+        raise reader.refused("start.timestamp", "is not a valid time", detail=str(error)) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1000)

@@ -1,9 +1,9 @@
-"""Reads partitions of topics from places on: one consumer, for one thread.
+"""Read partitions of topics from offsets on: one consumer, for one thread.
 
-Invariant: every committed record from a place on is handed out once and in order, or it is told
-by name why not. Offsets have holes (transactions' marks, compaction), so an end is reached by
-position, never by count. What is handed out was read of the topic with the known id: the ids are
-asked for after the records came, since a client goes on with a topic that was made again.
+Invariant: every committed record from an offset on is returned once and in order, or an error names
+the reason. Offsets have holes (transaction markers, compaction), so an end is reached by position,
+never by count. Returned records belong to the topic with the stored id. The ids are requested after
+the records arrived, since a client continues silently with a recreated topic.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from connectors.kafka.client import Client
-from connectors.kafka.leader_epochs import Known
+from connectors.kafka.leader_epochs import LeaderEpochs
 from connectors.kafka.records import Records
 from connectors.kafka.topics import Topics, check_same, offsets_gone
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import RelationName
 
 MOST_RECORDS = 10_000
-# An end that lies behind the log's own, and that nothing reaches for so long.
+# How long nothing may arrive before an end is checked against the log's own end.
 STALLED_S = 30.0
 _OUT_OF_RANGE = {
     KafkaError._AUTO_OFFSET_RESET,
@@ -36,11 +36,11 @@ _DOWN = {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._S
 
 @dataclass
 class Span:
-    """What is read of a topic for a relation: by partition from `begins`, up to `ends`.
+    """The range of a topic to read for a relation: by partition from `begins` up to `ends`.
 
-    ends: None to go on for ever, with new partitions from their beginning; else the offsets
-    after the last, and only these partitions. relation: None where all of the source need it.
-    known: what is known of the log up to `begins`.
+    ends: None to continue forever, with new partitions from their beginning; else the offsets after
+    the last record, and only these partitions. relation: None if all relations of the source need
+    the topic. leader_epochs: leader epochs of the log up to `begins`.
     """
 
     relation: RelationName | None
@@ -48,14 +48,14 @@ class Span:
     topic_id: str
     begins: dict[int, int]
     ends: dict[int, int] | None = None
-    wants_times: bool = False
-    wants_headers: bool = False
-    known: Known = field(default_factory=dict)
+    needs_times: bool = False
+    needs_headers: bool = False
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
 
 
 @dataclass
 class Chunk:
-    """Records of one relation, and by partition where it stands after them."""
+    """Records of one relation, and by partition the offset after them."""
 
     relation: RelationName | None
     records: Records
@@ -64,7 +64,7 @@ class Chunk:
 
 
 class Reader:
-    """Spans are of different topics. check_s: how often topics are looked at while idle."""
+    """Reads spans of different topics. check_s: how often topics are described while idle."""
 
     def __init__(
         self, client: Client, spans: Sequence[Span], *, check_s: float = 5.0, wait_ms: int = 100
@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that has an end has reached it."""
+        """Return True if every span with an end has reached it."""
         return (
             not self._open
             and not self._first
@@ -101,7 +101,7 @@ class Reader:
         )
 
     def take(self, timeout_s: float) -> list[Chunk]:
-        """What has arrived, at most one chunk a relation; waits when there is nothing."""
+        """Return what has arrived, at most one chunk a relation; wait if there is nothing."""
         if self._first:
             first, self._first = self._first, []
             return first
@@ -118,13 +118,15 @@ class Reader:
         elif now - self._checked > self._check_s:
             self._check()
             if self._open and now - self._moved > STALLED_S:
-                self._look_for_ends()
+                self._check_ends()
         if self._down:
             raise self._client.refused(self._down[-1], "reading")
         return chunks
 
     def unread(self) -> int:
-        """About how many offsets lie between what was taken and the ends of the logs."""
+        """Return about how many offsets lie between the records returned and the ends
+        of the logs.
+        """
         total = 0
         for topic, number in self._open:
             partition = Partition(topic, number)
@@ -133,7 +135,7 @@ class Reader:
         return total
 
     def close(self) -> None:
-        """End the consumer."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _note(self, error: KafkaError) -> None:
@@ -141,7 +143,7 @@ class Reader:
             self._down.append(error)
 
     def _check(self) -> None:
-        """Every topic is still the one that it was; take up partitions that are new."""
+        """Check that every topic is still the same; add new partitions."""
         found = self._topics.describe(self._spans.keys())
         fresh = []
         for span in self._spans.values():
@@ -155,16 +157,18 @@ class Reader:
         self._checked = time.monotonic()
 
     def _from(self, span: Span, number: int) -> Partition:
-        """Where the reading of a partition begins, so that the broker looks whether its log is the
-        one that is known: behind the last record before the place, if that is still kept."""
-        place = span.begins[number]
-        offset, term = span.known.get(number, (place, -1))
-        if offset < place and self._topics.begins(span.topic, [number])[number] > offset:
+        """Return where to start reading a partition so that the broker checks its log.
+
+        This is after the last record before the position, if the broker still retains it.
+        """
+        start = span.begins[number]
+        offset, term = span.leader_epochs.get(number, (start, -1))
+        if offset < start and self._topics.begins(span.topic, [number])[number] > offset:
             term = -1
-        if term < 0 or offset > place:
-            return Partition(span.topic, number, place)
-        if offset < place:
-            self._early[span.topic, number] = place
+        if term < 0 or offset > start:
+            return Partition(span.topic, number, start)
+        if offset < start:
+            self._early[span.topic, number] = start
         return Partition(span.topic, number, offset, leader_epoch=term)
 
     def _is_desired(self, span: Span, number: int) -> bool:
@@ -172,12 +176,12 @@ class Reader:
         begin = span.begins.setdefault(number, 0)
         if span.ends is None or begin < span.ends[number]:
             return True
-        if is_new:  # an empty partition of which someone has said that it was read
+        if is_new:  # an empty partition that the position says was read
             self._first.append(Chunk(span.relation, Records(), {number: begin}))
         return False
 
     def _sorted(self, found: Sequence[Any]) -> list[Chunk]:
-        """The records by relation, without those beyond an end."""
+        """Return the records by relation, without those beyond an end."""
         good = [record for record in found if record.error() is None]
         if self._early:
             self._refuse_earlier(good)
@@ -194,10 +198,10 @@ class Reader:
                 continue
             if error.code() != KafkaError._PARTITION_EOF:
                 raise self._refused(error, record)
-            place = self._early.pop((record.topic(), record.partition()), 0)
-            if record.offset() < place:
-                # Our log, but does it reach as far as our place?
-                self._consumer.seek(Partition(record.topic(), record.partition(), place))
+            start = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < start:
+                # It is our log, but it may end before our position.
+                self._consumer.seek(Partition(record.topic(), record.partition(), start))
                 continue
             nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
         chunks = []
@@ -230,36 +234,38 @@ class Reader:
             self._open.difference_update(done)
 
     def _refuse_earlier(self, good: Sequence[Any]) -> None:
-        """Between what is known and the place there was no record, so there is none now."""
+        """Refuse records between the stored leader epoch and the position: there were none."""
         for record in good:
-            place = self._early.pop((record.topic(), record.partition()), 0)
-            if record.offset() < place:
+            start = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < start:
                 span = self._spans[record.topic()]
-                told = f"a record is at {record.offset()}, where none was"
-                raise offsets_gone(span.topic, f"{record.partition()}:{place}", told, span.relation)
+                found_at = f"a record is at {record.offset()}, where none was"
+                raise offsets_gone(
+                    span.topic, f"{record.partition()}:{start}", found_at, span.relation
+                )
 
     def _refused(self, error: KafkaError, record: Any) -> TidemarkError:
-        """The error for one that came in place of a record."""
+        """Return the error for an error that arrived in place of a record."""
         self._check()
         span, number = self._spans[record.topic()], record.partition()
         if error.code() in _OUT_OF_RANGE:
-            place = f"{number}:{span.begins[number]}"
-            return offsets_gone(span.topic, place, error.str(), span.relation)
+            start = f"{number}:{span.begins[number]}"
+            return offsets_gone(span.topic, start, error.str(), span.relation)
         return self._client.refused(error, f'reading topic "{span.topic}"')
 
-    def _look_for_ends(self) -> None:
-        """Nothing has come for long: is the end that we look for behind the log's own?"""
+    def _check_ends(self) -> None:
+        """Nothing arrived for long: fail if the requested end lies after the log's own end."""
         for topic, number in sorted(self._open):
             span = self._spans[topic]
             last = self._topics.ends(topic, [number])[number]
             if span.ends is not None and last < span.ends[number]:
-                place = f"{number}:{span.begins[number]}"
-                raise offsets_gone(topic, place, f"the log ends at {last}", span.relation)
+                start = f"{number}:{span.begins[number]}"
+                raise offsets_gone(topic, start, f"the log ends at {last}", span.relation)
         if any(span.ends is not None for span in self._spans.values()):
             raise TemporaryError(
                 "source.unreachable",
                 f'kafka source "{self._client.name}" sends nothing',
-                detail=f"nothing for {STALLED_S:.0f} s before the end that is looked for",
+                detail=f"nothing for {STALLED_S:.0f} s before the requested end",
             )
 
 
@@ -270,8 +276,8 @@ def _records(taken: Sequence[Any], span: Span) -> Records:
         [one.key() for one in taken],
         [one.value() for one in taken],
         [one.timestamp()[1] if one.timestamp()[0] else -1 for one in taken]
-        if span.wants_times
+        if span.needs_times
         else [],
-        [one.headers() for one in taken] if span.wants_headers else [],
+        [one.headers() for one in taken] if span.needs_headers else [],
         [-1 if (term := one.leader_epoch()) is None else term for one in taken],
     )

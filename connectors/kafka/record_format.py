@@ -1,8 +1,8 @@
-"""The bytes of a topic's records: rows of columns as JSON or Avro, a whole batch at a time.
+"""Encode rows as JSON or Avro records of a topic, a whole batch at a time.
 
-Values are exact in both: integers, floats and booleans are native, everything else is a string of
-PostgreSQL's own text (numerics among them, since readers round numbers), JSON columns are JSON in
-JSON. Invariant: equal rows are equal bytes, so a record's key stays the same for ever.
+Values are exact in both formats. Integers, floats and booleans are native; everything else is a
+string of PostgreSQL's text (including numerics, since readers round numbers). JSON columns are JSON
+in JSON. Invariant: equal rows are equal bytes, so a record's key never changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Piece = bytes | Column
 
 
 def joined(pieces: Sequence[Piece], n: int) -> Column:
-    """A bytes column of n values, each the concatenation of the pieces.
+    """Return a bytes column of n values, each the concatenation of the pieces.
 
     >>> joined([b"<", Column.of("s", ["a", "bc"]), b">"], 2).to_list()
     [b'<a>', b'<bc>']
@@ -60,12 +60,12 @@ def joined(pieces: Sequence[Piece], n: int) -> Column:
 
 
 def one_of(texts: Sequence[bytes], index: np.ndarray) -> Column:
-    """A bytes column that picks for each row one of a few texts."""
+    """Return a bytes column that selects one of a few texts for each row."""
     return Column.of("s", texts).take(index)
 
 
 def json_column(field: Field, column: Column) -> Column:
-    """Each value as JSON."""
+    """Encode each value as JSON."""
     mask = _NO_MASK if column.valid is None else column.valid
     kind = field.type.kind
     if kind is TypeKind.BOOL:
@@ -79,7 +79,7 @@ def json_column(field: Field, column: Column) -> Column:
 
 
 def avro_column(field: Field, column: Column) -> Column:
-    """Each value as Avro's binary encoding has it; nullable fields as a union with null."""
+    """Encode each value in Avro's binary encoding; nullable fields are a union with null."""
     mask = _NO_MASK if column.valid is None else column.valid
     kind, in_union = field.type.kind, field.is_nullable
     if kind in _INTEGERS:
@@ -98,7 +98,7 @@ def avro_column(field: Field, column: Column) -> Column:
 
 
 def long_text(value: int) -> bytes:
-    """An Avro long.
+    """Encode an Avro long.
 
     >>> long_text(-2), long_text(64)
     (b'\\x03', b'\\x80\\x01')
@@ -108,13 +108,13 @@ def long_text(value: int) -> bytes:
 
 
 def string_text(value: str) -> bytes:
-    """An Avro string."""
+    """Encode an Avro string."""
     raw = value.encode()
     return long_text(len(raw)) + raw
 
 
 def avro_names(names: Sequence[str]) -> list[str]:
-    """Names as Avro allows them, each once; the schema keeps the column's own beside it.
+    """Return unique names that Avro allows; the schema stores the column's own name beside.
 
     >>> avro_names(["a", "a b", "a_b", "1", ""])
     ['a', 'a_b', 'a_b_', '_1', '_']
@@ -130,7 +130,7 @@ def avro_names(names: Sequence[str]) -> list[str]:
 
 
 def avro_record(name: str, fields: Sequence[Field]) -> dict[str, Any]:
-    """The schema of a row; `column` and `sqlType` say what each field is in the view."""
+    """Return the schema of a row; `column` and `sqlType` describe each field in the view."""
     names = avro_names([f.name for f in fields])
     return {
         "type": "record",
@@ -149,12 +149,12 @@ def avro_record(name: str, fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def avro_type(field: Field) -> str:
-    """The Avro type of a field's values."""
+    """Return the Avro type of a field's values."""
     return _AVRO.get(field.type.kind, "string")
 
 
 def json_row(fields: Sequence[Field], columns: Sequence[Column]) -> list[Piece]:
-    """The pieces of JSON objects."""
+    """Return the pieces of JSON objects."""
     pieces: list[Piece] = []
     for k, (field, column) in enumerate(zip(fields, columns, strict=True)):
         opening = "{" if k == 0 else ","
@@ -164,5 +164,5 @@ def json_row(fields: Sequence[Field], columns: Sequence[Column]) -> list[Piece]:
 
 
 def avro_row(fields: Sequence[Field], columns: Sequence[Column]) -> list[Piece]:
-    """The pieces of Avro records."""
+    """Return the pieces of Avro records."""
     return [avro_column(f, c) for f, c in zip(fields, columns, strict=True)]

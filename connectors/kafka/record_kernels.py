@@ -1,9 +1,9 @@
-"""Compiled loops from columns to the bytes of records: JSON values, Avro values, whole rows.
+"""Compiled loops from columns to record bytes: JSON values, Avro values, whole rows.
 
 Each encoder takes a bytes column (offsets, data, valid; an empty `valid` means no NULLs) or plain
-values and returns (offsets, bytes) with one encoded value a row, so that rows are put together by
-copying. JSON is RFC 8259, Avro its specification 1.11 ("Binary Encoding"), `murmur2` what Kafka's
-own clients partition by.
+values. It returns (offsets, bytes) with one encoded value a row, so that rows are assembled by
+copying. Sources: JSON is RFC 8259, Avro its specification 1.11 ("Binary Encoding"), `murmur2` the
+default partitioner of Kafka's clients.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _FALSE = np.frombuffer(b"false", np.uint8)
 
 
 def _escapes():
-    """uint8[256]: 0 a plain byte, 1 one that needs \\u00XX, else the letter behind a backslash."""
+    """Return uint8[256]: 0 for a plain byte, 1 for \\u00XX, else the letter after a backslash."""
     found = np.zeros(256, np.uint8)
     found[:32] = 1
     for byte, letter in zip(b'\b\t\n\f\r"\\', b'btnfr"\\', strict=True):
@@ -39,7 +39,7 @@ def _put_bytes(out, at, source, start, stop):
 
 @njit(nogil=True, cache=True)
 def json_texts(offsets, data, valid):
-    """JSON strings, or null."""
+    """Encode JSON strings, or null."""
     n = offsets.shape[0] - 1
     nullable = valid.shape[0] > 0
     size = 6 * n
@@ -80,7 +80,7 @@ def json_texts(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def json_plain(offsets, data, valid):
-    """Texts that are JSON already, or null; NaN and infinities, which it lacks, as strings."""
+    """Copy texts that are JSON, or null; NaN and infinities, which JSON lacks, become strings."""
     n = offsets.shape[0] - 1
     nullable = valid.shape[0] > 0
     out = np.empty(offsets[n] - offsets[0] + 4 * n, np.uint8)
@@ -108,7 +108,7 @@ def json_plain(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def json_bools(values, valid):
-    """true, false or null."""
+    """Encode true, false or null."""
     n = values.shape[0]
     nullable = valid.shape[0] > 0
     out = np.empty(5 * n, np.uint8)
@@ -128,7 +128,7 @@ def json_bools(values, valid):
 
 @njit(nogil=True, cache=True)
 def put_long(out, at, value):
-    """An Avro int or long at out[at:]: zigzag, seven bits a byte; the end."""
+    """Write an Avro int or long to out[at:] (zigzag, seven bits a byte); return the end."""
     rest = np.uint64((value << 1) ^ (value >> 63))
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
@@ -140,7 +140,7 @@ def put_long(out, at, value):
 
 @njit(nogil=True, cache=True)
 def avro_longs(values, valid, in_union):
-    """Avro ints and longs; in a union [null, T] each with its branch."""
+    """Encode Avro ints and longs; in a union [null, T] each with its branch."""
     n = values.shape[0]
     nullable = valid.shape[0] > 0
     out = np.empty(11 * n, np.uint8)
@@ -160,7 +160,7 @@ def avro_longs(values, valid, in_union):
 
 @njit(nogil=True, cache=True)
 def avro_fixed(raw, valid, in_union):
-    """Avro values of raw[n, width] bytes each: booleans, floats, doubles."""
+    """Encode Avro values of raw[n, width] bytes each: booleans, floats, doubles."""
     n, width = raw.shape
     nullable = valid.shape[0] > 0
     out = np.empty((width + 1) * n, np.uint8)
@@ -182,7 +182,7 @@ def avro_fixed(raw, valid, in_union):
 
 @njit(nogil=True, cache=True)
 def avro_texts(offsets, data, valid, in_union):
-    """Avro strings: the length, then the bytes."""
+    """Encode Avro strings: the length, then the bytes."""
     n = offsets.shape[0] - 1
     nullable = valid.shape[0] > 0
     out = np.empty(offsets[n] - offsets[0] + 11 * n, np.uint8)
@@ -203,21 +203,21 @@ def avro_texts(offsets, data, valid, in_union):
 
 @njit(nogil=True, cache=True)
 def put_values(out, at, offsets, data):
-    """Write value i at out[at[i]:] and move at[i] behind it."""
+    """Write value i to out[at[i]:] and move at[i] after it."""
     for i in range(at.shape[0]):
         at[i] = _put_bytes(out, at[i], data, offsets[i], offsets[i + 1])
 
 
 @njit(nogil=True, cache=True)
 def put_literal(out, at, literal):
-    """Write the same bytes at each out[at[i]:] and move at[i] behind them."""
+    """Write the same bytes to each out[at[i]:] and move at[i] after them."""
     for i in range(at.shape[0]):
         at[i] = _put_bytes(out, at[i], literal, 0, literal.shape[0])
 
 
 @njit(nogil=True, cache=True)
 def murmur2(offsets, data):
-    """int64[n]: MurmurHash2 of each value, made positive as Kafka's own clients make it."""
+    """Return int64[n]: MurmurHash2 of each value, made positive as Kafka's clients do."""
     n = offsets.shape[0] - 1
     found = np.empty(n, np.int64)
     mask, m = np.uint64(0xFFFFFFFF), np.uint64(0x5BD1E995)

@@ -1,7 +1,7 @@
-"""Raw records of one topic, in columns of their parts, and the columns that tell of them.
+"""Raw records of one topic in columns, and their metadata columns.
 
-Invariant: what a column tells is what the broker sent: a key or a header that is no text stands
-as bytes, and what is missing is NULL.
+Invariant: a column holds exactly what the broker sent. A key or header that is not text is shown as
+bytes; a missing one is NULL.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from connectors.kafka.options import HEADERS, KEY, OFFSET, PARTITION, TIME
 from dataflow.delta import KIND_BYTES, Column
 
-# 2000-01-01 in milliseconds since 1970: where our times begin.
+# 2000-01-01 in milliseconds since 1970, the epoch of our times.
 _EPOCH_MS = 946_684_800_000
-# What a record costs beside its bytes: objects and places in lists.
+# Memory of a record in addition to its bytes: objects and list slots.
 OVERHEAD_BYTES = 200
 
 
 @dataclass
 class Records:
-    """n records in the order in which they are taken; within a partition by offset.
+    """n records in the order in which they are read; within a partition by offset.
 
-    numbers: of the partitions. times: milliseconds since 1970, -1 for none; headers: pairs of
-    name and bytes, or None. Both are empty where nobody asked. terms: of the leaders that they
-    were written under, -1 where that is not known.
+    numbers: partition numbers. times: milliseconds since 1970, -1 for none. headers: pairs of name
+    and bytes, or None. Both are empty if they were not requested. terms: leader epochs under which
+    the records were written, -1 if unknown.
     """
 
     numbers: list[int] = field(default_factory=list)
@@ -44,38 +44,38 @@ class Records:
         return len(self.offsets)
 
     def nbytes(self) -> int:
-        """About the memory it holds."""
+        """Return about how many bytes of memory it takes."""
         texts = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys)))
         return texts + OVERHEAD_BYTES * len(self)
 
     def add(self, other: Records) -> None:
-        """The other's records after ours."""
+        """Append the other's records."""
         for mine, more in zip(self._parts(), other._parts(), strict=True):
             mine.extend(more)
 
     def head(self, count: int) -> Records:
-        """The first ones."""
+        """Return the first `count` records."""
         return Records(*(part[:count] for part in self._parts()))
 
     def tail(self, count: int) -> Records:
-        """All but the first ones."""
+        """Return all but the first `count` records."""
         return Records(*(part[count:] for part in self._parts()))
 
     def where(self, keep: Sequence[bool]) -> Records:
-        """Those with True."""
+        """Return the records with True."""
         return Records(*(list(compress(part, keep)) for part in self._parts()))
 
     def nexts(self) -> dict[int, int]:
-        """By partition the offset after its last record."""
+        """Return {partition: offset after its last record}."""
         last = dict(zip(self.numbers, self.offsets, strict=True))
         return {number: offset + 1 for number, offset in last.items()}
 
-    def place(self, row: int) -> str:
-        """Where a record lies, as people write it."""
+    def position(self, row: int) -> str:
+        """Return the readable position of a record."""
         return f"{self.numbers[row]}:{self.offsets[row]}"
 
     def metadata(self, name: str, rows: np.ndarray) -> Column:
-        """The metadata column of this name, for the records at int64 positions."""
+        """Return the metadata column of this name, for the records at int64 positions."""
         if name in (PARTITION, OFFSET):
             source = self.numbers if name == PARTITION else self.offsets
             return Column(np.array(source, np.int64)[rows])
@@ -90,18 +90,20 @@ class Records:
         return Column.of(KIND_BYTES, [_headers(self.headers[row]) for row in rows.tolist()])
 
     def _parts(self) -> tuple[list[Any], ...]:
-        known = self.numbers, self.offsets, self.keys, self.values
-        return *known, self.times, self.headers, self.terms
+        parts = self.numbers, self.offsets, self.keys, self.values
+        return *parts, self.times, self.headers, self.terms
 
 
 def _bytea(values: Sequence[bytes | None]) -> Column:
-    """PostgreSQL's output of bytea: two hexadecimal digits a byte after a mark."""
+    """Return PostgreSQL's text of bytea: `\\x` and two hexadecimal digits a byte."""
     return Column.of(KIND_BYTES, [None if v is None else b"\\x" + v.hex().encode() for v in values])
 
 
 def _headers(pairs: Sequence[tuple[str, bytes | None]] | None) -> str:
-    """A jsonb array of {"key", "value"} as PostgreSQL prints it; a value that is no text stands
-    as {"key", "bytes"}, in the output of bytea."""
+    """Return a jsonb array of {"key", "value"} as PostgreSQL prints it.
+
+    A value that is not text becomes {"key", "bytes"}, in the output format of bytea.
+    """
     found = [_header(name, value) for name, value in pairs or ()]
     return json.dumps(found, ensure_ascii=False)
 

@@ -1,7 +1,8 @@
-"""Rejected records tried again, once what was wrong with them has been repaired.
+"""Retry of rejected records, once their cause has been repaired.
 
-Invariant: of an upsert topic an old record never takes the place of a newer row: where a later
-record of the same key is in the topic already, the old one is settled without a change.
+Invariant: an old record of an upsert topic never replaces a newer row. If the topic has a later
+record of the same key, the old one is resolved without a change. The call runs on the pipeline's
+thread, so its reading is bounded.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from dataflow.delta import Delta, row_hashes
 from dataflow.errors import SourceError
 
 TAKE_S = 1.0
-# The pipeline waits meanwhile.
+# The pipeline waits during this time.
 MOST_OFFSETS = 1_000_000
 _PLACE, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("place", "key", "value"))
 
 
 def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatch:
-    """As FeedSource says. SourceError source.retry_too_far where later records of a key would
-    have to be looked for among too many."""
-    given = [row for row, _ in rejected.rows()]
-    records = _records(given)
+    """See FeedSource.
+
+    SourceError source.retry_too_far: too many records would have to be searched for later ones of a
+    key.
+    """
+    stored_rows = [row for row, _ in rejected.rows()]
+    records = _records(stored_rows)
     keep = np.ones(len(records), np.bool_)
-    if rows.wants_times or rows.wants_headers:
+    if rows.needs_times or rows.needs_headers:
         records, keep = _read_again(client, rows, records)
     found = rows.read(records)
     is_row = keep.copy()
@@ -43,23 +47,23 @@ def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatc
         changed = changed[~_is_replaced(client, rows, records, found, changed)]
     columns = [column.take(changed) for column in found.columns]
     unchanged = {c: mask[changed] for c, mask in found.unchanged.items()}
-    told = Rows(columns, found.kinds[changed], found.records[changed], [], unchanged)
-    settled = [given[number] for number in np.flatnonzero(is_row).tolist()]
+    now_valid = Rows(columns, found.kinds[changed], found.records[changed], [], unchanged)
+    resolved = [stored_rows[number] for number in np.flatnonzero(is_row).tolist()]
     return SourceBatch(
         0,
-        [rows.changes(records, told)] if len(changed) else [],
+        [rows.changes(records, now_valid)] if len(changed) else [],
         1 if len(changed) else 0,
-        len(settled),
+        len(resolved),
         source=client.name,
-        rejected=rejected_delta(settled, -1),
+        rejected=rejected_delta(resolved, -1),
     )
 
 
-def _records(given: list[tuple[Any, ...]]) -> Records:
-    """The records as they were kept; in the order of their offsets."""
-    given.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
+def _records(stored_rows: list[tuple[Any, ...]]) -> Records:
+    """Return the records as they were stored, in the order of their offsets."""
+    stored_rows.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
     records = Records()
-    for row in given:
+    for row in stored_rows:
         number, _, offset = row[_PLACE].partition(b":")
         records.numbers.append(int(number))
         records.offsets.append(int(offset))
@@ -69,7 +73,7 @@ def _records(given: list[tuple[Any, ...]]) -> Records:
 
 
 def _read_again(client: Client, rows: RowReader, records: Records) -> tuple[Records, np.ndarray]:
-    """Their times and headers too, which only the topic has; False for those that it has lost."""
+    """Read times and headers, which only the topic has; False for records that it has lost."""
     whole, keep = Records(), np.zeros(len(records), np.bool_)
     topics = Topics(client)
     for row in range(len(records)):
@@ -79,7 +83,7 @@ def _read_again(client: Client, rows: RowReader, records: Records) -> tuple[Reco
         one = records.where([at == row for at in range(len(records))])
         one.times, one.headers = [-1], [None]
         for again in read:
-            # A topic that was made again has another record here.
+            # A recreated topic has another record at this offset.
             if (again.keys, again.values) != (one.keys, one.values):
                 continue
             keep[row] = True
@@ -92,7 +96,7 @@ def _read_again(client: Client, rows: RowReader, records: Records) -> tuple[Reco
 def _is_replaced(
     client: Client, rows: RowReader, records: Records, found: Rows, changed: np.ndarray
 ) -> np.ndarray:
-    """bool for each changed row: a later record of its key is in its partition."""
+    """Return bool for each changed row: True if its partition has a later record of its key."""
     out = np.zeros(len(changed), np.bool_)
     offsets = np.array(records.offsets, np.int64)[found.records[changed]]
     numbers = np.array(records.numbers, np.int64)[found.records[changed]]
@@ -105,9 +109,9 @@ def _is_replaced(
         if end - begin > MOST_OFFSETS:
             raise SourceError(
                 "source.retry_too_far",
-                f'records of topic "{rows.options.topic}" are too old to be tried again',
+                f'records of topic "{rows.options.topic}" are too old to be retried',
                 detail=f"{end - begin} offsets after {number}:{begin - 1} may hold newer ones",
-                hint="write the record anew, then drop the rejected one",
+                hint="produce the record again, then drop the rejected one",
                 relation=rows.relation.name,
             )
         for later in _span(client, rows, number, begin, end):
@@ -120,22 +124,22 @@ def _is_replaced(
 
 
 def _hashes(rows: RowReader, found: Rows) -> np.ndarray:
-    """128 bits a row that stand for its key."""
+    """Return a 128-bit hash of each row's key."""
     keys = [found.columns[column] for column in rows.relation.key]
     first, second = row_hashes(keys, len(found.kinds))
     return np.rec.fromarrays([first, second])
 
 
 def _span(client: Client, rows: RowReader, number: int, begin: int, end: int) -> list[Records]:
-    """The records at [begin, end) of a partition."""
+    """Return the records at [begin, end) of a partition."""
     topic = rows.options.topic
-    told = Topics(client).describe([topic]).get(topic)
-    if told is None:
+    described = Topics(client).describe([topic]).get(topic)
+    if described is None:
         raise missing(topic, rows.relation.name)
     if begin >= end:
         return []
-    wants = (rows.wants_times, rows.wants_headers)
-    span = Span(rows.relation.name, topic, told.id, {number: begin}, {number: end}, *wants)
+    needs = (rows.needs_times, rows.needs_headers)
+    span = Span(rows.relation.name, topic, described.id, {number: begin}, {number: end}, *needs)
     reader = Reader(client, [span], wait_ms=20)
     try:
         found = []

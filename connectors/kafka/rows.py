@@ -1,6 +1,7 @@
-"""Records to rows of a relation: the format's columns, metadata columns, and what is no row.
+"""Convert records to rows of a relation: the format's columns, metadata columns, rejections.
 
-Invariant: each record is a row, a removal, nothing by its format's rules, or told as rejected.
+Invariant: each record is a row, a removal, nothing by its format's rules, or reported as rejected.
+A RowReader is used by one thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from connectors.feed_source import REJECTED_KINDS, rejected_row
 from connectors.formats import open_format as formats
 from connectors.formats.debezium import DebeziumDecoded, DebeziumFormat, Envelopes
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.formats.declared import declare_columns
 from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
 from connectors.kafka.options import APPEND, FAIL, HEADERS, KEY, METADATA, SKIP, TIME, TopicOptions
@@ -24,12 +25,12 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
 
-# (options of the format, declared columns) -> a format; importable, so that parts can travel.
+# (options of the format, declared columns) -> a format; importable, so that parts can be pickled.
 OpenFormat = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], RecordFormat]
 
 
 def open_format(options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> RecordFormat:
-    """The format that the options name, for columns as declared."""
+    """Return the format that the options name, for the declared columns."""
     if not columns:
         return _Nothing()
     return formats.open_format(options, declare_columns(columns))
@@ -37,9 +38,12 @@ def open_format(options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 
 @dataclass
 class Rows:
-    """What records say. columns: of the relation's fields; kinds and unchanged as in Changes;
-    records: int64, the number of the record of each row; bad: in the order of their records.
-    orders: int64[rows, 4] of Debezium's events, as LastSeen takes them, else None."""
+    """Decoded records.
+
+    columns: of the relation's fields; kinds and unchanged as in Changes. records: int64, the record
+    number of each row. bad: in the order of their records. orders: int64[rows, 4] of Debezium's
+    events, as DedupState takes them, else None.
+    """
 
     columns: list[Column]
     kinds: np.ndarray
@@ -50,24 +54,26 @@ class Rows:
 
     @property
     def has_truncation(self) -> bool:
-        """Whether any record removes all rows before it."""
+        """Return True if any record removes all rows before it."""
         return bool((self.kinds == Changes.TRUNCATE).any())
 
     def unsent(self) -> np.ndarray:
-        """bool[n]: rows that leave out a value, which an earlier row of their key has, if any."""
+        """Return bool[n]: rows that omit a value, which an earlier row of their key may have."""
         found = np.zeros(len(self.kinds), np.bool_)
         for mask in self.unchanged.values():
             found |= mask
         return found & (self.kinds == Changes.UPSERT)
 
-    def fresh(self, records: Records, seen: LastSeen) -> Rows:
-        """Without what was seen before, which is remembered; they were read of `records`."""
+    def fresh(self, records: Records, state: DedupState) -> Rows:
+        """Return the rows that were not seen before, and remember them; they were read from
+        `records`.
+        """
         assert self.orders is not None
         numbers = np.array(records.numbers, np.int64)[self.records]
         keep = np.ones(len(numbers), np.bool_)
         for number in np.unique(numbers).tolist():
             mine = numbers == number
-            keep[mine] = seen.fresh(number, self.orders[mine])
+            keep[mine] = state.fresh(number, self.orders[mine])
         if keep.all():
             return self
         index = np.flatnonzero(keep)
@@ -92,22 +98,22 @@ class RowReader:
         names = [field.name for field in relation.fields]
         self._metadata = [name if name in METADATA else None for name in names]
         self._is_append = options.mode == APPEND
-        # Known by the record's key alone: then removals need nothing of the format.
+        # The record's key alone identifies rows: then removals do not need the format.
         self._is_keyed_by_record = options.key == (KEY,)
         self._format = opened(options.format, options.value_columns(names))
 
     @property
-    def wants_times(self) -> bool:
-        """Whether times of records are asked for."""
+    def needs_times(self) -> bool:
+        """Return True if record times are needed."""
         return TIME in self._metadata
 
     @property
-    def wants_headers(self) -> bool:
-        """Whether headers of records are asked for."""
+    def needs_headers(self) -> bool:
+        """Return True if record headers are needed."""
         return HEADERS in self._metadata
 
     def read(self, records: Records) -> Rows:
-        """All records at once. TemporaryError when the format cannot work now."""
+        """Decode all records at once. TemporaryError if the format cannot work now."""
         if self._is_keyed_by_record:
             return self._read_keyed(records)
         decoded = self._format.decode(records.values, records.keys)
@@ -137,13 +143,13 @@ class RowReader:
         return rows
 
     def envelopes(self, records: Records) -> Envelopes | None:
-        """Of a topic of Debezium what each record is, its row unread."""
+        """Return what each Debezium record is, without decoding its row."""
         if not isinstance(self._format, DebeziumFormat):
             return None
         return self._format.envelopes(records.values)
 
     def _read_keyed(self, records: Records) -> Rows:
-        """Where `_key` is the key, a record without a value removes its row."""
+        """Decode with `_key` as the key: a record without a value removes its row."""
         values = np.array([value is not None for value in records.values], np.bool_)
         keys = np.array([key is not None for key in records.keys], np.bool_)
         asked = np.flatnonzero(values & keys)
@@ -176,7 +182,7 @@ class RowReader:
             else:
                 column = records.metadata(name, places)
                 if position not in self.relation.key and removes.any():
-                    # Of a removed row only the key is told.
+                    # A removed row only has its key.
                     column = _nulled(column, removes)
             columns.append(column)
         if self._is_append:
@@ -186,12 +192,12 @@ class RowReader:
         return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number), unchanged)
 
     def rejected(self, records: Records, bad: Sequence[BadRecord]) -> list[tuple[Any, ...]]:
-        """Bad records as rows of REJECTED_KINDS."""
+        """Return bad records as rows of REJECTED_KINDS."""
         name = self.relation.name
         return [
             rejected_row(
                 name,
-                records.place(b.number),
+                records.position(b.number),
                 b.code,
                 b.reason,
                 key=records.keys[b.number],
@@ -201,36 +207,37 @@ class RowReader:
         ]
 
     def changes(self, records: Records, rows: Rows) -> Changes:
-        """As a feed tells them."""
+        """Return the rows as changes of a feed."""
         unsent, policy = rows.unsent(), self.options.on_error
         letters = None
         if policy != FAIL and unsent.any():
-            told: list[Any] = [None] * len(unsent)
+            details: list[Any] = [None] * len(unsent)
             if policy != SKIP:
                 for row in np.flatnonzero(unsent).tolist():
                     bad = _unavailable(int(rows.records[row]))
-                    (told[row],) = self.rejected(records, [bad])
-            letters = tuple(told)
+                    (details[row],) = self.rejected(records, [bad])
+            letters = tuple(details)
         columns = tuple(rows.columns)
         return Changes(self.relation, rows.kinds, columns, rows.unchanged, letters)
 
     def truncation(self) -> SourceError:
-        """The error for a truncation in a topic of several partitions."""
+        """Return the error for a truncation in a topic of several partitions."""
         return SourceError(
             "source.truncation",
             f'topic "{self.options.topic}" has a truncation and several partitions',
-            detail="which rows of other partitions come before it is not known",
-            hint="let the topic have one partition, or do not send truncations",
+            detail="the order of the truncation and rows of other partitions is unknown",
+            hint="give the topic one partition, or do not send truncations",
             relation=self.relation.name,
         )
 
     def refusal(self, records: Records, bad: BadRecord) -> SourceError:
-        """The error for a record where the source is to stop at bad ones."""
+        """Return the error for a bad record that stops the source."""
         return SourceError(
             "source.bad_record",
             f'topic "{self.options.topic}" has a record that is not a row of '
             f'"{self.relation.name}"',
-            detail=f"at {records.place(bad.number)} (partition:offset): {bad.reason} [{bad.code}]",
+            detail=f"at {records.position(bad.number)} (partition:offset): "
+            f"{bad.reason} [{bad.code}]",
             hint="correct the declared columns or the format, or set on_error to skip or "
             "dead_letter",
             relation=self.relation.name,
@@ -238,12 +245,12 @@ class RowReader:
 
 
 def rejected_delta(rows: Sequence[tuple[Any, ...]], weight: int = 1) -> Delta | None:
-    """Rejected rows as a Delta, None when there is none."""
+    """Return rejected rows as a Delta; None if there is none."""
     return Delta.of(REJECTED_KINDS, rows, weight) if rows else None
 
 
 def _nulled(column: Column, where: np.ndarray) -> Column:
-    """The column with NULLs where it says so."""
+    """Return the column with NULLs where `where` is True."""
     index = np.where(where, len(column), np.arange(len(column)))
     return Column.concat([column, Column.nulls(column.kind, 1)]).take(index)
 
@@ -253,7 +260,7 @@ def _orders(decoded: Decoded) -> np.ndarray | None:
 
 
 def _with_truncations(rows: Rows, decoded: Decoded) -> Rows:
-    """With a row of NULLs for each record that removes all before it, in the records' order."""
+    """Return the rows plus a row of NULLs for each truncation, in the records' order."""
     truncations = decoded.truncations
     if not truncations:
         return rows
@@ -272,22 +279,22 @@ def _with_truncations(rows: Rows, decoded: Decoded) -> Rows:
 
 
 class _Nothing:
-    """The format of a relation that has metadata columns only."""
+    """The format of a relation that only has metadata columns."""
 
     def decode(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> Decoded:
-        """A row for each record."""
+        """Return a row for each record."""
         return Decoded([], np.arange(len(values)))
 
 
 def _removal(row: int) -> BadRecord:
-    reason = "it has no value, which removes a row, and rows are only added here"
+    reason = "it has no value, which removes a row, but the relation is append-only"
     return BadRecord(row, code="record.removal", reason=reason)
 
 
 def _unavailable(row: int) -> BadRecord:
-    reason = "a value was not sent, and there is no row before it to take it from"
+    reason = "a value was not sent, and there is no earlier row to take it from"
     return BadRecord(row, code="record.unavailable", reason=reason)
 
 

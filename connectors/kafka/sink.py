@@ -1,7 +1,7 @@
-"""Sinks in Kafka, made from the options that users give.
+"""Sinks in Kafka, made from the user's options.
 
-Invariant: `check` reaches the cluster and finds what `make` would be refused for, and leaves
-nothing behind but schemas in the registry.
+Invariant: `check` reaches the cluster and finds every reason for which `make` would be refused. It
+leaves nothing behind except schemas in the registry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from connectors.sink import SinkTable
 
 
 def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> TopicSink:
-    """The sink of a view. SinkError sink.bad_option, secret.missing."""
+    """Return the sink of a view. SinkError sink.bad_option, secret.missing."""
     chosen = TopicOptions.of(options, table)
     client = Client(chosen.connection, "sink", title)
 
@@ -39,7 +39,9 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 
 def _avro_form(options: TopicOptions, table: SinkTable) -> AvroForm:
-    """Avro with its schemas registered under the topic's name. SourceError registry.refused."""
+    """Return Avro with its schemas registered under the topic's name. SourceError
+    registry.refused.
+    """
     registry = SchemaRegistry(options.registry)
     try:
         key, value = key_schema(table), value_schema(table, options.mode, options.values)
@@ -54,10 +56,10 @@ def _avro_form(options: TopicOptions, table: SinkTable) -> AvroForm:
 
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
-    """The options of a new sink with its topics named; they and the cluster were looked at.
+    """Check the options of a new sink against the cluster; return them with its topics named.
 
-    SinkError sink.bad_option, sink.topic_settings, sink.topic_not_empty; TemporaryError when the
-    cluster is away.
+    SinkError sink.bad_option, sink.topic_settings, sink.topic_not_empty; TemporaryError if the
+    cluster is unreachable.
     """
     chosen = TopicOptions.of(options, table)
     if chosen.format == "avro":

@@ -1,9 +1,9 @@
-"""Rows of topics as of a place: shares of partitions, each readable by itself and again.
+"""Rows of topics up to a position, in parts of partitions; each can be read alone and again.
 
-Invariant: the shares of a place are disjoint and hold every record from the start up to it. Of an
-upsert topic a share is a whole partition, of which the last row of each key is told; a key must
-therefore live in one partition, as it does wherever records are spread by their keys. Of events
-that may be delivered again (Debezium's) it is whole too, since a copy may lie far behind.
+Invariant: the parts of a position are disjoint and hold every record from the start up to it. For
+an upsert topic a part is a whole partition, from which only the last row of each key is emitted. A
+key must therefore stay in one partition, as Kafka's partitioning by key ensures. For events that
+may be delivered again (Debezium's) it is also whole, since a copy may be far from the original.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.newest_rows import LastRows
@@ -22,7 +22,7 @@ from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
-from connectors.kafka.start_offsets import place_of, starts_of
+from connectors.kafka.start_offsets import position_of, starts_of
 from connectors.kafka.topics import Topics, check_same
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
@@ -33,8 +33,10 @@ TAKE_S = 1.0
 
 @dataclass
 class KafkaPart:
-    """Offsets [begin, end) of one partition. columns: which of the relation's are asked for.
-    is_whole: the topic has no other partition."""
+    """Offsets [begin, end) of one partition.
+
+    columns: the requested columns of the relation. is_whole: the topic has no other partition.
+    """
 
     name: str
     source: str
@@ -50,7 +52,7 @@ class KafkaPart:
     _rejected: list[tuple] = field(default_factory=list, repr=False)
 
     def read(self) -> Iterator[Delta]:
-        """As FeedPart says; records that retention took meanwhile are not among them."""
+        """See FeedPart; records that retention removed meanwhile are missing."""
         self._rejected = []
         topic = self.options.topic_of(self.relation.name.name)
         rows = RowReader(self.relation, topic, self.opened)
@@ -64,7 +66,7 @@ class KafkaPart:
         DeadTopic(client).write(topic, self._rejected)
 
     def rejected(self) -> Delta:
-        """As FeedPart says."""
+        """See FeedPart."""
         return rejected_delta(self._rejected) or Delta.empty(REJECTED_KINDS)
 
     def _last_rows(self, rows: RowReader) -> Iterator[Delta]:
@@ -74,27 +76,27 @@ class KafkaPart:
                 raise rows.truncation()
             last.add(found, np.array(records.offsets, np.int64)[found.records])
             self._reject(rows, records, found)
-        kept = last.offsets()
-        # Only what is told is decoded the second time.
+        last_offsets = last.offsets()
+        # Only the emitted rows are decoded in the second pass.
         for records in self._records(rows):
-            mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
+            mask = np.isin(np.array(records.offsets, np.int64), last_offsets, assume_unique=True)
             if mask.any():
                 found = rows.read(records.where(mask.tolist()))
                 unsent = found.unsent()
                 if unsent.any() and rows.options.on_error == FAIL:
                     raise _unavailable(rows)
                 if unsent.any():
-                    told = rows.changes(records.where(mask.tolist()), found)
-                    self._rejected += [letter for letter in told.letters or () if letter]
+                    emitted = rows.changes(records.where(mask.tolist()), found)
+                    self._rejected += [letter for letter in emitted.letters or () if letter]
                 yield self._delta(found, np.arange(len(found.kinds))).filter(~unsent)
 
     def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
-        seen = LastSeen()
+        state = DedupState()
         for records in self._records(rows):
             found = rows.read(records)
             if found.bad and rows.options.on_error == FAIL:
                 raise rows.refusal(records, found.bad[0])
-            yield records, found if found.orders is None else found.fresh(records, seen)
+            yield records, found if found.orders is None else found.fresh(records, state)
 
     def _records(self, rows: RowReader) -> Iterator[Records]:
         client = Client(self.options.connection, "source", self.source)
@@ -109,8 +111,8 @@ class KafkaPart:
             self.topic_id,
             {self.partition: begin},
             {self.partition: self.end},
-            rows.wants_times,
-            rows.wants_headers,
+            rows.needs_times,
+            rows.needs_headers,
         )
         reader = Reader(client, [span], wait_ms=20)
         try:
@@ -123,9 +125,9 @@ class KafkaPart:
                 raise
             raise TemporaryError(
                 "source.snapshot_gone",
-                f'records of topic "{topic}" went away while they were read',
+                f'records of topic "{topic}" were deleted while they were read',
                 detail=error.detail,
-                hint="nothing: the backfill starts again with those that are kept",
+                hint="no action needed: the backfill starts again with the retained records",
             ) from None
         finally:
             reader.close()
@@ -140,7 +142,7 @@ class KafkaPart:
 
 
 class KafkaSnapshot:
-    """A FeedSnapshot: plans shares, holds nothing at the cluster."""
+    """A FeedSnapshot: plans parts, holds nothing at the cluster."""
 
     def __init__(
         self,
@@ -163,16 +165,16 @@ class KafkaSnapshot:
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[FeedPart]:
-        """As FeedSnapshot says; an append topic is cut at round offsets."""
+        """See FeedSnapshot; an append topic is cut at round offsets."""
         name = relation.name.name
         topic = self._options.topic_of(name)
-        topic_id, ends = place_of(self._places[name])
+        topic_id, ends = position_of(self._places[name])
         client = Client(self._options.connection, "source", self._source)
         topics = Topics(client)
         check_same(topic.topic, topic_id, topics.describe([topic.topic]), relation.name)
         starts = starts_of(self._notes, name, topic_id)
-        shares = [_share(part) for part in known]
-        if not shares:
+        ranges = [_range_of(part) for part in known]
+        if not ranges:
             first = topics.begins(topic.topic, ends)
             begins = {p: max(first[p], starts.get(p, 0)) for p in ends}
             spread = sum(max(0, ends[p] - begins[p]) for p in ends)
@@ -180,7 +182,7 @@ class KafkaSnapshot:
             is_one = topic.mode == UPSERT or topic.is_debezium
             for partition, end in sorted(ends.items()):
                 cuts = _cuts(begins[partition], end, is_one or step)
-                shares += [(partition, begin, stop) for begin, stop in cuts]
+                ranges += [(partition, begin, stop) for begin, stop in cuts]
         return [
             KafkaPart(
                 f"{topic_id}:{partition}:{begin}-{stop}",
@@ -195,32 +197,32 @@ class KafkaSnapshot:
                 stop,
                 len(ends) == 1,
             )
-            for partition, begin, stop in shares
+            for partition, begin, stop in ranges
         ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the snapshot holds nothing."""
 
 
 def _unavailable(rows: RowReader) -> SourceError:
     return SourceError(
         "source.unavailable",
-        f'topic "{rows.options.topic}" does not hold every value of its last rows',
-        detail="an event leaves out a large value that it does not change",
+        f'topic "{rows.options.topic}" lacks values of its last rows',
+        detail="an event omits a large value that it does not change",
         hint="ALTER TABLE ... REPLICA IDENTITY FULL at its source, or do not declare that column",
         relation=rows.relation.name,
     )
 
 
-def _share(name: str) -> tuple[int, int, int]:
-    """Partition, begin and stop of the part of this name."""
+def _range_of(name: str) -> tuple[int, int, int]:
+    """Return partition, begin and stop of the part of this name."""
     _, partition, offsets = name.rsplit(":", 2)
     begin, stop = offsets.split("-")
     return int(partition), int(begin), int(stop)
 
 
 def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:
-    """[begin, end) cut at multiples of step; True: whole, from offset 0."""
+    """Return [begin, end) cut at multiples of step; True: whole, from offset 0."""
     if begin >= end:
         return []
     if step is True:

@@ -1,8 +1,9 @@
 """Topics of a Kafka cluster as a source: declared relations, pins, snapshots and feeds.
 
-A place of a relation is {"topic": the topic's id, "next": the next offset by partition}, without
-the partitions that nobody has seen yet: those are read from offset 0. Invariant: nothing between
-two places is passed over in silence; what cannot be read is refused by name or told as rejected.
+The position (`place`) of a relation is {"topic": the topic's id, "next": next offset by partition}.
+Partitions that were not seen yet are missing from it; they are read from offset 0. Invariant:
+nothing between two positions is skipped silently. Unreadable records are refused by name or
+reported as rejected.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from connectors.kafka.rows import OpenFormat, RowReader, open_format
 from connectors.kafka.snapshot import KafkaSnapshot
 from connectors.kafka.start_offsets import START_NOTE
 from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
-from connectors.kafka.transaction_buffer import begun_note, newest_transactions
+from connectors.kafka.transaction_buffer import newest_transactions, start_note
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation
 from dataflow.types import TypeKind
 
-# Types whose equal values have equal bytes, by which the rows of an upsert topic are known.
+# Types whose equal values have equal bytes, so that they can identify the rows of an upsert topic.
 _KEY_KINDS = {
     TypeKind.BOOL,
     TypeKind.INT2,
@@ -65,22 +66,22 @@ _KEY_KINDS = {
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
-    """As Connector says: a relation for each entry of `topics`."""
+    """See Connector: a relation for each entry of `topics`."""
     return [topic.declared() for topic in read_options(options).topics]
 
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FeedSource:
-    """As Connector says."""
+    """See Connector."""
     return KafkaSource(name, read_options(options), relations)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As Connector says; see connectors/kafka/discover.py."""
+    """See Connector and connectors/kafka/discover.py."""
     return discovery.discover(options)
 
 
 class KafkaSource:
-    """A FeedSource. relations: those that the options declare; opened: how formats are made."""
+    """A FeedSource. relations: those that the options declare. opened: makes the formats."""
 
     def __init__(
         self,
@@ -90,8 +91,8 @@ class KafkaSource:
         opened: OpenFormat = open_format,
     ) -> None:
         self.name = name
-        # Compaction takes records that were read already, so they may not come a second time;
-        # how the topics are kept is known when the cluster is first reached.
+        # Compaction removes records that were read already, so they may not come a second time; the
+        # topics' cleanup policy is known when the cluster is first reached.
         self.is_replayable = False
         self._options = options
         self._relations = tuple(relations)
@@ -102,15 +103,15 @@ class KafkaSource:
             if topic.mode == UPSERT:
                 for column in relation.key:
                     _check_key(topic, relation.fields[column])
-            # Formats refuse what they cannot read before anything is read.
+            # Formats refuse impossible columns before anything is read.
             self._rows(relation)
 
     def relations(self) -> Sequence[Relation]:
-        """As FeedSource says."""
+        """See FeedSource."""
         return self._relations
 
     def check(self) -> None:
-        """As FeedSource says: every topic is there, and may be asked about."""
+        """See FeedSource: check that every topic exists and can be described."""
         topics = Topics(self._client)
         found = self._described(topics, self._relations)
         for relation in self._relations:
@@ -120,8 +121,8 @@ class KafkaSource:
             if dead is not None and dead not in topics.describe([dead]):
                 raise SourceError(
                     "source.dead_letter_topic",
-                    f'topic "{dead}", which is to take dead letters, is not there',
-                    hint="make it: it is not made by us",
+                    f'dead letter topic "{dead}" does not exist',
+                    hint="create it; Tidemark does not",
                 )
         marks = self._options.transactions
         if marks is not None and marks not in topics.describe([marks]):
@@ -129,7 +130,7 @@ class KafkaSource:
         self._learn(topics)
 
     def pin(self, relation: Relation) -> Pin:
-        """As FeedSource says: after the last committed record of each partition."""
+        """See FeedSource: the position after the last committed record of each partition."""
         topics = Topics(self._client)
         options = self._topic(relation)
         topic = self._described(topics, [relation])[options.topic]
@@ -139,23 +140,23 @@ class KafkaSource:
         begins = topics.begins(topic.name, numbers)
         starts = self._starts(topics, topic, options.start, begins, ends)
         self._learn(topics)
-        note = json.dumps(_place(topic.id, starts)).encode()
-        known = {p: tip for p, tip in tips.items() if tip[1] >= 0}
+        note = json.dumps(_position(topic.id, starts)).encode()
+        terms = {p: tip for p, tip in tips.items() if tip[1] >= 0}
         notes = {f"{START_NOTE}{relation.name.name}": note}
-        notes |= epochs_note(known, relation.name.name, _place(topic.id, ends))
+        notes |= epochs_note(terms, relation.name.name, _position(topic.id, ends))
         if options.is_debezium:
             notes[f"{DEDUP_NOTE}{relation.name.name}"] = UNSEEN
             if self._options.transactions is not None:
                 own = self._client, self._rows(relation)
                 cut = newest_transactions(*own, topic.id, begins, ends)
                 marks = self._options.transactions
-                notes |= begun_note(topics, marks, relation.name.name, cut)
-        return Pin(_place(topic.id, ends), notes)
+                notes |= start_note(topics, marks, relation.name.name, cut)
+        return Pin(_position(topic.id, ends), notes)
 
     def open_snapshot(
         self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
-        """As FeedSource says."""
+        """See FeedSource."""
         return KafkaSnapshot(self.name, self._options, places, notes, self._opened)
 
     def open_feed(
@@ -165,13 +166,13 @@ class KafkaSource:
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
-        """As FeedSource says; the cluster is reached by the feed's own thread."""
+        """See FeedSource; the feed's own thread reaches the cluster."""
         rows = [self._rows(relation) for relation in relations]
         events = FeedEvents(on_ready, self._learn)
         return KafkaFeed(self._client, self._options, rows, FeedState(places, notes), events)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
-        """As FeedSource says; see connectors/kafka/retry.py."""
+        """See FeedSource and connectors/kafka/retry.py."""
         return decode_again(self._client, self._rows(relation), rows)
 
     def _rows(self, relation: Relation) -> RowReader:
@@ -189,7 +190,7 @@ class KafkaSource:
         return found
 
     def _learn(self, topics: Topics) -> None:
-        """Whether all records stay until they are too old for any."""
+        """Remember whether the topics retain all records until they expire by age."""
         is_append = all(topic.mode == APPEND for topic in self._options.topics)
         names = {topic.topic for topic in self._options.topics}
         self.is_replayable = is_append and not topics.is_compacted(names)
@@ -202,24 +203,24 @@ class KafkaSource:
         begins: Mapping[int, int],
         ends: Mapping[int, int],
     ) -> dict[int, int]:
-        """By partition the first offset that the source is to know of."""
+        """Return {partition: first offset that the source reads}."""
         if start.kind == EARLIEST:
             return dict(begins)
         if start.kind == LATEST:
             return dict(ends)
         if start.kind == OFFSETS:
-            wanted = dict(start.offsets)
-            for number, offset in wanted.items():
+            requested = dict(start.offsets)
+            for number, offset in requested.items():
                 if number not in begins or not begins[number] <= offset <= ends[number]:
-                    kept = {p: f"{begins[p]} to {ends[p]}" for p in begins}
+                    retained = {p: f"{begins[p]} to {ends[p]}" for p in begins}
                     place = f"{number}:{offset}"
-                    raise offsets_gone(topic.name, place, f"there are {kept}")
-            return {p: wanted.get(p, begin) for p, begin in begins.items()}
+                    raise offsets_gone(topic.name, place, f"the topic retains {retained}")
+            return {p: requested.get(p, begin) for p, begin in begins.items()}
         found = topics.at_time(topic.name, begins, start.time_ms)
         return {p: ends[p] if offset < 0 else min(offset, ends[p]) for p, offset in found.items()}
 
 
-def _place(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
+def _position(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
     return {"topic": topic_id, "next": {str(p): o for p, o in sorted(offsets.items())}}
 
 
@@ -230,6 +231,6 @@ def _check_key(topic: TopicOptions, field: Field) -> None:
     raise SourceError(
         "source.bad_option",
         f'option "topics.{topic.relation}.key" names "{field.name}", which cannot be a key',
-        detail=f"equal values of type {field.type.name} may be written differently",
+        detail=f"equal values of type {field.type.name} may have different bytes",
         hint="declare it as text, a whole number, numeric(p,s), uuid, a date or a time",
     )

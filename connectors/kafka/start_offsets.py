@@ -1,4 +1,4 @@
-"""Places of topics as JSON has them, and the note that says where a relation begins."""
+"""Positions of topics as JSON, and the note of where a relation starts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 START_NOTE = "start/"
 
 
-def place_of(place: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
-    """(topic id, next offset by partition) of a place as JSON has it."""
-    return place["topic"], {int(p): offset for p, offset in place["next"].items()}
+def position_of(position: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
+    """Return (topic id, next offset by partition) of a position as JSON."""
+    return position["topic"], {int(p): offset for p, offset in position["next"].items()}
 
 
 def starts_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> dict[int, int]:
-    """Where a relation begins, by partition, as `pin` has noted; else at 0."""
+    """Return {partition: first offset} of a relation, as `pin` noted; partitions without a note
+    start at 0.
+    """
     noted = notes.get(f"{START_NOTE}{relation}")
     if noted is None:
         return {}
-    found_id, starts = place_of(json.loads(noted))
+    found_id, starts = position_of(json.loads(noted))
     return starts if found_id == topic_id else {}

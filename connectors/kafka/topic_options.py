@@ -1,7 +1,7 @@
-"""Options of a sink in Kafka, as users give them.
+"""Options of a sink in Kafka.
 
-Invariant: what is unknown, missing or contradicts itself is refused before anything is reached,
-and the topic's own settings follow from the options alone.
+Invariant: unknown, missing or contradictory options are refused before anything is reached. The
+settings of the topics follow from the options alone.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _NOT_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True)
 class TopicOptions:
-    """One topic that a view goes to.
+    """Options of one topic that a view is written to.
 
-    topic: its rows; marks: BEGIN and END of epochs, and our progress. partitions: 0 takes those
-    that an existing topic has, or one. replication: of topics that we make, -1 for the broker's
-    default. retention_ms: how long changes are kept, -1 for ever. registry: URL, for Avro.
+    topic: the topic of its rows. marks: the topic of epoch markers and our progress. partitions: 0
+    uses those of an existing topic, or one. replication: of topics that we create, -1 for the
+    broker's default. retention_ms: how long changes are retained, -1 forever. registry: URL, for
+    Avro.
     """
 
     connection: Connection
@@ -46,31 +47,31 @@ class TopicOptions:
 
     @staticmethod
     def of(options: Mapping[str, Any], table: SinkTable) -> TopicOptions:
-        """SinkError sink.bad_option, secret.plain."""
-        given = OptionReader(options, "sink")
-        connection = Connection.of(given)
+        """Read the options. SinkError sink.bad_option, secret.plain."""
+        reader = OptionReader(options, "sink")
+        connection = Connection.of(reader)
         title = f"{table.schema}.{table.name}" if table.schema != "public" else table.name
-        topic = given.take("topic", str, _NOT_TOPIC.sub("_", title)[:240])
-        marks = given.take("marks", str, f"{topic}.marks")
+        topic = reader.take("topic", str, _NOT_TOPIC.sub("_", title)[:240])
+        marks = reader.take("marks", str, f"{topic}.marks")
         for name, value in (("topic", topic), ("marks", marks)):
             if not _TOPIC.fullmatch(value) or value in (".", ".."):
-                hint = "letters, digits, dots, dashes and underscores, 240 at most"
-                raise given.refused(name, "is no name of a topic", detail=value, hint=hint)
+                hint = "use at most 240 letters, digits, dots, dashes and underscores"
+                raise reader.refused(name, "is not a valid topic name", detail=value, hint=hint)
         if marks == topic:
-            raise given.refused("marks", "must be another topic than the rows'")
-        mode = given.choice("mode", ("changes", "upsert"), "changes")
-        values = given.choice("values", ("after", "before_after"), "after")
+            raise reader.refused("marks", "must differ from the topic of the rows")
+        mode = reader.choice("mode", ("changes", "upsert"), "changes")
+        values = reader.choice("values", ("after", "before_after"), "after")
         if mode == "upsert" and not table.key:
             hint = 'choose mode "changes": the view has no primary key'
-            raise given.refused("mode", "cannot be upsert for this view", hint=hint)
+            raise reader.refused("mode", "cannot be upsert for this view", hint=hint)
         if mode == "changes" and values != "after":
-            raise given.refused("values", "belongs to mode upsert")
-        chosen = given.choice("format", ("json", "avro"), "json")
-        registry = given.raw("registry")
+            raise reader.refused("values", "requires mode upsert")
+        chosen = reader.choice("format", ("json", "avro"), "json")
+        registry = reader.raw("registry")
         if (registry is None) == (chosen == "avro"):
-            why = "is missing, Avro needs one" if chosen == "avro" else "belongs to format avro"
-            raise given.refused("registry", why)
-        initial = given.choice("initial", ("rows", "changes"), "rows")
+            why = "is missing; Avro requires it" if chosen == "avro" else "requires format avro"
+            raise reader.refused("registry", why)
+        initial = reader.choice("initial", ("rows", "changes"), "rows")
         made = TopicOptions(
             connection,
             topic,
@@ -80,29 +81,33 @@ class TopicOptions:
             cast(Literal["json", "avro"], chosen),
             {"url": registry} if isinstance(registry, str) else dict(registry or {}),
             initial == "rows",
-            _between(given, "partitions", 0, (0, 10_000)),
-            _between(given, "replication", -1, (-1, 100)),
-            _between(given, "retention_ms", FOREVER, (-1, 2**62)),
-            _between(given, "transaction_timeout_ms", 60_000, (1_000, 900_000)),
+            _between(reader, "partitions", 0, (0, 10_000)),
+            _between(reader, "replication", -1, (-1, 100)),
+            _between(reader, "retention_ms", FOREVER, (-1, 2**62)),
+            _between(reader, "transaction_timeout_ms", 60_000, (1_000, 900_000)),
         )
-        given.end()
+        reader.end()
         return made
 
     def settings(self) -> dict[str, str]:
-        """The settings of the topic with the rows."""
+        """Return the settings of the topic with the rows."""
         if self.mode == "upsert":
             return {"cleanup.policy": "compact"}
         return {"cleanup.policy": "delete", "retention.ms": str(self.retention_ms)}
 
-    def marks_settings(self) -> dict[str, str]:
-        """The settings of the topic with the marks: what it says of compacted rows is not needed
-        for long."""
-        kept_ms = WEEK_MS if self.mode == "upsert" else self.retention_ms
-        return {"cleanup.policy": "delete", "retention.ms": str(kept_ms)}
+    def marker_settings(self) -> dict[str, str]:
+        """Return the settings of the topic with the markers.
+
+        Markers of compacted rows are not needed for long.
+        """
+        retention_ms = WEEK_MS if self.mode == "upsert" else self.retention_ms
+        return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}
 
 
-def _between(given: OptionReader, name: str, default: int, bounds: tuple[int, int]) -> int:
-    value = given.take(name, int, default)
+def _between(reader: OptionReader, name: str, default: int, bounds: tuple[int, int]) -> int:
+    value = reader.take(name, int, default)
     if not bounds[0] <= value <= bounds[1]:
-        raise given.refused(name, f"must be between {bounds[0]} and {bounds[1]}", detail=str(value))
+        raise reader.refused(
+            name, f"must be between {bounds[0]} and {bounds[1]}", detail=str(value)
+        )
     return value

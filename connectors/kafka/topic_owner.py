@@ -1,8 +1,8 @@
-"""Whose the topics of a sink are, and whether they still are those that it has written to.
+"""Which sink owns the topics, and whether they are still those that it has written to.
 
-Invariant: a sink writes to topics in which the first mark that is kept is its own, under the ids
-that they had when it began: what was deleted, or made anew under the same name, is refused by
-name, and of two sinks that are given one topic just one writes rows.
+Invariant: a sink writes to topics whose oldest retained marker is its own, under the ids that they
+had when it started. A deleted or recreated topic is refused by name. If two sinks are configured
+with one topic, exactly one writes rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from dataflow.errors import SinkError, TemporaryError
 
 
 class TopicOwner:
-    """Of one sink. identity: of the sink, new for each creation; writer: of this process."""
+    """Ownership checks of one sink.
+
+    identity: of the sink, new for each creation. writer: of this process.
+    """
 
     def __init__(self, client: Client, options: TopicOptions, identity: str) -> None:
         self.identity = identity
@@ -31,64 +34,72 @@ class TopicOwner:
         self._ids = ("", "")
 
     def standing(self) -> Standing | None:
-        """As the marks say, which must be there."""
+        """Return the content of the newest marker, which must exist."""
         return read_standing(self._client, self._options.marks, self.identity)
 
-    def mark(self, epoch: int | None, partitions: int) -> Standing:
-        """What a mark of ours says."""
+    def marker(self, epoch: int | None, partitions: int) -> Standing:
+        """Return the content of a marker of this sink."""
         return Standing(epoch, self.identity, self.writer, partitions, self._ids[0])
 
     def check(self, standing: Standing | None, *, has_rows: bool) -> None:
-        """Before anything is made: nobody has taken over, and what was written is there.
+        """Check before anything is created that nothing has taken over and nothing was lost.
 
-        SinkError sink.fenced, sink.lost. has_rows: whether the rows' topic is there.
+        SinkError sink.fenced, sink.lost. has_rows: whether the rows' topic exists.
         """
         options = self._options
         if standing is None:
             if self._has_claimed:
-                raise _lost(options.marks, "our marks were in it")
+                raise _lost(options.marks, "it held the sink's markers")
             return
-        # Marks that have all expired say nothing of a writer.
+        # If all markers have expired, the writer is unknown.
         is_our_sink = standing.sink == self.identity
         if self._has_claimed and is_our_sink and standing.writer != self.writer:
             raise SinkError(
                 "sink.fenced",
                 f'another service writes to topic "{options.topic}" for this sink',
-                hint="stop one of the two",
+                hint="stop one of the two services",
             )
         if standing.epoch is not None and not has_rows:
-            raise _lost(options.topic, f"epoch {standing.epoch} was in it")
+            raise _lost(options.topic, f"it held epoch {standing.epoch}")
 
-    def meet(self, standing: Standing | None) -> None:
-        """The topics that there are now are ours. SinkError sink.lost where the rows' is not the
-        one that the marks speak of; TemporaryError where one that was made is not told of."""
+    def record_topics(self, standing: Standing | None) -> None:
+        """Record the ids of the existing topics.
+
+        SinkError sink.lost: the rows' topic is not the one that the markers name. TemporaryError: a
+        topic that was just created is not listed yet.
+        """
         self._topics = Topics(self._client)
         self._ids = self._found(self._topics)
         deadline = time.monotonic() + ANSWER_S
         while not all(self._ids):
             if time.monotonic() > deadline:
-                what = f'topic "{self._options.topic}" was made and is not told of yet'
+                what = f'topic "{self._options.topic}" was created but is not listed yet'
                 raise TemporaryError("sink.unreachable", what)
             time.sleep(0.02)
             self._ids = self._found(self._topics)
         if standing is None or standing.epoch is None or standing.topic in ("", self._ids[0]):
             return
-        why = f"it was made anew since epoch {standing.epoch} was written"
+        why = f"it was recreated after epoch {standing.epoch} was written"
         raise _lost(self._options.topic, why)
 
     def claimed(self, epoch: int | None) -> None:
-        """Our mark is there. SinkError sink.topic_not_empty where another sink's, of those that
-        began before any row was written, came first."""
+        """Check that this sink owns the topics once its marker is written.
+
+        SinkError sink.topic_not_empty: another sink that started before any row was written came
+        first.
+        """
         if epoch is None and read_first(self._client, self._options.marks).sink != self.identity:
-            raise topic_not_empty(self._options.marks, "another sink has begun to write to it")
+            raise topic_not_empty(self._options.marks, "another sink has started to write to it")
         self._has_claimed = True
 
     def has_same_topics(self) -> bool:
-        """Whether what was acknowledged just now lies in the topics that we met."""
+        """Return True if the topics that just acknowledged records are those recorded by
+        `record_topics`.
+        """
         return self._topics is not None and self._found(self._topics) == self._ids
 
     def require_ours(self, setup: TopicSetup) -> None:
-        """Before topics are deleted. SinkError sink.topic_not_ours."""
+        """Check ownership before topics are deleted. SinkError sink.topic_not_ours."""
         rows, marks = self._found(Topics(self._client))
         standing = self.standing() if marks else None
         if standing is not None and standing.epoch is None:
@@ -96,10 +107,10 @@ class TopicOwner:
         if standing is not None and standing.sink not in ("", self.identity):
             raise _not_ours(self._options.marks, "another sink has written to it")
         if standing is None and rows and not setup.is_empty():
-            raise _not_ours(self._options.topic, "no mark says who wrote its rows")
+            raise _not_ours(self._options.topic, "no marker names the sink that wrote its rows")
 
     def _found(self, topics: Topics) -> tuple[str, str]:
-        """The ids of the topics of rows and marks, empty where there is none."""
+        """Return the ids of the topics of rows and markers; empty if there is none."""
         found = topics.describe((self._options.topic, self._options.marks))
         rows, marks = (found.get(n) for n in (self._options.topic, self._options.marks))
         return rows.id if rows else "", marks.id if marks else ""
@@ -108,7 +119,7 @@ class TopicOwner:
 def _lost(topic: str, detail: str) -> SinkError:
     return SinkError(
         "sink.lost",
-        f'topic "{topic}" is gone',
+        f'topic "{topic}" is missing or was recreated',
         detail=detail,
         hint="delete the sink's other topic too, then drop the sink and add it again",
     )
@@ -117,7 +128,7 @@ def _lost(topic: str, detail: str) -> SinkError:
 def _not_ours(topic: str, detail: str) -> SinkError:
     return SinkError(
         "sink.topic_not_ours",
-        f'topic "{topic}" is not deleted: it is not known to be the sink\'s',
+        f'topic "{topic}" cannot be deleted: it may not be the sink\'s',
         detail=detail,
         hint="drop the sink without its topics",
     )

@@ -1,8 +1,9 @@
-"""From a view's deltas to the keys and values of its topic, whole batches at a time.
+"""Encode a view's deltas as keys and values of its topic, whole batches at a time.
 
-Mode `changes`: a record a changed row, with its signed weight, retractions first. Mode `upsert`:
-a record a key, with the row after the epoch, or the rows before and after it; a removed key ends
-in a tombstone. Invariant: all records of a key go to one partition, in the order of epochs.
+Mode `changes`: a record for each changed row, with its signed weight, retractions first. Mode
+`upsert`: a record for each key, with the row after the epoch, or the rows before and after it; a
+removed key ends in a tombstone. Invariant: all records of a key go to one partition, in the order
+of epochs.
 """
 
 from __future__ import annotations
@@ -45,43 +46,45 @@ class RecordBatch:
 
 
 class RowForm(Protocol):
-    """One format with one view's fields; every piece has a value a row."""
+    """One format with the fields of one view; every piece has a value for each row."""
 
     def key(self, columns: Sequence[Column]) -> Column:
         """Keys."""
         ...
 
     def row(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as they stand alone: the value of mode `upsert`."""
+        """Encode rows on their own: the value of mode `upsert`."""
         ...
 
     def part(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as they stand within another value."""
+        """Encode rows as part of another value."""
         ...
 
     def change(self, operations: Column, weights: Column, rows: Column, tail: bytes) -> Column:
-        """Values of mode `changes`."""
+        """Encode values of mode `changes`."""
         ...
 
     def envelope(self, operations: Column, before: Column, after: Column, tail: bytes) -> Column:
-        """Values with the rows before and after; parts, or what `nothing` answers."""
+        """Encode values with the rows before and after; these come from `part` or `nothing`."""
         ...
 
     def nothing(self) -> bytes:
-        """The part that stands for no row."""
+        """Return the encoding of "no row"."""
         ...
 
     def operation(self, number: int) -> bytes:
-        """The name of an operation within a value."""
+        """Return the name of an operation within a value."""
         ...
 
     def tail(self, epoch: int, positions: Mapping[str, Any]) -> bytes:
-        """Epoch and position: the end of each value of an epoch."""
+        """Return epoch and position: the end of each value of an epoch."""
         ...
 
 
 class TopicRecords:
-    """The records of one view. mode, values: as the module says; hash: a bag's keys."""
+    """The records of one view. mode, values: see the module. Keys of a multiset view are row
+    hashes.
+    """
 
     def __init__(
         self, table: SinkTable, form: RowForm, mode: Mode = "changes", values: Values = "after"
@@ -94,7 +97,7 @@ class TopicRecords:
     def batches(
         self, delta: Delta, epoch: int, positions: Mapping[str, Any]
     ) -> Iterator[RecordBatch]:
-        """The records of a consolidated delta, in batches of bounded size."""
+        """Yield the records of a consolidated delta, in batches of bounded size."""
         tail = self._form.tail(epoch, positions)
         if self._mode == "changes":
             order = np.argsort(delta.weights > 0, kind="stable")
@@ -114,7 +117,7 @@ class TopicRecords:
         return _batch(self._keys(delta), values, operations)
 
     def _pairs(self, delta: Delta) -> tuple[np.ndarray, np.ndarray]:
-        """For each key the positions of the old and of the new row, -1 where there is none."""
+        """Return for each key the positions of the old and the new row, -1 if there is none."""
         keys = [delta.columns[i] for i in self._table.key]
         group, first = group_rows(keys, len(delta))
         old, new = np.full(len(first), -1), np.full(len(first), -1)
@@ -134,7 +137,7 @@ class TopicRecords:
             return _batch(keys, _without(values, is_gone), operations)
         before, after = self._part_or_nothing(delta, old), self._part_or_nothing(delta, new)
         values = self._form.envelope(self._names(operations), before, after, tail)
-        # A tombstone behind each removal, for the compaction of the topic.
+        # A tombstone after each removal, for the compaction of the topic.
         order = np.sort(np.concatenate([np.arange(len(old)), np.flatnonzero(is_gone)]))
         is_second = np.concatenate([[False], order[1:] == order[:-1]])
         operations = np.where(is_second, TOMBSTONE, operations[order])
@@ -157,14 +160,14 @@ class TopicRecords:
 
 
 def key_fields(table: SinkTable) -> tuple[Field, ...]:
-    """The fields of a record's key: the view's own, or for a bag the hash of the row."""
+    """Return the fields of a record's key: the view's own, or the hash of a multiset view's row."""
     if table.key:
         return tuple(table.fields[i] for i in table.key)
     return (Field("hash", TEXT, False),)
 
 
 def row_texts(delta: Delta) -> Column:
-    """32 hex digits that stand for each row."""
+    """Return 32 hex digits for each row."""
     raw = np.empty((len(delta), 2), ">u8")
     raw[:, 0], raw[:, 1] = row_hashes(delta.columns, len(delta))
     texts = np.frombuffer(raw.tobytes().hex().encode(), np.uint8)
@@ -183,39 +186,33 @@ class JsonForm:
         return form.joined(form.json_row(self._key_fields, columns), len(columns[0]))
 
     def row(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as they stand alone."""
         return form.joined(form.json_row(self._fields, columns), n)
 
     part = row
 
     def change(self, operations: Column, weights: Column, rows: Column, tail: bytes) -> Column:
-        """Values of mode `changes`."""
         shown = form.json_column(Field("weight", INT8, False), weights)
         pieces: list[Piece] = [b'{"op":', operations, b',"weight":', shown, b',"row":', rows, tail]
         return form.joined(pieces, len(weights))
 
     def envelope(self, operations: Column, before: Column, after: Column, tail: bytes) -> Column:
-        """Values with the rows before and after."""
         pieces = [b'{"op":', operations, b',"before":', before, b',"after":', after, tail]
         return form.joined(pieces, len(before))
 
     def nothing(self) -> bytes:
-        """The part that stands for no row."""
         return b"null"
 
     def operation(self, number: int) -> bytes:
-        """The name of an operation within a value."""
         return f'"{OPERATIONS[number]}"'.encode()
 
     def tail(self, epoch: int, positions: Mapping[str, Any]) -> bytes:
-        """Epoch and position."""
         return f',"epoch":{epoch},"position":{json.dumps(positions)}}}'.encode()
 
 
 class AvroForm:
-    """Avro in the registry's wire format: a zero, the schema's id, the value.
+    """Avro in the registry's wire format: a zero byte, the schema's id, the value.
 
-    values: what the values of the topic are, by `value_schema`. key_id, value_id: of the schemas.
+    values: what the topic's values are, see `value_schema`. key_id, value_id: of the schemas.
     """
 
     def __init__(self, table: SinkTable, key_id: int, value_id: int) -> None:
@@ -230,50 +227,44 @@ class AvroForm:
         return form.joined(pieces, len(columns[0]))
 
     def row(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as they stand alone."""
         return form.joined([self._prefix, *form.avro_row(self._fields, columns)], n)
 
     def part(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as they stand within a change, or as a branch of an envelope's union."""
+        """Encode rows within a change, or as a branch of an envelope's union."""
         return form.joined(form.avro_row(self._fields, columns), n)
 
     def change(self, operations: Column, weights: Column, rows: Column, tail: bytes) -> Column:
-        """Values of mode `changes`."""
         shown = form.avro_column(Field("weight", INT8, False), weights)
         return form.joined([self._prefix, operations, shown, rows, tail], len(weights))
 
     def envelope(self, operations: Column, before: Column, after: Column, tail: bytes) -> Column:
-        """Values with the rows before and after."""
         return form.joined([self._prefix, operations, before, after, tail], len(before))
 
     def nothing(self) -> bytes:
-        """The part that stands for no row."""
         return form.long_text(0)
 
     def operation(self, number: int) -> bytes:
-        """The name of an operation within a value."""
         return form.string_text(OPERATIONS[number])
 
     def tail(self, epoch: int, positions: Mapping[str, Any]) -> bytes:
-        """Epoch and position."""
         return form.long_text(epoch) + form.string_text(json.dumps(positions))
 
 
 class AvroEnvelopeForm(AvroForm):
-    """Avro whose values are envelopes: a row is a branch of a union with null."""
+    """Avro values as envelopes: a row is a branch of a union with null."""
 
     def part(self, columns: Sequence[Column], n: int) -> Column:
-        """Rows as the second branch of [null, Row]."""
+        """Encode rows as the second branch of [null, Row]."""
         return form.joined([form.long_text(1), *form.avro_row(self._fields, columns)], n)
 
 
 def key_schema(table: SinkTable) -> dict[str, Any]:
-    """The Avro schema of a record's key."""
+    """Return the Avro schema of a record's key."""
     return form.avro_record("Key", key_fields(table))
 
 
 def value_schema(table: SinkTable, mode: Mode, values: Values) -> dict[str, Any]:
-    """The Avro schema of a record's value."""
+    """Return the Avro schema of a record's value."""
     row = form.avro_record("Row", table.fields)
     if mode == "upsert" and values == "after":
         return row

@@ -1,7 +1,7 @@
-"""The topics of a sink: made as its options say, or found as they must be.
+"""Create the topics of a sink, or check that existing ones have the required settings.
 
-Invariant: rows are never written into a topic that would lose them (compaction of changes,
-another retention than asked for) or that holds something else.
+Invariant: rows are never written into a topic that would lose them (compaction of changes, another
+retention than requested) or that holds something else.
 """
 
 from __future__ import annotations
@@ -24,47 +24,48 @@ _GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class TopicSetup:
-    """Makes, checks and deletes the topics of one sink."""
+    """Creates, checks and deletes the topics of one sink."""
 
     def __init__(self, client: Client, options: TopicOptions) -> None:
         self._client = client
         self._options = options
 
     def ensure(self) -> int:
-        """Make what is missing, check what is there; the number of partitions of the rows.
+        """Create missing topics and check existing ones; return the number of partitions of the
+        rows.
 
         SinkError sink.topic_settings.
         """
         admin = self._client.admin()
         options = self._options
         self._make(admin, options.topic, options.partitions or 1, options.settings())
-        self._make(admin, options.marks, 1, options.marks_settings())
+        self._make(admin, options.marks, 1, options.marker_settings())
         return self.check(admin)[0]
 
     def check(self, admin: AdminClient | None = None) -> tuple[int, int]:
-        """The partitions of rows and marks as they are, 0 where there is no such topic.
+        """Return the existing partitions of rows and markers, 0 if there is no such topic.
 
         SinkError sink.topic_settings.
         """
         admin = admin or self._client.admin()
         options = self._options
-        marks = self._check(admin, options.marks, 1, options.marks_settings())
+        marks = self._check(admin, options.marks, 1, options.marker_settings())
         rows = self._check(admin, options.topic, options.partitions, options.settings())
         return rows, marks
 
     def require_empty(self) -> None:
-        """SinkError sink.topic_not_empty when there are rows in the topic."""
+        """Fail with SinkError sink.topic_not_empty if there are rows in the topic."""
         for number, count in self._offsets().items():
             if count:
                 detail = f"{count} offsets in partition {number}"
                 raise topic_not_empty(self._options.topic, detail)
 
     def is_empty(self) -> bool:
-        """Whether there are no rows in the topic."""
+        """Return True if there are no rows in the topic."""
         return not any(self._offsets().values())
 
     def _offsets(self) -> dict[int, int]:
-        """By partition of the rows' topic how many offsets it keeps."""
+        """Return {partition: retained offsets} of the rows' topic."""
         consumer = self._client.consumer()
         name = self._options.topic
         try:
@@ -80,7 +81,7 @@ class TopicSetup:
             consumer.close()
 
     def remove(self) -> None:
-        """Delete the topics, as far as they are there."""
+        """Delete the topics that exist."""
         admin = self._client.admin()
         names = [self._options.topic, self._options.marks]
         deletions = admin.delete_topics(names, request_timeout=ANSWER_S)
@@ -131,7 +132,7 @@ class TopicSetup:
         if wrong:
             raise SinkError(
                 "sink.topic_settings",
-                f'topic "{name}" is not as it must be',
+                f'topic "{name}" has the wrong settings',
                 detail="; ".join(wrong),
                 hint="change the topic's settings or the sink's options, or choose another topic",
             )
@@ -139,10 +140,10 @@ class TopicSetup:
 
 
 def topic_not_empty(name: str, detail: str) -> SinkError:
-    """The error for a topic that a new sink cannot begin with."""
+    """Return the error for a topic that a new sink cannot use."""
     return SinkError(
         "sink.topic_not_empty",
-        f'topic "{name}" holds records already',
+        f'topic "{name}" already holds records',
         detail=detail,
         hint="choose another topic, or delete this one",
     )

@@ -1,11 +1,12 @@
 """A view as a topic of its changes: one fenced transaction for whole epochs, progress inside.
 
-`open` shuts out every earlier producer of this sink (init_transactions, by its transactional id)
-before it reads how far the topic is, so an outcome that was unknown is known then. Invariant: a
-reader with read_committed sees each epoch once and whole, END marks tell where each one ends; of
-two writers the one that opened last goes on, the other ends with sink.fenced; of two sinks that
-were given one topic the first to leave its mark has it. Topics are known by their ids: rows never
-go on in one that was made anew.
+`open` fences every earlier producer of this sink (init_transactions, by its transactional id)
+before it reads the topic's progress, so an unknown outcome is resolved by then. Invariant: a reader
+with read_committed sees each epoch once and whole, and END markers show where each one ends. Of two
+writers, the one that opened last continues; the other ends with sink.fenced. Of two sinks that were
+configured with one topic, the first to write its marker owns it. Topics are identified by their
+ids: rows are never written to a recreated topic. Failures of a transaction are TemporaryErrors;
+`open` resolves their outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client import Client, error_of
-from connectors.kafka.epoch_markers import Standing, begin_mark, end_mark, open_mark
+from connectors.kafka.epoch_markers import Standing, begin_marker, end_marker, open_marker
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
@@ -30,19 +31,20 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
 OPEN_TIMEOUT_S = 30.0
-# Without any progress for so long the cluster is away, and what is on its way is unknown.
+# After this time without progress the cluster counts as unreachable, and the outcome of pending
+# records is unknown.
 STALLED_S = 10.0
 ABORT_TIMEOUT_S = 2.0
-# How long a call into the client may hold up an interrupt.
+# How long a call into the client may delay an interrupt.
 STEP_S = 0.2
 MOST_TIMEOUT_MS = 900_000
-# What the client may hold of records that are not acknowledged yet.
+# How many unacknowledged records the client may buffer.
 QUEUE_KB = 32 << 10
 _QUEUE_FULL = 0.05
 _FENCED = {
     KafkaError._FATAL,
     KafkaError._FENCED,
-    # What the client says to the next record once the broker has given the transaction up.
+    # The client's reply to the next record once the broker has aborted the transaction.
     KafkaError._STATE,
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
@@ -52,7 +54,7 @@ _FENCED = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
-# The topic is not there, or not as it was: opened again, the sink tells.
+# The topic is missing or was changed: `open` reports which.
 _GONE = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -62,8 +64,11 @@ _GONE = {
 
 
 class TopicSink:
-    """One sink. identity: new for each creation, the transactional id; records: makes the format
-    (registering schemas, for Avro) when the sink is opened."""
+    """One sink.
+
+    identity: new for each creation, the transactional id. records: makes the format (registering
+    schemas, for Avro) when the sink is opened.
+    """
 
     def __init__(
         self,
@@ -88,26 +93,28 @@ class TopicSink:
     # --- life ------------------------------------------------------------------------------
 
     def open(self) -> int | None:
-        """Shut out every earlier writer; the newest epoch that the topic holds, None before the
-        first. TemporaryError, SinkError sink.fenced and what topics and registry refuse."""
+        """Fence every earlier writer; return the newest epoch of the topic, None before the first.
+
+        TemporaryError, SinkError sink.fenced, and the refusals of topics and registry.
+        """
         self.close()
         rows, marks = self._setup.check()
         standing = self._owner.standing() if marks else None
         self._owner.check(standing, has_rows=bool(rows))
         partitions = self._setup.ensure()
-        self._owner.meet(standing)
+        self._owner.record_topics(standing)
         self._records = self._make_records()
-        # The first rows of a view may be many, and are one transaction.
+        # The initial rows of a view may be many, and are one transaction.
         is_first = standing is None or standing.epoch is None
         self._producer = self._fence(MOST_TIMEOUT_MS if is_first else self._timeout_ms)
         standing = self._owner.standing()
         self._epoch = None if standing is None else standing.epoch
         if standing is None:
-            # Later there may be what a transaction has left that was given up.
+            # Later the topic may hold records of an aborted transaction.
             self._setup.require_empty()
         elif standing.sink not in ("", self._owner.identity):
             raise topic_not_empty(self._options.marks, "another sink has written to it")
-        # Keys stay in their partitions, whatever partitions were added since.
+        # Keys stay in their partitions even if partitions were added since.
         self._partitions = (standing and standing.partitions) or partitions
         self._claim()
         self._owner.claimed(self._epoch)
@@ -125,44 +132,44 @@ class TopicSink:
         except KafkaException as error:
             is_too_long = error_of(error).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
             if is_too_long and timeout_ms > self._options.transaction_timeout_ms:
-                # The broker grants less than the most that brokers grant by default.
+                # The broker's limit is lower than Kafka's default limit.
                 self._timeout_ms = self._options.transaction_timeout_ms
                 return self._fence(self._timeout_ms)
             raise self._failure(error, "taking over its transactions") from None
         return producer
 
     def _claim(self) -> None:
-        """Leave our name in the marks: an earlier writer that wakes up finds it there."""
+        """Write our name as a marker: an earlier writer that wakes up finds it there."""
         standing = self._standing(self._epoch)
         try:
             self._begin()
-            self._mark(open_mark(standing))
+            self._write_marker(open_marker(standing))
             self._commit()
         except KafkaException as error:
             raise self._failure(error) from None
 
     def _standing(self, epoch: int | None) -> Standing:
-        return self._owner.mark(epoch, self._partitions)
+        return self._owner.marker(epoch, self._partitions)
 
     def interrupt(self) -> None:
-        """From any thread: what goes on ends soon, and so does all later."""
+        """Interrupt from any thread: the current call and all later ones end soon."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Give back the connection; an open transaction is aborted if that is quickly done."""
+        """Close the connection; abort an open transaction if that is quick."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
         if self._in_transaction:
             self._in_transaction = False
-            # Otherwise the next one to open it aborts it, or the broker when its time is up.
+            # Otherwise the next `open` aborts it, or the broker after the transaction timeout.
             with suppress(KafkaException):
                 producer.purge()
                 producer.abort_transaction(ABORT_TIMEOUT_S)
         producer.purge()
 
     def remove(self) -> None:
-        """Delete the topics of rows and marks. SinkError sink.topic_not_ours."""
+        """Delete the topics of rows and markers. SinkError sink.topic_not_ours."""
         self._owner.require_ours(self._setup)
         self._setup.remove()
 
@@ -171,7 +178,8 @@ class TopicSink:
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
         """Write whole epochs in one transaction.
 
-        TemporaryError: none of them is there, or it is not known. SinkError sink.record_too_large.
+        TemporaryError: none of them is written, or the outcome is unknown. SinkError
+        sink.record_too_large.
         """
         began = time.monotonic()
         try:
@@ -179,18 +187,18 @@ class TopicSink:
             written = [(epoch, *self._write_rows(epoch)) for epoch in epochs]
             self._flush()
             if not self._owner.has_same_topics():
-                # Opened again, the sink tells what became of them.
-                raise self._abandoned("its topics are not there any more")
+                # The next `open` resolves the outcome.
+                raise self._abandoned("its topics no longer exist")
             failpoint("topic.rows.flushed")
             for epoch, counts, ends in written:
                 standing = self._standing(epoch.number)
-                self._mark(begin_mark(epoch.number, is_initial=epoch.is_initial))
-                self._mark(end_mark(standing, epoch.positions, counts, ends.found()))
+                self._write_marker(begin_marker(epoch.number, is_initial=epoch.is_initial))
+                self._write_marker(end_marker(standing, epoch.positions, counts, ends.found()))
             self._commit()
         except KafkaException as error:
             took_ms = (time.monotonic() - began) * 1000
             if took_ms > self._timeout_ms * 0.9:
-                # The broker may have given it up: it needs more time.
+                # The broker may have aborted it: it needs more time.
                 self._timeout_ms = min(2 * self._timeout_ms, MOST_TIMEOUT_MS)
             raise self._failure(error) from None
         self._epoch = epochs[-1].number
@@ -212,7 +220,7 @@ class TopicSink:
         number = str(epoch).encode()
         headers = [[("epoch", number), ("op", name.encode())] for name in OPERATIONS]
         partitions = (batch.hashes % self._partitions).tolist()
-        # The last record of each partition tells where the epoch ends in it.
+        # The last record of each partition shows where the epoch ends in it.
         last = {partition: row for row, partition in enumerate(partitions)}
         ends_at = set(last.values())
         counts.update(partitions)
@@ -224,10 +232,10 @@ class TopicSink:
             strict=True,
         )
         for row, (key, value, partition, operation) in enumerate(rows):
-            told = ends.note if row in ends_at else None
+            on_delivery = ends.note if row in ends_at else None
             while True:
                 try:
-                    produce(topic, value, key, partition, told, headers=headers[operation])
+                    produce(topic, value, key, partition, on_delivery, headers=headers[operation])
                     break
                 except BufferError:
                     self._await_space()
@@ -235,7 +243,7 @@ class TopicSink:
         self._check_interrupt()
 
     def _await_space(self) -> None:
-        """Until the client may hold more records: some must be acknowledged first."""
+        """Wait until the client may buffer more records: some must be acknowledged first."""
         assert self._producer is not None
         waiting, began = len(self._producer), time.monotonic()
         while len(self._producer) >= waiting:
@@ -245,7 +253,7 @@ class TopicSink:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records not acknowledged"))
 
     def _flush(self) -> None:
-        """Wait until the rows are acknowledged: only then it is known where they end."""
+        """Wait until the rows are acknowledged; only then their end offsets are known."""
         assert self._producer is not None
         least, moved_at = 1 << 62, time.monotonic()
         while left := self._producer.flush(STEP_S):
@@ -262,9 +270,9 @@ class TopicSink:
         self._in_transaction = True
         self._producer.begin_transaction()
 
-    def _mark(self, mark: bytes) -> None:
+    def _write_marker(self, marker: bytes) -> None:
         assert self._producer is not None
-        self._producer.produce(self._options.marks, mark, b"mark", 0)
+        self._producer.produce(self._options.marks, marker, b"mark", 0)
 
     def _commit(self) -> None:
         assert self._producer is not None
@@ -275,7 +283,7 @@ class TopicSink:
         failpoint("topic.commit.after")
 
     def _repeat(self, call: Callable[[float], Any], timeout_s: float) -> None:
-        """Call again while it only needs more time, for so long."""
+        """Retry the call for up to timeout_s, as long as it only needs more time."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -291,45 +299,45 @@ class TopicSink:
             raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _failure(self, error: KafkaException, doing: str = "writing an epoch") -> TidemarkError:
-        told = error_of(error)
-        if told.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        reported = error_of(error)
+        if reported.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return SinkError(
                 "sink.record_too_large",
                 f'a row is too large for topic "{self._options.topic}"',
-                detail=told.str(),
+                detail=reported.str(),
                 hint="raise the topic's max.message.bytes, and client message.max.bytes, "
                 "then add the sink again",
             )
-        is_lost = told.code() in _FENCED | _GONE
-        if is_lost or told.fatal() or told.txn_requires_abort():
-            return self._abandoned(f"{doing}: {told.str()}")
+        is_lost = reported.code() in _FENCED | _GONE
+        if is_lost or reported.fatal() or reported.txn_requires_abort():
+            return self._abandoned(f"{doing}: {reported.str()}")
         return self._client.refused(error, doing, self._producer)
 
     def _abandoned(self, detail: str) -> TemporaryError:
         return TemporaryError(
             "sink.transaction_lost",
-            f'the transaction on topic "{self._options.topic}" was given up',
+            f'the transaction on topic "{self._options.topic}" was aborted',
             detail=detail,
-            hint="nothing of it is shown; it is written again",
+            hint="no action needed: none of it is visible, and it is written again",
         )
 
 
 class Ends:
-    """Where the records of an epoch end, by partition, as the broker acknowledges them."""
+    """The end offsets of an epoch by partition, as the broker acknowledges its records."""
 
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}
         self._error: KafkaError | None = None
 
     def note(self, error: KafkaError | None, record: Any) -> None:
-        """A delivery report."""
+        """Handle a delivery report."""
         if error is not None:
             self._error = self._error or error
             return
         self._ends[record.partition()] = record.offset() + 1
 
     def found(self) -> Mapping[int, int]:
-        """The ends, once all is acknowledged. KafkaException when something was not."""
+        """Return the ends once all records are acknowledged. KafkaException if one was not."""
         if self._error is not None:
             raise KafkaException(self._error)
         return self._ends

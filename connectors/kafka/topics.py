@@ -1,7 +1,7 @@
-"""What the cluster says of topics: their ids, partitions, ends, and whether they are compacted.
+"""Metadata of topics: their ids, partitions, end offsets, and whether they are compacted.
 
-Invariant: a topic is known by its id: one that was deleted and made again is another topic, and
-nothing of it is taken for the old one's.
+Invariant: the id identifies a topic. A topic that was deleted and recreated is another topic; its
+records are never taken for those of the old one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import RelationName
 
 ASK_TIMEOUT_S = 5.0
-# Partitions that were just made, or whose broker has left, have no leader for a moment.
+# New partitions, or those whose broker has left, have no leader for a moment.
 ELECTION_S = 3.0
 _ELECTING = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
-# Of a topic that all of a source need: what it has told is forgotten with the last reader.
+# For a topic that all views of a source need: its state is dropped with the last reader.
 _EVERY_VIEW = ": pause all views of the source, and resume them"
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID}
 _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
@@ -39,7 +39,9 @@ _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZAT
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it stands. id: base64, new for each creation; partitions: how many."""
+    """A topic as the cluster describes it. id: base64, new for each creation.
+    partitions: how many.
+    """
 
     name: str
     id: str
@@ -47,17 +49,19 @@ class Topic:
 
 
 class Topics:
-    """Asks one cluster; for one thread. Each call waits up to ASK_TIMEOUT_S. TemporaryError
-    when the cluster is away."""
+    """Queries one cluster; for one thread. Each call waits up to ASK_TIMEOUT_S.
+
+    TemporaryError: the cluster is unreachable.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._admin = client.admin()
 
     def describe(self, names: Collection[str]) -> dict[str, Topic]:
-        """Those of the topics that there are."""
-        wanted = TopicCollection(sorted(names))
-        futures = self._ask(lambda: self._admin.describe_topics(wanted, **_TIMEOUT))
+        """Return those of the topics that exist, by name."""
+        requested = TopicCollection(sorted(names))
+        futures = self._ask(lambda: self._admin.describe_topics(requested, **_TIMEOUT))
         found = {}
         for name, future in futures.items():
             try:
@@ -72,28 +76,32 @@ class Topics:
         return found
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """By partition the offset after the last record that is committed."""
+        """Return {partition: offset after the last committed record}."""
         return self._offsets(topic, partitions, OffsetSpec.latest())
 
     def tips(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """By partition the offset after the last record that is committed, and the term of the
-        leader that says so (connectors/kafka/leader_epochs.py), -1 where it does not."""
+        """Return {partition: (offset after the last committed record, the leader's term)}.
+
+        The term is -1 if the broker does not send it (connectors/kafka/leader_epochs.py).
+        """
         found = self._asked_offsets(topic, partitions, OffsetSpec.latest())
         return {p: (one.offset, _term(one.leader_epoch)) for p, one in found.items()}
 
     def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """By partition the first offset that is kept."""
+        """Return {partition: first retained offset}."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
 
     def at_time(self, topic: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
-        """By partition the first offset of that time or later, -1 where there is none."""
+        """Return {partition: first offset at that time or later}, -1 if there is none."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(time_ms))
 
     def is_compacted(self, names: Collection[str]) -> bool:
-        """Whether any of the topics may lose records that have later ones of their key; True
-        where we may not know."""
-        wanted = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
-        futures = self._ask(lambda: self._admin.describe_configs(wanted, **_TIMEOUT))
+        """Return True if any of the topics may lose records that have later ones of their key.
+
+        Also True if we lack the privilege to find out.
+        """
+        requested = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+        futures = self._ask(lambda: self._admin.describe_configs(requested, **_TIMEOUT))
         for resource, future in futures.items():
             try:
                 policy = future.result()["cleanup.policy"].value
@@ -110,14 +118,14 @@ class Topics:
         return {number: one.offset for number, one in found.items()}
 
     def _asked_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
-        wanted = {Partition(topic, number): spec for number in partitions}
-        if not wanted:
+        requested = {Partition(topic, number): spec for number in partitions}
+        if not requested:
             return {}
         level = IsolationLevel.READ_COMMITTED
         deadline = time.monotonic() + ELECTION_S
         while True:
             futures = self._ask(
-                lambda: self._admin.list_offsets(wanted, isolation_level=level, **_TIMEOUT)
+                lambda: self._admin.list_offsets(requested, isolation_level=level, **_TIMEOUT)
             )
             try:
                 return {p.partition: future.result() for p, future in futures.items()}
@@ -144,21 +152,21 @@ _TIMEOUT = {"request_timeout": ASK_TIMEOUT_S}
 
 
 def missing(topic: str, relation: RelationName | None = None) -> SourceError:
-    """The error for a topic that is not there."""
+    """Return the error for a topic that does not exist."""
     return SourceError(
         "source.topic_missing",
         f'topic "{topic}" is missing',
-        hint="make it, or correct its name; views that had read it must be rebuilt",
+        hint="create it or correct its name, and rebuild the views that had read it",
         relation=relation,
     )
 
 
 def recreated(topic: str, relation: RelationName | None = None) -> SourceError:
-    """The error for a topic that was deleted and made again since it was first read."""
+    """Return the error for a topic that was deleted and recreated since it was first read."""
     return SourceError(
         "source.topic_recreated",
-        f'topic "{topic}" was deleted and made again',
-        detail="its id has changed: what was read of the old one is not in it",
+        f'topic "{topic}" was deleted and recreated',
+        detail="its id has changed: it does not hold the records that were read",
         hint=f"rebuild the views that read it{_EVERY_VIEW if relation is None else ''}",
         relation=relation,
     )
@@ -167,12 +175,12 @@ def recreated(topic: str, relation: RelationName | None = None) -> SourceError:
 def offsets_gone(
     topic: str, place: str, detail: str, relation: RelationName | None = None
 ) -> SourceError:
-    """The error for records after our place that are gone, or a log that ends before it."""
+    """Return the error for lost records after our offset, or a log that ends before it."""
     return SourceError(
         "source.offsets_gone",
-        f'topic "{topic}" has lost records that were not read',
+        f'topic "{topic}" has lost records before they were read',
         detail=f"at {place} (partition:offset): {detail}",
-        hint="keep records for longer (retention); rebuild the views that read the topic"
+        hint="increase the topic's retention; rebuild the views that read the topic"
         + (_EVERY_VIEW if relation is None else ""),
         relation=relation,
     )
@@ -181,7 +189,7 @@ def offsets_gone(
 def check_same(
     topic: str, id: str, found: Mapping[str, Topic], relation: RelationName | None
 ) -> Topic:
-    """The topic as it stands, if it is the one with this id."""
+    """Return the topic if its id is this one."""
     told = found.get(topic)
     if told is None:
         raise missing(topic, relation)

@@ -1,8 +1,8 @@
-"""Debezium's events until their transactions are whole: between what is read and what is told.
+"""Buffer Debezium's events until their transactions are complete.
 
-Invariant: a relation's place is the first event that is held back, and the note of the
-transaction topic says all that was read of it and is still needed; so an interrupted feed goes on
-with both as if it had never stopped.
+Invariant: a relation's position is its first buffered event. The note of the transaction topic
+holds everything that was read of it and is still needed. An interrupted feed therefore continues
+with both as if it had never stopped. Used by the thread that polls the feed.
 """
 
 from __future__ import annotations
@@ -15,33 +15,36 @@ from typing import Any
 
 import orjson
 
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.formats.record_format import BadRecord
 from connectors.kafka.client import Client
-from connectors.kafka.leader_epochs import known_as_json, known_from_json, learn
+from connectors.kafka.leader_epochs import epochs_from_json, epochs_to_json, learn
 from connectors.kafka.options import FAIL
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader
-from connectors.kafka.start_offsets import place_of
+from connectors.kafka.start_offsets import position_of
 from connectors.kafka.topics import Topics, missing
 from connectors.kafka.transactions import BAD, Lane, Transactions
 from dataflow.errors import SourceError
 
 NOTE = "transactions"
-BEGUN_NOTE = "begun/"
+START_NOTE = "begun/"
 # Records before a pin that are read for ENDs whose events came late.
 SLACK = 200
-# A note without changes beside it, so that retention never overtakes the place.
+# The note is stored at this interval even without changes, so that retention never passes the
+# position.
 NOTE_EVERY_S = 60.0
 TAKE_S = 0.5
 
 
-def begun_note(
+def start_note(
     topics: Topics, topic: str, relation: str, cut: Sequence[str] = ()
 ) -> dict[str, bytes]:
-    """Where the transaction topic stands while a relation is pinned. cut: transactions that have
-    events before the pin."""
+    """Return the note of the transaction topic's position while a relation is pinned.
+
+    cut: transactions that have events before the pin.
+    """
     told = topics.describe([topic]).get(topic)
     if told is None:
         raise missing(topic)
@@ -53,7 +56,7 @@ def begun_note(
         "cut": list(cut),
         "from": {p: max(first[p], end - SLACK) for p, end in ends.items()},
     }
-    return {f"{BEGUN_NOTE}{relation}": json.dumps(facts).encode()}
+    return {f"{START_NOTE}{relation}": json.dumps(facts).encode()}
 
 
 def newest_transactions(
@@ -63,12 +66,14 @@ def newest_transactions(
     begins: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> list[str]:
-    """Ids that the newest records before `ends` have: their BEGIN may come after them."""
-    kept = {p: end for p, end in ends.items() if begins[p] < end}
-    first = {p: max(begins[p], end - SLACK) for p, end in kept.items()}
-    if not kept:
+    """Return the transaction ids of the newest records before `ends`: their BEGIN may
+    come later.
+    """
+    remaining = {p: end for p, end in ends.items() if begins[p] < end}
+    first = {p: max(begins[p], end - SLACK) for p, end in remaining.items()}
+    if not remaining:
         return []
-    span = Span(rows.relation.name, rows.options.topic, topic_id, first, kept)
+    span = Span(rows.relation.name, rows.options.topic, topic_id, first, remaining)
     reader = Reader(client, [span], wait_ms=20)
     found: dict[str, None] = {}
     try:
@@ -83,7 +88,7 @@ def newest_transactions(
 
 @dataclass
 class _Lane:
-    """Events that wait, in order, and where the reading of them stands."""
+    """Events that wait, in order, and the offset up to which they were read."""
 
     records: Records = field(default_factory=Records)
     next: int = 0
@@ -91,7 +96,7 @@ class _Lane:
 
 
 class TransactionBuffer:
-    """Of one feed. rows: of the relations that are followed."""
+    """The buffer of one feed. rows: readers of the relations."""
 
     def __init__(
         self,
@@ -105,24 +110,24 @@ class TransactionBuffer:
         self._rows = {one.relation.name.name: one for one in rows if one.options.is_debezium}
         begun = {}
         for name in self._rows:
-            if f"{BEGUN_NOTE}{name}" not in notes:
-                # The option is new: what was open until now is not waited for.
-                notes = {**notes, **begun_note(Topics(client), topic, name)}
-            begun[name] = json.loads(notes[f"{BEGUN_NOTE}{name}"])
-        self.fresh_notes = {k: v for k, v in notes.items() if k.startswith(BEGUN_NOTE)}
-        bounds = {name: place_of(one)[1] for name, one in begun.items()}
+            if f"{START_NOTE}{name}" not in notes:
+                # The option is new: transactions that are open now are not waited for.
+                notes = {**notes, **start_note(Topics(client), topic, name)}
+            begun[name] = json.loads(notes[f"{START_NOTE}{name}"])
+        self.fresh_notes = {k: v for k, v in notes.items() if k.startswith(START_NOTE)}
+        bounds = {name: position_of(one)[1] for name, one in begun.items()}
         collections = {name: one.options.collection for name, one in self._rows.items()}
         state = json.loads(notes[NOTE]) if NOTE in notes else None
         if state is None:
             self._topic_id = next(iter(begun.values()))["topic"]
             starts = [{int(p): o for p, o in one["from"].items()} for one in begun.values()]
             known = set.intersection(*(set(one) for one in starts))
-            # A partition that some pin has not seen was made since: it is read from its start.
+            # A partition that a pin lacks was created since: it is read from its start.
             self._nexts = {p: min(one[p] for one in starts) for p in known}
         else:
-            self._topic_id, self._nexts = place_of(state)
+            self._topic_id, self._nexts = position_of(state)
         cut = {name: one["cut"] for name, one in begun.items()}
-        self._known = known_from_json((state or {}).get("known", {}))
+        self._leader_epochs = epochs_from_json((state or {}).get("known", {}))
         self._transactions = Transactions(collections, bounds, state, cut)
         self._lanes: dict[Lane, _Lane] = {}
         self._relations: dict[str, Any] = {}
@@ -131,26 +136,26 @@ class TransactionBuffer:
         self._noted = time.monotonic()
 
     def span(self) -> Span:
-        """What is to be read of the transaction topic."""
-        known = dict(self._known)
-        return Span(None, self._topic, self._topic_id, dict(self._nexts), known=known)
+        """Return the span of the transaction topic to read."""
+        known = dict(self._leader_epochs)
+        return Span(None, self._topic, self._topic_id, dict(self._nexts), leader_epochs=known)
 
     @property
-    def is_wanting(self) -> bool:
-        """Whether more of the transaction topic should be read."""
-        return self._transactions.is_wanting
+    def needs_more(self) -> bool:
+        """Return True if more of the transaction topic should be read."""
+        return self._transactions.needs_more
 
     def is_full(self, most_bytes: int) -> bool:
-        """Whether no more events may be held."""
+        """Return True if no more events may be buffered."""
         return self._bytes >= most_bytes
 
     @property
     def waiting(self) -> int:
-        """Events that are held."""
+        """How many events are buffered."""
         return sum(len(lane.records) for lane in self._lanes.values())
 
     def add_markers(self, chunks: Sequence[Chunk]) -> None:
-        """What the transaction topic says. SourceError record.malformed."""
+        """Add records of the transaction topic. SourceError record.malformed."""
         for chunk in chunks:
             records = chunk.records
             for at, value in enumerate(records.values):
@@ -164,11 +169,13 @@ class TransactionBuffer:
                     marker = marker["payload"]
                 self._transactions.add_marker(records.numbers[at], records.offsets[at], marker)
             self._nexts.update(chunk.nexts)
-            learn(self._known, records)
+            learn(self._leader_epochs, records)
             self._is_moved = True
 
-    def add_events(self, chunk: Chunk, seen: LastSeen | None) -> None:
-        """What was read of a relation. seen: what of it was told, unchanged by this."""
+    def add_events(self, chunk: Chunk, dedup: DedupState | None) -> None:
+        """Add records of a relation. dedup: the dedup state of emitted records; it is
+        not changed.
+        """
         name = chunk.relation.name if chunk.relation is not None else ""
         self._relations[name] = chunk.relation
         numbers = chunk.records.numbers
@@ -176,12 +183,12 @@ class TransactionBuffer:
             mine = chunk.records.where([one == number for one in numbers])
             lane = self._lanes.setdefault((name, number), _Lane())
             lane.next, lane.newest_ms = next_offset, chunk.newest_ms
-            self._mark((name, number), mine, seen)
+            self._mark((name, number), mine, dedup)
             lane.records.add(mine)
             self._bytes += mine.nbytes()
 
-    def _mark(self, lane: Lane, records: Records, seen: LastSeen | None) -> None:
-        """Tell the transactions of the events at the end of a lane."""
+    def _mark(self, lane: Lane, records: Records, dedup: DedupState | None) -> None:
+        """Assign the events at the end of a lane to their transactions."""
         name, number = lane
         rows = self._rows.get(name)
         found = rows.envelopes(records) if rows is not None and len(records) else None
@@ -189,7 +196,7 @@ class TransactionBuffer:
             for _ in range(len(records)):
                 self._transactions.add_event(lane, None)
             return
-        known = LastSeen(None if seen is None else seen.state())
+        known = DedupState(None if dedup is None else dedup.state())
         is_fresh = known.fresh(number, found.orders).tolist()
         for at, told in enumerate(found.transactions):
             if at in found.fields.bad:
@@ -202,8 +209,11 @@ class TransactionBuffer:
                 self._transactions.add_event(lane, *told)
 
     def take(self, bad_at: Callable[[str, Records], int | None], *, all: bool) -> list[Chunk]:
-        """What may be told now. bad_at: of a relation's records the first that stops the source.
-        all: whether or not transactions are whole (they were told before)."""
+        """Return the events that may be emitted now.
+
+        bad_at: returns the first of a relation's records that stops the source. all: emit
+        incomplete transactions too (they were emitted before).
+        """
         cut = self._transactions.all() if all else self._transactions.cut()
         while not all:
             barred = self._bar(cut, bad_at)
@@ -235,35 +245,37 @@ class TransactionBuffer:
         return False
 
     def check_size(self, most_bytes: int) -> None:
-        """SourceError source.transaction_too_large, once all of the transaction topic was read
-        and nothing can be told."""
+        """Fail with SourceError source.transaction_too_large if the buffer is full for good.
+
+        That is: all of the transaction topic was read and nothing can be emitted.
+        """
         topics = Topics(self._client)
         ends = topics.ends(self._topic, self._nexts)
         if any(self._nexts[p] < end for p, end in ends.items()):
             return
-        held = self._transactions.held()
+        buffered = self._transactions.buffered()
         raise SourceError(
             "source.transaction_too_large",
-            f'transactions of kafka source "{self._client.name}" do not fit',
-            detail=f"{self._bytes} bytes wait for the end of {', '.join(held[:3])}",
+            f'transactions of kafka source "{self._client.name}" do not fit in memory',
+            detail=f"{self._bytes} bytes wait for the end of {', '.join(buffered[:3])}",
             hint=f"raise transaction_buffer_bytes, which is {most_bytes}",
         )
 
     def is_due(self) -> bool:
-        """Whether the note is to be kept, though nothing else is told."""
+        """Return True if the note must be stored although nothing else is emitted."""
         return self._is_moved and time.monotonic() - self._noted > NOTE_EVERY_S
 
     def note(self) -> dict[str, bytes]:
-        """For the batch that is told now."""
+        """Return the note for the batch that is emitted now."""
         self._is_moved, self._noted = False, time.monotonic()
         place = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
-        place["known"] = known_as_json(self._known)
+        place["known"] = epochs_to_json(self._leader_epochs)
         text = json.dumps({**place, **self._transactions.state()}).encode()
         return {**self.fresh_notes, NOTE: text}
 
 
 def bad_of(rows: RowReader, records: Records) -> BadRecord | None:
-    """The first record that stops a source whose `on_error` is `fail`."""
+    """Return the first record that stops a source whose `on_error` is `fail`."""
     if rows.options.on_error != FAIL:
         return None
     found = rows.read(records)

@@ -1,9 +1,9 @@
-"""Which of Debezium's events may be told: transactions whole, partitions in their order.
+"""Decide which of Debezium's events may be emitted: whole transactions, partitions in order.
 
-Pure state. A lane is a partition of a relation: its events that wait, as runs of one transaction.
-Invariant: a cut has all that is followed of a transaction, or nothing of it. A transaction whose
-BEGIN lies before a relation's bound was cut by the relation's pin: its END waits for nothing of
-that relation, and what comes after the END is told as it comes.
+Pure state. A lane is a partition of a relation: its waiting events, as runs of one transaction.
+Invariant: a cut holds all events of a transaction that the source reads, or none. If the BEGIN of a
+transaction lies before a relation's bound, the relation's pin cut it. Its END then waits for
+nothing of that relation, and events after the END are emitted as they arrive.
 """
 
 from __future__ import annotations
@@ -17,31 +17,37 @@ from dataflow.errors import SourceError
 
 # A relation and a partition.
 Lane = tuple[str, int]
-# Marks of events that are in no transaction: FREE pass, BAD are no envelopes (one may be what a
-# transaction lacks), BARRED stop their lane. All others are transactions' ids.
+# Labels of events outside transactions: FREE pass, BAD are not envelopes (one may be the event that
+# a transaction lacks), BARRED stop their lane. All others are transaction ids.
 FREE, BAD, BARRED = "\0free", "\0bad", "\0barred"
 _MARKS = {FREE, BAD, BARRED}
-# So many that are through are known by their ids, and about so many ENDs are read ahead.
+# How many completed transactions are remembered, and about how many ENDs are read ahead.
 REMEMBERED, AHEAD = 10_000, 2_000
-UNCONSOLIDATED = 1_000
+REMEMBERED_LOOSE = 1_000
 
 
 @dataclass
 class _Open:
-    """begin: (partition, offset) of its BEGIN; counts: by collection, once its END is there;
-    places: by relation its events that came, by their places in the transaction. is_held: whether
-    any of them waits in a lane."""
+    """An open transaction.
+
+    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. places: by
+    relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
+    lane.
+    """
 
     begin: tuple[int, int] | None = None
     counts: dict[str, int] | None = None
     places: dict[str, set[int]] = field(default_factory=dict)
-    is_held: bool = False
+    is_buffered: bool = False
 
 
 class Transactions:
-    """collections: by followed relation how END names its table. bounds: by relation and
-    partition of the transaction topic, where transactions that are waited for begin; cut: by
-    relation those that its pin has cut besides, whose BEGIN came late."""
+    """The state of all transactions.
+
+    collections: by relation, how END names its table. bounds: by relation and partition of the
+    transaction topic, where transactions that are waited for start. cut: by relation, other
+    transactions that its pin cut, whose BEGIN came late.
+    """
 
     def __init__(
         self,
@@ -67,22 +73,23 @@ class Transactions:
             self._loose[id] = None
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it: what the transaction topic has told, without events, which are read
-        again."""
+        """Return as JSON what the transaction topic has said; events are read again."""
         told = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
                 one.counts is not None]  # fmt: skip
         return {"open": told, "loose": list(self._loose)}
 
     @property
-    def is_wanting(self) -> bool:
-        """Whether more of the transaction topic should be read: an event waits for its END, or
-        there is room for what is not needed yet."""
-        held = {run[0] for runs in self._runs.values() for run in runs} - _MARKS
-        lacks = any(self._open[id].counts is None for id in held)
+    def needs_more(self) -> bool:
+        """Return True if more of the transaction topic should be read.
+
+        That is: an event waits for its END, or there is space for later ones.
+        """
+        buffered = {run[0] for runs in self._runs.values() for run in runs} - _MARKS
+        lacks = any(self._open[id].counts is None for id in buffered)
         return lacks or len(self._open) < AHEAD
 
     def add_event(self, lane: Lane, id: str | None, place: int = 0) -> None:
-        """An event at the end of a lane; id: of its transaction, or FREE or BAD."""
+        """Add an event to the end of a lane. id: its transaction's, or FREE or BAD."""
         mark = FREE if id is None else id
         if mark not in _MARKS:
             mark = self._mark_of(lane[0], mark, place)
@@ -95,22 +102,22 @@ class Transactions:
             runs.append([mark, 1])
 
     def add_repeated(self, relation: str, id: str, place: int) -> None:
-        """An event that was told before, and counts in case that its END is repeated as well."""
+        """Add an event that was emitted before; it counts if its END is also repeated."""
         if id not in self._done and id not in self._loose:
             one = self._open.setdefault(id, _Open())
             one.places.setdefault(relation, set()).add(place)
             self._resolve(id)
 
     def add_marker(self, partition: int, offset: int, marker: Any) -> None:
-        """A record of the transaction topic, decoded. SourceError record.malformed."""
+        """Add a decoded record of the transaction topic. SourceError record.malformed."""
         found = marker if isinstance(marker, Mapping) else {}
         id, status = found.get("id"), found.get("status")
         if not isinstance(id, str) or status not in ("BEGIN", "END"):
             raise SourceError(
                 "record.malformed",
-                "a record of the transaction topic is none of Debezium's",
+                "a record of the transaction topic is not a Debezium transaction marker",
                 detail=f"at {partition}:{offset} (partition:offset): {str(marker)[:200]}",
-                hint="is the option the topic <prefix>.transaction?",
+                hint="set the option transactions to the topic <prefix>.transaction",
             )
         if id in self._done or id in self._loose:
             return
@@ -125,7 +132,7 @@ class Transactions:
         self._resolve(id)
 
     def cut(self) -> dict[Lane, int]:
-        """By lane how many events may be told now: the most that keep transactions whole."""
+        """Return {lane: events that may be emitted now}: the most that keep transactions whole."""
         marks = {run[0] for runs in self._runs.values() for run in runs}
         stuck = {mark for mark in marks - _MARKS if not self._is_whole(mark)} | {BARRED}
         stops = {lane: len(runs) for lane, runs in self._runs.items()}
@@ -135,9 +142,9 @@ class Transactions:
             for lane, runs in self._runs.items():
                 for at in range(stops[lane]):
                     if runs[at][0] in stuck:
-                        behind = {run[0] for run in runs[at : stops[lane]]} - _MARKS - stuck
+                        following = {run[0] for run in runs[at : stops[lane]]} - _MARKS - stuck
                         stops[lane] = at
-                        stuck |= behind
+                        stuck |= following
                         is_new = True
                         break
         return {
@@ -145,7 +152,7 @@ class Transactions:
         }
 
     def all(self) -> dict[Lane, int]:
-        """Everything, whole or not."""
+        """Return {lane: all its events}, whether transactions are whole or not."""
         return {lane: sum(run[1] for run in runs) for lane, runs in self._runs.items()}
 
     def bar(self, lane: Lane, at: int) -> None:
@@ -162,8 +169,11 @@ class Transactions:
             at -= count
 
     def drop(self, cut: Mapping[Lane, int]) -> None:
-        """These were told. SourceError source.transaction_collection where an END does not know
-        of a table whose events it ends."""
+        """Remove events that were emitted.
+
+        SourceError source.transaction_collection: an END does not list a table whose events it
+        ends.
+        """
         ended: dict[str, None] = {}
         for lane, count in cut.items():
             runs = self._runs[lane]
@@ -182,8 +192,8 @@ class Transactions:
                     self._check_listed(name, self._open[id].counts)
                 self._finish(id)
 
-    def held(self) -> list[str]:
-        """Transactions that have events here."""
+    def buffered(self) -> list[str]:
+        """Return the transactions with buffered events."""
         found = {run[0]: None for runs in self._runs.values() for run in runs}
         return [mark for mark in found if mark not in _MARKS]
 
@@ -196,12 +206,12 @@ class Transactions:
         if place in places:
             return FREE
         places.add(place)
-        one.is_held = True
+        one.is_buffered = True
         return id
 
     def _resolve(self, id: str) -> None:
-        """Forget one of which nothing is to be told any more."""
-        if not self._open[id].is_held and self._is_whole(id):
+        """Forget a transaction of which nothing is left to emit."""
+        if not self._open[id].is_buffered and self._is_whole(id):
             self._finish(id)
 
     def _desired(self, id: str, one: _Open) -> dict[str, int]:
@@ -213,7 +223,7 @@ class Transactions:
         }
 
     def _is_bound(self, relation: str, one: _Open) -> bool:
-        """Whether all that it has of a relation comes after the relation's pin."""
+        """Return True if all its events of a relation come after the relation's pin."""
         if one.begin is None:
             return False
         partition, offset = one.begin
@@ -235,17 +245,17 @@ class Transactions:
             self._loose[id] = None
         else:
             self._done[id] = tuple(one.counts or ())
-        for kept, most in ((self._done, REMEMBERED), (self._loose, UNCONSOLIDATED)):
-            if len(kept) > most:
-                kept.popitem(last=False)
+        for remembered, most in ((self._done, REMEMBERED), (self._loose, REMEMBERED_LOOSE)):
+            if len(remembered) > most:
+                remembered.popitem(last=False)
 
     def _check_listed(self, relation: str, counts: Collection[str] | None) -> None:
-        """That an END which counts these tables knows of the relation's; None: it is not known."""
+        """Check that an END which counts these tables lists the relation's; None: unknown."""
         if counts is None or self._collections[relation] in counts:
             return
         raise SourceError(
             "source.transaction_collection",
-            f'the END of a transaction does not know the table of "{relation}"',
+            f'the END of a transaction does not list the table of "{relation}"',
             detail=f"it counts {', '.join(counts) or 'nothing'}, not {self._collections[relation]}",
-            hint=f"give topics.{relation}.collection as Debezium's data_collections name it",
+            hint=f"give topics.{relation}.collection the name in Debezium's data_collections",
         )

@@ -1,1 +1,5 @@
-"""PostgreSQL: analyzer, evaluator, replication source, snapshot, sink, control tables."""
+"""Everything that talks to PostgreSQL: source, sink, catalog, analyzer and evaluator.
+
+Terms: session (one connection), slot, publication, sandbox, lease, base table, view table. Only
+this package imports psycopg2.
+"""

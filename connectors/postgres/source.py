@@ -1,7 +1,8 @@
 """PostgreSQL as a source: publication, slot, snapshots and the replication stream of one database.
 
-Invariant: the stream starts only on the server, timeline and slot that the state was built from;
-anything else is refused with a code (RELIABILITY P4). What is made here is dropped here.
+Invariant: the stream starts only on the server, timeline and slot that the state was built from.
+Any other combination is refused with an error code (RELIABILITY P4). This module drops only the
+slot and the publication that it created.
 """
 
 from __future__ import annotations
@@ -38,17 +39,16 @@ from storage.failpoints import failpoint
 
 HEARTBEAT_PREFIX = "tidemark"
 STATUS_S = 2.0
-# As PostgreSQL has it by default.
+# PostgreSQL's default.
 _SENDER_TIMEOUT_MS = 60_000
 _EVICT_WAIT_S = 5.0
 
 
 class PostgresSource:
-    """One database; `prefix` and `name` make the name of its slot and publication, with
-    `suffix` where there are several. claim: of the sink, by which another service is told from
-    an earlier one of ours that still reads the slot.
+    """One source database. `prefix`, `name` and `suffix` form the name of slot and publication.
 
-    Nothing is opened before the first use. Usable from several threads.
+    claim: of the sink. It distinguishes our own earlier slot reader from another service. Opens
+    nothing before the first use. Usable from several threads.
     """
 
     def __init__(
@@ -70,35 +70,36 @@ class PostgresSource:
 
     @cached_property
     def _slot(self) -> Slot:
-        """Named once: what is there then decides, by the server."""
+        """Return the slot. Its name is fixed at the first use, since the server's existing slots
+        decide it."""
         return Slot(self._session, slot_name(self._session, self._prefix, self._suffixed))
 
     @property
     def slot_name(self) -> str:
-        """The slot's name, which is asked for at the first use."""
+        """Return the slot's name; the first use asks the server."""
         return self._slot.name
 
     @property
     def publication_name(self) -> str:
-        """The publication's name."""
+        """Return the publication's name; unlike the slot's, it needs no question to the server."""
         return self._name
 
     def check(self) -> None:
-        """Whether this database can be a source; refuses with a code and the way out."""
+        """Require that this database can be a source; the error's hint says how to fix it."""
         check_server(self._session, self._slot.name, self._name)
         if self._slot.state() is not None:
             self._slot.require()
 
     def check_role(self, role: str) -> None:
-        """Whether views may be created with the rights of a role. SourceError source.role."""
+        """Require that views may be created with the rights of a role. SourceError source.role."""
         check_role(self._session, role)
 
     def readable_tables(self, role: str) -> list[tuple[str, str, list[str]]]:
-        """(schema, table, columns) that a role may read, "" being the service's own."""
+        """Return (schema, table, columns) that a role may read; role "" is the service's own."""
         return readable_tables(self._session, role)
 
     def identity(self) -> SourceIdentity:
-        """System identifier, timeline and database."""
+        """Return system identifier, timeline and database."""
         wal = WalConnection(self.dsn)
         try:
             return identify(wal)[0]
@@ -106,9 +107,10 @@ class PostgresSource:
             wal.close()
 
     def ensure_slot(self) -> int:
-        """Make slot and publication where they are not; the position the slot has changes from.
+        """Create slot and publication if missing; return the slot's confirmed position.
 
-        Only for a source without state: where state is kept, use require_slot.
+        The slot has all changes after it. Only for a source without state. Where state exists, use
+        require_slot.
         """
         if self._slot.state() is not None:
             confirmed = self._slot.require().confirmed
@@ -126,17 +128,17 @@ class PostgresSource:
         return self._claim.stream_application if self._claim else STREAM_APPLICATION
 
     def drop_lost_slot(self) -> None:
-        """Drop a slot of ours that the server has invalidated, which is of no use to anybody.
-
-        Only for a source without state.
-        """
+        """Drop our slot if the server has invalidated it. Only for a source without state."""
         found = self._slot.state()
         if found is not None and found.is_lost and self._slot.is_ours(found):
             self._slot.drop()
 
     def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
-        """The slot is there and usable, on the server of `identity` or one that was promoted
-        after `position`; else SourceError."""
+        """Require a usable slot on the server of `identity`, or on its standby promoted after
+        `position`.
+
+        SourceError otherwise.
+        """
         self._require_identity(identity, position)
         self._slot.require()
 
@@ -150,11 +152,10 @@ class PostgresSource:
             wal.close()
 
     def drop_slot(self) -> None:
-        """Drop slot and publication; nothing of ours is left at the source. A slot of this name
-        that is another database's, or another's by its plugin, is left.
+        """Drop slot and publication, except a slot of another database or plugin.
 
-        SourceError source.slot_in_use when someone else reads it; then the publication, by which
-        that one may live, is left as well.
+        SourceError source.slot_in_use when another reader uses it. Then the publication stays too,
+        since that reader may depend on it.
         """
         found = self._slot.state()
         if found is not None and self._slot.is_ours(found):
@@ -162,26 +163,26 @@ class PostgresSource:
         self._publication.drop()
 
     def clock(self) -> float:
-        """The server's clock now, in seconds since 1970."""
+        """Return the server's current time, in seconds since 1970."""
         return float(self._session.rows("SELECT extract(epoch FROM clock_timestamp())")[0][0])
 
-    def kept_wal_bytes(self) -> int:
-        """How much WAL the server keeps for our slot; 0 when there is none."""
-        return self._slot.kept_bytes()
+    def retained_wal_bytes(self) -> int:
+        """Return the bytes of WAL that the server retains for our slot; 0 without a slot."""
+        return self._slot.retained_bytes()
 
     def slot(self) -> SlotState | None:
-        """What the server says of our slot; None when there is none."""
+        """Return the server's record of our slot; None without a slot."""
         return self._slot.state()
 
     def confirmed_position(self) -> int:
-        """Up to where the server may have forgotten; 0 when there is no slot."""
+        """Return the position up to which the server may discard WAL; 0 without a slot."""
         state = self._slot.state()
         return 0 if state is None else state.confirmed
 
     def release_slot(self) -> None:
-        """Drop the slot under its reader: what it would still have sent is lost to us.
+        """Drop the slot even while it is read. Changes that were not sent yet are lost to us.
 
-        The publication stays; a stream is refused from now on (source.slot_missing).
+        The publication stays. Later streams are refused (source.slot_missing).
         """
         state = self._slot.state()
         if state is not None and state.active_pid is not None:
@@ -189,20 +190,22 @@ class PostgresSource:
         self._slot.drop()
 
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:
-        """Publish these relations too, by the names that they have now; snapshots opened from now
-        on fit to their changes."""
+        """Add these relations to the publication under their current names.
+
+        Snapshots opened from now on are consistent with their changes.
+        """
         names = [r for r in relations if isinstance(r, RelationName)]
         tables = [r for r in relations if isinstance(r, Relation)]
         self._publication.add([*names, *self._publication.names_now(tables)])
 
     def unwatch(self, relations: Sequence[Relation | RelationName]) -> None:
-        """Publish these relations no more, whatever they are called by now."""
+        """Remove these relations from the publication, whatever their current names are."""
         published = self._publication.tables()
         names = [published.get(r.oid, r.name) if isinstance(r, Relation) else r for r in relations]
         self._publication.remove(names)
 
     def watched(self) -> list[RelationName]:
-        """What is published now."""
+        """Return the published relations."""
         found = self._publication.tables().values()
         return sorted(
             (RelationName(self.name, n.schema, n.name) for n in found),
@@ -210,15 +213,16 @@ class PostgresSource:
         )
 
     def require_watched(self, relations: Sequence[Relation]) -> None:
-        """Each relation still exists and is published: there is no event for the opposite."""
+        """Require that each relation exists and is published: no event reports the opposite."""
         self._publication.require(relations)
 
     def open_transactions(self, least_s: int) -> TemporaryError | None:
-        """What a snapshot that is being opened waits for, open for at least so many seconds."""
+        """Return an error naming transactions that block a new snapshot, open for at least
+        `least_s`."""
         return open_transactions(self._session, least_s)
 
     def open_snapshot(self, relations: Sequence[Relation] = ()) -> PostgresSnapshot:
-        """A snapshot with its position; `relations` are locked against DDL while it is open."""
+        """Open a snapshot with its position; lock `relations` against DDL while it is open."""
         return PostgresSnapshot(self.dsn, relations)
 
     def stream(
@@ -231,24 +235,23 @@ class PostgresSource:
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Sequence[Shape]] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> ReplicationStream:
-        """All transactions that end after start_position, with the changes of `relations`.
+        """Stream all transactions that end after start_position, with the changes of `relations`.
 
-        columns: the field positions in use (others come as NULLs). takes_over: end another
-        backend of ours that still reads the slot. Refuses a slot that does not hold everything
-        since start_position, and a server that is not there yet (restored from a backup). shapes:
-        see Decoder. look: called before each batch is decoded. on_promoted: called when the server
-        is a standby of `identity` that was promoted, and has everything up to start_position and
-        `shown`.
+        columns: field positions in use; others arrive as NULLs. takes_over: terminate another
+        backend of ours that still reads the slot. shapes: see Decoder. refresh: called before each
+        batch is decoded. on_promoted: called when the server is a promoted standby of `identity`
+        that has everything up to start_position and `shown`. Refuses a slot that lacks changes
+        since start_position, and a server whose WAL ends before it (restored from a backup).
         """
         try:
             state = self._slot.require(start_position)
             self._publication.require(relations)
         except SourceError:
-            # Of another server, all of that says nothing.
+            # On another server, these errors mean nothing.
             self._require_identity(identity, max(start_position, shown))
             raise
         if takes_over and state.active_pid is not None:
@@ -263,9 +266,9 @@ class PostgresSource:
             if flushed < start_position:
                 raise SourceError(
                     "source.identity_changed",
-                    "the source is behind the state kept here",
+                    "the source is behind the local state",
                     detail=f"its WAL ends at {format_lsn(flushed)}, the state is at"
-                    f" {format_lsn(start_position)}: was it restored from a backup?",
+                    f" {format_lsn(start_position)}; it may have been restored from a backup",
                     hint=REBUILD_HINT,
                 )
             limits = limits or StreamLimits()
@@ -274,7 +277,7 @@ class PostgresSource:
             self._slot.let_fail_over(state, wal)
             wal.start(self._slot.name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
-            stream = ReplicationStream(wal, decoder, start_position, limits, look)
+            stream = ReplicationStream(wal, decoder, start_position, limits, refresh)
         except BaseException:
             wal.close()
             raise
@@ -283,11 +286,11 @@ class PostgresSource:
         return stream
 
     def tables(self) -> TableCatalog:
-        """What the catalog says of tables, asked through a session of its own."""
+        """Return the table catalog, with a session of its own."""
         return TableCatalog(self.dsn, self._name)
 
     def heartbeat(self) -> int:
-        """Commit a WAL message, so that the stream's position moves past now; its position."""
+        """Commit a WAL message so that the stream's position passes now; return its position."""
         found = self._session.rows(
             "SELECT pg_logical_emit_message(true, %s, '')::text",
             (HEARTBEAT_PREFIX,),
@@ -296,7 +299,7 @@ class PostgresSource:
         return parse_lsn(found[0][0])
 
     def current_position(self) -> int:
-        """How far the source's WAL is flushed; what is committed visibly lies before it."""
+        """Return how far the source's WAL is flushed. Every visible commit lies before it."""
         return parse_lsn(self._session.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
     def close(self) -> None:
@@ -314,11 +317,11 @@ class PostgresSource:
 
 
 def _status_interval(wal: WalConnection, silence_s: float) -> float:
-    """Often enough for wal_sender_timeout (milliseconds), for our own judgement of a server that
-    is silent, and for people who look at the lag.
+    """Return the interval in seconds of standby status messages.
 
-    A server without that timeout has one for this session: it would keep the slot for whoever had
-    it, also when that host is gone.
+    It suits wal_sender_timeout (milliseconds), our own silence limit, and people who watch the lag.
+    A server without that timeout gets one for this session. Otherwise it would hold the slot for a
+    reader whose host is gone.
     """
     (timeout_ms,) = wal.command(
         "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
@@ -331,11 +334,11 @@ def _status_interval(wal: WalConnection, silence_s: float) -> float:
 
 # --- for completing queries -----------------------------------------------------------------------
 
-# Nothing is named that the role could not SELECT, neither a table nor a column.
+# Lists no table and no column that the role could not SELECT.
 
 MOST_COLUMNS = 20_000
 
-# As a role sees them: SELECT on the column, or the table, and USAGE on the schema.
+# Visible to a role: SELECT on the column or the table, and USAGE on the schema.
 _READABLE = """
 SELECT n.nspname::text, c.relname::text, array_agg(a.attname::text ORDER BY a.attnum)
 FROM (
@@ -356,8 +359,8 @@ GROUP BY n.nspname, c.relname ORDER BY 1, 2
 
 
 def readable_tables(session: Session, role: str) -> list[tuple[str, str, list[str]]]:
-    """(schema, table, columns) that a role may read; "" is the session's own. [] for a role that
-    is not there."""
+    """Return (schema, table, columns) that a role may read; "" is the session's own. [] for a
+    missing role."""
     if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
         return []
     named = role or session.rows("SELECT current_user::text")[0][0]

@@ -1,1 +1,5 @@
-"""Rows of Python functions as PostgreSQL's COPY takes them."""
+"""Rows of Python functions in the form that PostgreSQL's COPY reads.
+
+Terms: a function is a registered callable, iterable or table; a wish is the columns and conditions
+that a query requests; a batch is some rows by columns; a spool is one whole reading on disk.
+"""

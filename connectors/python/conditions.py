@@ -1,7 +1,7 @@
-"""What a query asks of a function's rows: the columns that it reads, and conditions on them.
+"""What a query requests from a function: the columns that it reads, and conditions on them.
 
-A condition is a tuple of (column, operator, value). It is a hint: a function may give more rows
-than it asks for, never fewer, since the query itself is still applied to what the function gives.
+A condition is a tuple of (column, operator, value). It is a hint: a function may return more rows
+than requested, never fewer, since the query itself is still applied to the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Condition(NamedTuple):
-    """operator: =, <>, <, <=, >, >=, in, is null or is not null.
+    """One condition. operator: =, <>, <, <=, >, >=, in, is null or is not null.
 
     value: in Python's type of the column (Decimal for numeric), a tuple of values for "in", None
     for the last two.
@@ -40,9 +40,9 @@ class Condition(NamedTuple):
     value: Any
 
     def holds(self, value: Any) -> bool:
-        """Whether a row with this value is asked for, as PostgreSQL compares.
+        """Return True if a row with this value is requested, as PostgreSQL compares.
 
-        NULL satisfies no comparison; NaN is equal to itself and greater than all else.
+        NULL satisfies no comparison; NaN equals itself and is greater than all other values.
         """
         if self.operator == "is null":
             return value is None
@@ -57,15 +57,17 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of one function: columns in the order of the table, and conditions that all
-    hold for each row that is read."""
+    """The request to one function.
+
+    Columns are in the order of the table. A requested row satisfies all conditions.
+    """
 
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
 
 
 def _ranked(value: Any) -> Any:
-    """NaN behind everything, and equal to itself."""
+    """Return a sort key: NaN after everything else, and equal to itself."""
     if isinstance(value, float | Decimal):
         return (value != value, 0 if value != value else value)
     return (False, value) if isinstance(value, int) else value
@@ -75,7 +77,7 @@ def _time_zone(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text)
 
 
-# By PostgreSQL's name of the kind of a literal; what is not here is not told to functions.
+# By PostgreSQL's name of a literal's kind; other kinds are not passed to functions.
 _READ: Mapping[str, Callable[[str], Any]] = {
     "bool": lambda text: text in ("t", "true"),
     "int": int,
@@ -90,8 +92,9 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def read_condition(facts: Mapping[str, Any]) -> Condition | None:
-    """A condition of a plan (`pushdown_requirements`); None when Python has no such value:
-    infinity and years before Christ among dates.
+    """Return the condition of a plan (`pushdown_requirements`).
+
+    None if Python has no such value: infinite dates and years before Christ.
 
     >>> read_condition({"column": "a", "operator": "in", "kind": "int", "values": ["1", "2"]})
     Condition(column='a', operator='in', value=(1, 2))
@@ -106,8 +109,10 @@ def read_condition(facts: Mapping[str, Any]) -> Condition | None:
 
 
 def agreed(wishes: Sequence[Wish], columns: Sequence[str]) -> Wish | None:
-    """What serves all of several wishes: every column that one of them has, in the order of
-    `columns`, and the conditions that all of them have. None when nobody wishes anything.
+    """Return what serves all of several wishes; None if there are none.
+
+    It has every column of any wish, in the order of `columns`, and the conditions that all of them
+    share.
 
     >>> one = Wish(("a", "b"), (Condition("a", "=", 1), Condition("b", ">", 2)))
     >>> agreed([one, Wish(("a",), (Condition("a", "=", 1),))], ["b", "a", "c"])
@@ -115,15 +120,15 @@ def agreed(wishes: Sequence[Wish], columns: Sequence[str]) -> Wish | None:
     """
     if not wishes:
         return None
-    wanted = {c for wish in wishes for c in wish.columns}
+    requested = {c for wish in wishes for c in wish.columns}
     shared = [
         c
         for c in wishes[0].conditions
         if all(any(_same(c, other) for other in w.conditions) for w in wishes)
     ]
-    return Wish(tuple(c for c in columns if c in wanted), tuple(shared))
+    return Wish(tuple(c for c in columns if c in requested), tuple(shared))
 
 
 def _same(one: Condition, other: Condition) -> bool:
-    # 1 and True are equal in Python, and 1.0 and Decimal(1): then the types differ.
+    # 1 and True are equal in Python, and 1.0 and Decimal(1): compare the types too.
     return one == other and repr(one.value) == repr(other.value)

@@ -1,7 +1,7 @@
-"""Python values as PostgreSQL reads them: whole columns at a time into lines of COPY's text form.
+"""Encode Python values for PostgreSQL: whole columns at a time, in COPY's text form.
 
-Only the form is made here; whether a text is a value of the column's type is PostgreSQL's to say.
-Invariant: whatever a value holds, it comes out as that value, never as another column or line.
+Only the form is made here; PostgreSQL decides whether a text is valid for the column's type.
+Invariant: a value is encoded as itself, never as another column or line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Encoder = Callable[[Sequence[Any]], list[str]]
 
 
 class BadValue(Exception):
-    """A value that no text stands for. index: which one of those that were given."""
+    """A value without a text form. index: its position among the values."""
 
     def __init__(self, why: str, index: int = 0) -> None:
         super().__init__(why)
@@ -33,8 +33,10 @@ class BadValue(Exception):
 
 
 def encoder_of(type_name: str) -> Encoder:
-    """The encoder of columns of a type, as format_type names it: json and jsonb take any value as
-    JSON, arrays take lists, all else scalars."""
+    """Return the encoder for columns of a type, as format_type names it.
+
+    json and jsonb accept any value as JSON, arrays accept lists, all other types scalars.
+    """
     if type_name in ("json", "jsonb"):
         return lambda column: _each(column, _json_text)
     if type_name.endswith("[]"):
@@ -44,18 +46,20 @@ def encoder_of(type_name: str) -> Encoder:
 
 
 def lines(columns: Sequence[Sequence[Any]], encoders: Sequence[Encoder], n: int) -> bytes:
-    """n rows, given by columns, as lines of COPY's text form. BadValue."""
+    """Return n rows, passed by columns, as lines of COPY's text form. BadValue."""
     if not columns:
         return b"\n" * n
     texts = [encode(c) for c, encode in zip(columns, encoders, strict=True)]
     try:
         return ("\n".join(map("\t".join, zip(*texts, strict=True))) + "\n").encode()
     except UnicodeEncodeError as error:
-        raise BadValue(f"a text is not Unicode: {error.reason}", _not_unicode(texts)) from None
+        raise BadValue(
+            f"a string is not valid Unicode: {error.reason}", _not_unicode(texts)
+        ) from None
 
 
 def scalar_text(value: Any) -> str:
-    """The text of one value that is not NULL, before it is escaped. BadValue.
+    """Return the text of one non-NULL value, before escaping. BadValue.
 
     >>> [scalar_text(v) for v in (True, 1.5, b"a", datetime.timedelta(days=-1, microseconds=5))]
     ['t', '1.5', '\\\\x61', '-1 days 0.000005 seconds']
@@ -88,7 +92,7 @@ def scalar_text(value: Any) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """None, and what pandas has in its place (NaT and NA)."""
+    """Return True for None and for pandas' NaT and NA."""
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 
@@ -115,11 +119,11 @@ def _integers(column: Sequence[int]) -> list[str]:
     try:
         return list(map(str, column))
     except ValueError:
-        # Longer than Python prints.
+        # It is longer than Python prints.
         return list(map(digits_of, column))
 
 
-# Exact types whose text is plain: no subclass may print itself otherwise.
+# Exact types whose text is plain: a subclass could print itself differently.
 _BY_STR = {Decimal, datetime.date, datetime.datetime, datetime.time, uuid.UUID}
 
 
@@ -145,7 +149,7 @@ def _each(column: Sequence[Any], text_of: Callable[[Any], str]) -> list[str]:
         except (TypeError, ValueError, RecursionError) as error:
             raise BadValue(f"a value of type {type(value).__name__}: {error}", i) from None
         if "\0" in text:
-            raise BadValue("a text has a NUL character, which PostgreSQL does not store", i)
+            raise BadValue("a string has a NUL character, which PostgreSQL does not store", i)
         out.append(text.translate(_ESCAPES))
     return out
 
@@ -158,7 +162,7 @@ def _json_text(value: Any) -> str:
 
 
 class _HasDecimal(Exception):
-    """json has no numbers of any length, nor Python texts of all integers."""
+    """Raised where json has no number: Decimals, and integers too long to print."""
 
 
 def _json_value(value: Any) -> Any:
@@ -179,17 +183,17 @@ def _json_value(value: Any) -> Any:
 
 
 def _json_with_decimals(value: Any) -> str:
-    """The same, with all digits of each Decimal."""
+    """Return the JSON text with all digits of each Decimal."""
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{value} is no number of JSON")
+            raise ValueError(f"{value} is not a JSON number")
         return str(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return digits_of(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_json_with_decimals, value)) + "]"
     if isinstance(value, dict):
-        # A key becomes text as json has it.
+        # A key becomes text as in json.
         names = (json.dumps({k: 0}, ensure_ascii=False)[1:-2] for k in value)
         texts = map(_json_with_decimals, value.values())
         return "{" + ", ".join(n + t for n, t in zip(names, texts, strict=True)) + "}"
@@ -199,7 +203,7 @@ def _json_with_decimals(value: Any) -> str:
 
 
 def fields_of(value: Any) -> tuple[str, ...] | None:
-    """The names of the fields of a dataclass, a named tuple or a pydantic model, else None."""
+    """Return the field names of a dataclass, a named tuple or a pydantic model, else None."""
     kind = type(value)
     found = getattr(kind, "__dataclass_fields__", None)
     if found is None:
@@ -213,7 +217,7 @@ def _array(value: Any, element: str) -> str:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, list | tuple):
-        raise BadValue(f"a value of type {type(value).__name__} is no list")
+        raise BadValue(f"a value of type {type(value).__name__} is not a list")
     return "{" + ",".join(_element(v, element) for v in value) + "}"
 
 

@@ -1,9 +1,9 @@
 """A Python function, or any iterable, as a source of rows.
 
-Three kinds: a function is called for each reading; a list, a table or another iterable is gone
-through again; an iterator can be gone through only once. Coroutines and asynchronous generators
-are run in an event loop of their own. Invariant: what goes wrong inside the user's code comes out
-as one error with the row's number, its cause attached.
+Three kinds: a function is called for each reading; a list, a table or another iterable is iterated
+again; an iterator can be read only once. Coroutines and asynchronous generators run in their own
+event loop. Invariant: an error in the user's code becomes one error with the row's number, its
+cause attached.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ COLUMNS, WHERE = "dynamic_columns", "dynamic_where"
 
 
 class Function:
-    """What was registered under a name. takes: those of dynamic_columns and dynamic_where that it
-    has as parameters. is_once: an iterator, whose rows come only once."""
+    """A registered source of rows.
+
+    takes: those of dynamic_columns and dynamic_where that are its parameters. is_once: an iterator,
+    whose rows come only once.
+    """
 
     def __init__(self, name: str, source: Any) -> None:
         self.name = name
@@ -33,9 +36,10 @@ class Function:
         self.takes = frozenset(_dynamic_of(name, source) if self.is_called else ())
 
     def read(self, wish: Wish | None = None) -> Iterator[Batch]:
-        """The rows in batches; wish: what is to be told to a function that takes it, None: all.
+        """Yield the rows in batches.
 
-        TidemarkError function.failed, function.bad_row.
+        wish: passed to a function that accepts it; None requests everything. TidemarkError
+        function.failed, function.bad_row.
         """
         asked: dict[str, Any] = {}
         if COLUMNS in self.takes:
@@ -57,7 +61,7 @@ class Function:
             "function.failed",
             f'function "{self.name}" failed after row {n}',
             detail=f"{type(error).__name__}: {error}",
-            hint="the table keeps what it had; the cause is the error's __cause__",
+            hint="the table is unchanged; see the error's __cause__",
         )
 
     def _named(self, error: TidemarkError) -> TidemarkError:
@@ -70,8 +74,10 @@ class Function:
 
 
 def _dynamic_of(name: str, source: Callable[..., Any]) -> list[str]:
-    """The dynamic parameters of a function. TidemarkError function.bad_signature when it has
-    others without a default."""
+    """Return the dynamic parameters of a function.
+
+    TidemarkError function.bad_signature: another parameter has no default.
+    """
     try:
         parameters = inspect.signature(source).parameters
     except (TypeError, ValueError):
@@ -98,7 +104,7 @@ def _is_iterator(source: Any) -> bool:
 
 
 def _plain(rows: Any) -> Any:
-    """What is asynchronous as an ordinary iterable."""
+    """Return an ordinary iterable of asynchronous rows."""
     if inspect.isawaitable(rows):
         return _plain(_in_a_loop(rows))
     if hasattr(rows, "__aiter__"):
@@ -110,7 +116,7 @@ def _in_a_loop(awaitable: Any) -> Any:
     async def wait() -> Any:
         return await awaitable
 
-    # A notebook's own thread has a running loop already.
+    # The thread of a notebook already has a running loop.
     with ThreadPoolExecutor(1, "tidemark-async") as pool:
         return pool.submit(asyncio.run, wait()).result()
 

@@ -1,10 +1,10 @@
-"""Types of columns, from a sample of Python values.
+"""Infer column types from a sample of Python values.
 
 bool is boolean, int bigint, float double precision, Decimal numeric, str text, bytes bytea,
 datetime timestamptz (timestamp without a zone), date, time, timedelta interval, UUID uuid; dict,
-dataclasses and models are jsonb; a list of equal scalars is an array, any other list jsonb. int
-and Decimal together are numeric, with float double precision; an int beyond 64 bits is numeric;
-nothing but None is text. What fits into no one type is refused: no value is ever guessed about.
+dataclasses and models are jsonb. A list of equal scalars is an array, any other list jsonb. int and
+Decimal together are numeric, with float double precision; an int beyond 64 bits is numeric. A
+column of only None is text. Values that fit no single type are refused: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INT8 = range(-(2**63), 2**63)
 
 
 def column_type(column: str, values: Iterable[Any]) -> str:
-    """The type of a column with these values. TidemarkError function.mixed_types.
+    """Return the type of a column with these values. TidemarkError function.mixed_types.
 
     >>> column_type("a", [1, None, 2.5]), column_type("a", [[1, 2], []]), column_type("a", [None])
     ('double precision', 'bigint[]', 'text')
@@ -53,7 +53,7 @@ def column_type(column: str, values: Iterable[Any]) -> str:
         return next(iter(found)).replace("?[]", "text[]")
     if set(found) <= set(_NUMBERS):
         return max(found, key=_NUMBERS.index)
-    if "?[]" in found:  # empty lists say nothing
+    if "?[]" in found:  # empty lists have no element type
         found.pop("?[]")
         if len(found) == 1:
             return next(iter(found))
@@ -66,7 +66,7 @@ def column_type(column: str, values: Iterable[Any]) -> str:
         "function.mixed_types",
         f'the values of column "{column}" are of several types',
         detail=", ".join(found),
-        hint=f'say which it is: columns={{"{column}": "text", ...}}',
+        hint=f'declare its type: columns={{"{column}": "text", ...}}',
     )
 
 
@@ -90,9 +90,9 @@ def _type_of(column: str, value: Any) -> str:
             return name
     raise TidemarkError(
         "function.mixed_types",
-        f'a value of column "{column}" has a type that no column has',
+        f'a value of column "{column}" has an unsupported type',
         detail=f"{type(value).__module__}.{type(value).__qualname__}",
-        hint="give one of Python's own types instead",
+        hint="return one of Python's built-in types instead",
     )
 
 

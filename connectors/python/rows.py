@@ -1,8 +1,8 @@
-"""Rows of whatever shape, batch by batch, as columns of Python values.
+"""Rows of any shape, batch by batch, as columns of Python values.
 
 A row is a dict (any mapping), a dataclass, a named tuple, a pydantic model, or a tuple or list of
-values in the order of the columns. Whole tables (pyarrow, pandas) are taken as well, alone or as
-the parts of an iterable. A key that is missing is NULL.
+values in the order of the columns. Whole tables (pyarrow, pandas) are also accepted, alone or as
+items of an iterable. A missing key is NULL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH_ROWS = 8_192
 
 
 class Batch:
-    """Some rows: `names` are those that the rows say themselves, () for plain tuples."""
+    """Some rows. names: from the rows themselves, () for plain tuples."""
 
     def __init__(self, names: Sequence[str], columns: Sequence[Sequence[Any]], n: int) -> None:
         self.names = tuple(names)
@@ -28,7 +28,7 @@ class Batch:
 
 
 class Interrupted(Exception):
-    """An iterable has raised an error, its cause. n: how many rows came before it."""
+    """An iterable raised an error, which is the cause. n: how many rows came before it."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
@@ -36,42 +36,44 @@ class Interrupted(Exception):
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a whole table: of pyarrow, of pandas, or what gives itself as Arrow."""
+    """Return True for a whole table: of pyarrow, of pandas, or any object with an Arrow
+    interface.
+    """
     return hasattr(type(value), "__arrow_c_stream__") or type(value).__name__ == "RecordBatch"
 
 
 def batches(rows: Iterable[Any]) -> Iterator[Batch]:
-    """The rows in batches of one shape each. TidemarkError function.bad_row."""
+    """Yield the rows in batches of one shape each. TidemarkError function.bad_row."""
     if is_table(rows):
         yield from _of_table(rows)
         return
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise TidemarkError(
             "function.bad_row",
-            "what the function gives are no rows",
+            "the function does not return rows",
             detail=f"a value of type {type(rows).__name__}",
-            hint="give an iterable of dicts, tuples or objects with fields, or a table",
+            hint="return an iterable of dicts, tuples or objects with fields, or a table",
         )
-    held = iter(rows)
+    iterator = iter(rows)
     at = 0
-    while part := _taken(held, at):
+    while part := _take(iterator, at):
         for batch in _of_rows(part, at):
             at += batch.n
             yield batch
 
 
-def _taken(rows: Iterator[Any], at: int) -> list[Any]:
+def _take(rows: Iterator[Any], at: int) -> list[Any]:
     part: list[Any] = []
     try:
         part.extend(islice(rows, BATCH_ROWS))
     except Exception as error:
-        # What came before the error is in the list already.
+        # Rows before the error are in the list already.
         raise Interrupted(at + len(part)) from error
     return part
 
 
 def _of_rows(rows: list[Any], at: int) -> Iterator[Batch]:
-    """Rows of one shape become one batch; most often that is all of them."""
+    """Yield one batch for each run of rows of one shape; usually that is all of them."""
     if len(set(map(type, rows))) == 1:
         yield from _of_kind(rows, at)
         return
@@ -96,7 +98,7 @@ def _of_kind(rows: list[Any], at: int) -> Iterator[Batch]:
         columns = [list(map(attrgetter(name), rows)) for name in fields]
         yield Batch(fields, columns, len(rows))
     else:
-        raise bad_row(at + 1, f"a value of type {type(first).__name__} is no row")
+        raise bad_row(at + 1, f"a value of type {type(first).__name__} is not a row")
 
 
 def _of_mappings(rows: list[Mapping[str, Any]]) -> Batch:
@@ -109,7 +111,7 @@ def _of_mappings(rows: list[Mapping[str, Any]]) -> Batch:
 
 
 def _under(rows: list[Mapping[str, Any]], names: list[str]) -> list[list[Any]] | None:
-    """The columns of rows that all have exactly these names, else None."""
+    """Return the columns of rows that all have exactly these names, else None."""
     if any(len(row) != len(names) for row in rows):
         return None
     try:
@@ -136,7 +138,7 @@ def _of_table(table: Any) -> Iterator[Batch]:
 
 
 def arrow_table(table: Any) -> Any:
-    """A table of any kind as one of pyarrow's."""
+    """Return any table as a pyarrow table."""
     import pyarrow as pa
 
     if isinstance(table, pa.Table):
@@ -149,10 +151,10 @@ def arrow_table(table: Any) -> Any:
 
 
 def bad_row(number: int, why: str) -> TidemarkError:
-    """A row that cannot be taken; number: from 1."""
+    """Return the error for an unusable row; number: from 1."""
     return TidemarkError(
         "function.bad_row",
-        f"row {number} cannot be taken",
+        f"row {number} is not usable",
         detail=why,
-        hint="give dicts, tuples with columns=, or objects with fields",
+        hint="return dicts, tuples with columns=, or objects with fields",
     )

@@ -1,6 +1,6 @@
-"""Names and types of a function's columns: as declared, or found in a sample of its rows.
+"""Names and types of a function's columns: declared, or inferred from a sample of its rows.
 
-Invariant: what was read for the sample is given back, so that an iterator loses no row by it.
+Invariant: batches read for the sample are returned with the rest, so that an iterator loses no row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Columns = tuple[tuple[str, str], ...]
 def found_columns(
     name: str, read: Iterator[Batch], names: Sequence[str] | None = None
 ) -> tuple[Columns, Iterator[Batch]]:
-    """(name, type) of the columns by the first rows of a reading, and the reading whole again.
+    """Return (name, type) of the columns from the first rows, and an iterator over all rows.
 
-    names: of the columns of plain tuples, or those of other rows that are wanted. TidemarkError
+    names: of the columns of plain tuples, or the desired ones of other rows. TidemarkError
     function.no_columns, function.mixed_types.
     """
     sample: list[Batch] = []
@@ -52,14 +52,14 @@ def _names(name: str, batch: Batch, names: Sequence[str] | None) -> Sequence[str
 def _no_columns(name: str) -> TidemarkError:
     return TidemarkError(
         "function.no_columns",
-        f'the columns of function "{name}" are not known',
-        detail="there are no rows to see them in, or they are tuples without names",
+        f'the columns of function "{name}" are unknown',
+        detail="it returned no rows, or tuples without names",
         hint='declare them: columns={"id": "bigint", "name": "text"}',
     )
 
 
 def declared_columns(name: str, columns: Mapping[str, str]) -> Columns:
-    """Columns as they were declared. TidemarkError function.no_columns."""
+    """Return the declared columns. TidemarkError function.no_columns."""
     if not columns:
         raise _no_columns(name)
     return tuple((str(column), str(type_name)) for column, type_name in columns.items())

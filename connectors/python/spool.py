@@ -1,8 +1,8 @@
-"""All rows of one reading as lines of COPY, on disk when they are many, with their digest.
+"""All rows of one reading as lines of COPY, on disk if there are many, with their digest.
 
-The function is read to its end before anything of it reaches a database: so a slow one holds no
-transaction open, a failing one has changed nothing, and rows that are what they were are known by
-their digest. Invariant: a spool is whole, or there is none.
+The function is read to its end before any row reaches a database. A slow function therefore holds
+no transaction open, a failing one changes nothing, and the digest detects unchanged rows.
+Invariant: a spool is complete, or it does not exist.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ MEMORY_BYTES = 32 << 20
 
 
 class Spool:
-    """Rows of the columns `columns`; `file` gives the lines from their beginning. wish: what was
-    asked for, None: everything."""
+    """Rows of the columns `columns`; `file` holds the lines.
+
+    wish: what was requested, None: everything.
+    """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -34,17 +36,17 @@ class Spool:
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal lines of the same columns in the same order."""
+        """Return a digest, equal for equal lines of the same columns in the same order."""
         return self._digest.digest()
 
     def add(self, part: bytes, n: int) -> None:
-        """n more lines."""
+        """Append n more lines."""
         self.file.write(part)
         self._digest.update(part)
         self.n += n
 
     def close(self) -> None:
-        """Give the room back."""
+        """Release the space."""
         self.file.close()
 
 
@@ -53,15 +55,16 @@ def spool(
     read: Iterable[Batch],
     columns: Sequence[tuple[str, str]],
     *,
-    wanted: Sequence[str] | None = None,
+    requested: Sequence[str] | None = None,
     is_declared: bool = False,
 ) -> Spool:
-    """A whole reading. columns: (name, type) of the table; wanted: those that were asked for, the
-    others are NULL, and tuples have no others; is_declared: further names are left out.
+    """Read a function to its end.
 
-    TidemarkError function.bad_row, function.bad_value, and what the reading raises.
+    columns: (name, type) of the table. requested: its columns to read; the others are NULL, and
+    tuples do not contain them. is_declared: additional names are ignored. TidemarkError
+    function.bad_row, function.bad_value, and the errors of the reading.
     """
-    shaper = _Shaper(name, columns, wanted, is_declared)
+    shaper = _Shaper(name, columns, requested, is_declared)
     made = Spool([n for n, _ in columns])
     try:
         for batch in read:
@@ -74,31 +77,33 @@ def spool(
 
 
 class _Shaper:
-    """Puts batches into the order of the table."""
+    """Puts batches into the column order of the table."""
 
     def __init__(
         self,
         name: str,
         columns: Sequence[tuple[str, str]],
-        wanted: Sequence[str] | None,
+        requested: Sequence[str] | None,
         is_declared: bool,
     ) -> None:
         self._name = name
         self._columns = columns
         self._encoders = [encoder_of(type_name) for _, type_name in columns]
-        self._desired = tuple(n for n, _ in columns) if wanted is None else tuple(wanted)
+        self._desired = tuple(n for n, _ in columns) if requested is None else tuple(requested)
         self._is_declared = is_declared
 
     def lines(self, batch: Batch, at: int) -> bytes:
-        """A batch as lines; at: how many rows came before it."""
+        """Return a batch as lines. at: how many rows came before it."""
         names = batch.names or self._names_of(len(batch.columns), at)
-        given = dict(zip(names, batch.columns, strict=True))
-        if not self._is_declared and (extra := given.keys() - {n for n, _ in self._columns}):
-            raise self._refused(at, f"it has a column more: {', '.join(sorted(map(str, extra)))}")
-        wanted = set(self._desired)
+        by_name = dict(zip(names, batch.columns, strict=True))
+        if not self._is_declared and (extra := by_name.keys() - {n for n, _ in self._columns}):
+            raise self._refused(
+                at, f"it has additional columns: {', '.join(sorted(map(str, extra)))}"
+            )
+        requested = set(self._desired)
         chosen = [(n, e) for (n, _), e in zip(self._columns, self._encoders, strict=True)]
         nulls = [None] * batch.n
-        columns = [given.get(n, nulls) if n in wanted else nulls for n, _ in chosen]
+        columns = [by_name.get(n, nulls) if n in requested else nulls for n, _ in chosen]
         try:
             return lines(columns, [e for _, e in chosen], batch.n)
         except BadValue as error:
@@ -128,7 +133,7 @@ class _Shaper:
             "function.bad_value",
             f'function "{self._name}": a value of row {at + error.index + 1} cannot be stored',
             detail=f'column "{column}": {error}',
-            hint="give another value, or declare another type with columns=",
+            hint="return another value, or declare another type with columns=",
         )
 
     def _refused(self, at: int, why: str) -> TidemarkError:

@@ -1,9 +1,9 @@
 """The distributed initial backfill: a view's own operators over buckets of its snapshot.
 
-Spark moves pages and runs tasks; it computes nothing itself. Invariant: state files, output,
-error rows and rejected records are those of the in-process road, cut by hash. The rows of one
-bucket fit into a task's memory. A session that is lost is started again, and parts that were read
-to their end are not read again.
+Spark moves pages and runs tasks; it computes nothing itself. Invariant: state files, output, error
+rows and rejected records equal those of the local engine, cut by hash. The rows of one bucket must
+fit into a task's memory. A lost session is started again; finished parts are not read again.
+Threads: `_Action` runs the Spark job; the caller's thread watches and cancels it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.pages import decode_delta, encode_delta
-from connectors.partition_cache import RUNS, OnProgress, Progress, is_kept
+from connectors.partition_cache import RUNS, OnProgress, Progress, is_cached
 from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
@@ -48,14 +48,14 @@ ROWS_PER_BUCKET = 500_000
 MOST_BUCKETS = 512
 POLL_S = 0.2
 ATTEMPTS = 3
-# What Spark says when a task's process has died.
+# Spark's message if a task's process has died.
 WORKER_LOST = "Python worker exited unexpectedly"
 
 
 class SparkBackfill:
     """Backfills views on one session.
 
-    buckets: into how many tasks a stage is cut; None: by the relations' estimated rows.
+    buckets: the number of tasks of a stage; None: by the relations' estimated rows.
     """
 
     def __init__(self, session: LazySession, buckets: int | None = None) -> None:
@@ -77,18 +77,19 @@ class SparkBackfill:
     ) -> BackfillResult:
         """Run the backfill of a view whose lowered nodes read these relations.
 
-        columns: what is kept of each relation, all of `needed_columns` at least. parts: of each
-        relation, reading exactly these. evaluator: picklable, called once in each task. work_dir:
-        on the state's file system. exchange: what the executors reach too, work_dir if not given;
-        others may write there, so a key that travels in the job alone says what tasks have left.
-        on_progress is called in this thread; what it raises cancels the backfill. TidemarkError
-        as raised in a task; spark.lost when the session was, time and again; else spark.failed.
+        columns: the stored columns of each relation, at least all of `needed_columns`. parts: of
+        each relation, reading exactly these. evaluator: picklable, called once in each task.
+        work_dir: on the state's file system. exchange: storage that the executors can also reach,
+        default work_dir; others may write there, so a key that is only in the job authenticates
+        what tasks write. on_progress is called in this thread; if it raises, the backfill is
+        cancelled. TidemarkError as raised in a task; spark.lost if the session was lost repeatedly;
+        else spark.failed.
         """
         nodes = tuple(nodes)
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
-        waiting = Progress(0, len(flat), parts_kept=sum(is_kept(part) for _, part in flat))
+        waiting = Progress(0, len(flat), parts_kept=sum(is_cached(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
             spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
@@ -102,12 +103,12 @@ class SparkBackfill:
             if failure is None:
                 failpoint("spark.files.before")
                 return gather(job, work_dir)
-            found = _told(run)
+            found = _reported_error(run)
             run.remove()
             if found is not None:
                 raise found
             is_alive = self._session.is_alive()
-            # A cluster tries lost tasks again by itself, a local master does not.
+            # A cluster retries lost tasks itself, a local master does not.
             if is_alive and (WORKER_LOST not in str(failure) or attempt + 1 == ATTEMPTS):
                 raise _spark_failed(failure)
             if attempt + 1 == ATTEMPTS:
@@ -115,13 +116,13 @@ class SparkBackfill:
         raise AssertionError("an attempt either ends or is followed by another")
 
     def _attempt(self, spark: SparkSession, job: Job, on_progress: OnProgress) -> Exception | None:
-        """Run one Spark job to its end, and watch it; what Spark says if it fails."""
+        """Run one Spark job to its end and watch it; return Spark's error if it fails."""
         watch = _Watch(job)
         action = _Action(spark, job)
         action.start()
         try:
             while action.is_alive():
-                on_progress(watch.look())
+                on_progress(watch.refresh())
                 if watch.has_failed():
                     action.cancel()
                     return action.failure or RuntimeError("cancelled")
@@ -131,27 +132,27 @@ class SparkBackfill:
             job.exchange.remove()
             raise
         if action.failure is None:
-            on_progress(replace(watch.look(), tasks_done=watch.tasks))
+            on_progress(replace(watch.refresh(), tasks_done=watch.tasks))
         return action.failure
 
 
 class _Watch:
-    """Counts what tasks have left in the exchange; each record is read once."""
+    """Counts the records of finished tasks in the exchange; each record is read once."""
 
     def __init__(self, job: Job) -> None:
         self.tasks = job.cut.level_slots[-1]
         self._exchange = job.exchange
-        self._seen: set[str] = set()
-        kept = sum(is_kept(part) for _, part in job.parts)
-        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=kept)
+        self._counted: set[str] = set()
+        persisted = sum(is_cached(part) for _, part in job.parts)
+        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=persisted)
 
-    def look(self) -> Progress:
-        """How far the job is."""
+    def refresh(self) -> Progress:
+        """Return the progress of the job."""
         found = self._progress
         parts, tasks = found.parts_done, found.tasks_done
         rows, size_bytes = found.rows, found.bytes
-        for name in sorted(self._exchange.sizes(DONE).keys() - self._seen):
-            self._seen.add(name)
+        for name in sorted(self._exchange.sizes(DONE).keys() - self._counted):
+            self._counted.add(name)
             if name.startswith(PART):
                 record = TaskRecord.decode(self._exchange.get(f"{DONE}/{name}"))
                 parts, rows = parts + 1, rows + record.rows
@@ -164,13 +165,13 @@ class _Watch:
         return self._progress
 
     def has_failed(self) -> bool:
-        """Whether a task refused for good: to run it again would bring the same."""
-        error = _told(self._exchange)
+        """Return True if a task failed permanently, so that another run would fail too."""
+        error = _reported_error(self._exchange)
         return error is not None and not error.is_temporary
 
 
 class _Action(threading.Thread):
-    """Spark's part, in a thread of its own so that the caller can watch and cancel it."""
+    """Runs the Spark job in a separate thread, so that the caller can watch and cancel it."""
 
     def __init__(self, spark: SparkSession, job: Job) -> None:
         super().__init__(name="spark-backfill", daemon=True)
@@ -181,27 +182,29 @@ class _Action(threading.Thread):
 
     def run(self) -> None:
         """Run all levels as one Spark job."""
-        kept: list[DataFrame] = []
+        persisted: list[DataFrame] = []
         try:
             self._spark.addTag(self._tag)
-            _last_frame(self._spark, self._job, kept).count()
+            _last_frame(self._spark, self._job, persisted).count()
         except Exception as error:
             self.failure = error
         finally:
-            with suppress(*GONE):  # with the session that kept them
-                for frame in kept:
+            with suppress(*GONE):  # lost with their session
+                for frame in persisted:
                     frame.unpersist()
 
     def cancel(self) -> None:
-        """Stop the tasks and wait for the end."""
+        """Cancel the tasks and wait for the end."""
         while self.is_alive():
-            with suppress(*GONE):  # a session that is gone runs no tasks
+            with suppress(*GONE):  # a lost session runs no tasks
                 self._spark.interruptTag(self._tag)
             self.join(1.0)
 
 
-def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFrame:
-    """The frame of the highest level, by which all others run; frames that are kept are noted."""
+def _last_frame(spark: SparkSession, job: Job, persisted: list[DataFrame]) -> DataFrame:
+    """Return the frame of the highest level, which runs all others; append persisted frames to
+    `persisted`.
+    """
     stages, content = job.cut, pickle.dumps(job)
     levels = range(1, len(stages.level_slots))
     feeds = {level: sorted(stages.feeding_levels(level)) for level in levels}
@@ -209,18 +212,18 @@ def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFra
     frames = {0: _snapshot_frame(spark, content, len(job.parts))}
     for level in levels:
         if sum(level - 1 in feeding for feeding in feeds.values()) > 1:
-            # Read by several levels: not to be computed for each of them.
-            kept.append(frames[level - 1].persist(StorageLevel.DISK_ONLY))
+            # Several levels read it: do not compute it for each of them.
+            persisted.append(frames[level - 1].persist(StorageLevel.DISK_ONLY))
         first, end = stages.level_slots[level - 1], stages.level_slots[level]
         given = [calls, *(frames[feeding] for feeding in feeds[level])]
-        wanted = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
-        inputs = _by_slot(reduce(lambda left, right: left.union(right), wanted), first, end - first)
+        ranges = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
+        inputs = _by_slot(reduce(lambda left, right: left.union(right), ranges), first, end - first)
         frames[level] = inputs.mapInArrow(run_slots(content), FRAME)
     return frames[levels[-1]]
 
 
 def _snapshot_frame(spark: SparkSession, content: bytes, parts: int) -> DataFrame:
-    """The pages that the snapshot's parts give, one Spark partition for each part."""
+    """Return the pages of the snapshot's parts, one Spark partition for each part."""
     if not parts:
         return _frame_of(spark, [])
     return spark.range(0, parts, 1, parts).mapInArrow(read_parts(content), FRAME)
@@ -233,12 +236,12 @@ def _call_frame(spark: SparkSession, stages: Cut) -> DataFrame:
 def _frame_of(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
     if rows:
         return spark.createDataFrame(to_table(rows))
-    # A table without rows says nothing to a Connect client, not even its columns.
+    # A table without rows gives a Connect client nothing, not even its columns.
     return spark.range(0).selectExpr("int(id) AS slot", "int(id) AS tag", "binary('') AS page")
 
 
 def calling_pages(stages: Cut) -> list[Row]:
-    """An empty page for each slot that must run also when no rows come: global aggregates."""
+    """Return an empty page for each slot that must run without input: global aggregates."""
     page = encode_delta(Delta.empty(""))
     called = [s.slot for s in stages.stages if s.kind == NODE and s.buckets == 1]
     return [(slot, NO_INPUT, page) for slot in called]
@@ -256,21 +259,23 @@ def table_specs(
     relations: Sequence[Relation],
     read: Iterable[RelationName],
 ) -> dict[RelationName, ArrangementSpec | None]:
-    """The arrangement of each relation that is read; None for a maintained view's rows, and where
-    rows are only ever added."""
-    kept = [r for r in relations if not r.is_append]
-    specs = {r.name: table_spec(r, columns[r.name], scope) for r in kept}
+    """Return the arrangement of each relation that is read.
+
+    None for a maintained view's rows and for append-only relations.
+    """
+    stored = [r for r in relations if not r.is_append]
+    specs = {r.name: table_spec(r, columns[r.name], scope) for r in stored}
     return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
 
 
 def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:
-    """The state of each node, known by making its operator once."""
+    """Return the state of each node, found by making its operator once."""
     specs = {}
     for number, node in enumerate(nodes):
         if not isinstance(node.plan, Scan):
             store = MemoryStore()
             make_operator(node, store, scope, evaluator, ErrorRows())
-            specs[number] = [kept.spec for kept in store.kept()]
+            specs[number] = [state.spec for state in store.contents()]
     return specs
 
 
@@ -279,8 +284,8 @@ def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
     return max(cores, min(-(-rows // ROWS_PER_BUCKET), MOST_BUCKETS))
 
 
-def _told(exchange: Exchange) -> TidemarkError | None:
-    """What a task has said before it failed; a refusal rather than what another try may heal."""
+def _reported_error(exchange: Exchange) -> TidemarkError | None:
+    """Return the error that a failed task stored; a permanent one first."""
     names = exchange.sizes(FAILED)
     errors = [decode_error(exchange.get(f"{FAILED}/{name}")) for name in names]
     return min(errors, key=lambda error: error.is_temporary, default=None)
@@ -291,7 +296,7 @@ def _spark_failed(failure: Exception) -> TidemarkError:
         "spark.failed",
         "the spark backfill failed",
         detail=str(failure)[-4000:],
-        hint="options.backfill=local runs it without Spark",
+        hint="set options.backfill=local to run it without Spark",
     )
 
 
@@ -300,14 +305,14 @@ def _session_lost(failure: Exception) -> TidemarkError:
         "spark.lost",
         f"spark was lost {ATTEMPTS} times in one backfill",
         detail=str(failure)[-4000:],
-        hint="is there memory enough for it? options.backfill=local runs it without Spark",
+        hint="check its memory, or set options.backfill=local to run it without Spark",
     )
 
 
 def gather(job: Job, folder: Path) -> BackfillResult:
-    """The result that all tasks of a run have left; what lies elsewhere is brought to `folder`.
+    """Return the result that all tasks of a run have stored; remote files are copied to `folder`.
 
-    TemporaryError backfill.lost where a task has left nothing, or a file of it is gone.
+    TemporaryError backfill.lost: a task's record or a file is missing.
     """
     exchange = job.exchange
     try:
@@ -316,7 +321,7 @@ def gather(job: Job, folder: Path) -> BackfillResult:
         records = list(by_name.values())
         missing = _expected(job, records) - by_name.keys()
         if missing:
-            raise _lost(f"{len(missing)} records of tasks, {min(missing)} among them")
+            raise _lost(f"{len(missing)} task records, including {min(missing)}")
         files = [file for record in records for file in record.files]
         return BackfillResult(
             [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
@@ -330,7 +335,7 @@ def gather(job: Job, folder: Path) -> BackfillResult:
 
 
 def _expected(job: Job, records: Iterable[TaskRecord]) -> set[str]:
-    """The names of the records of all tasks: what others have fed has run."""
+    """Return the names of the records of all tasks: every slot that got pages has run."""
     slots = {slot for slot, _, _ in calling_pages(job.cut)}
     slots.update(*(record.fed for record in records))
     return {f"{PART}{number}" for number in range(len(job.parts))} | set(map(str, slots))
@@ -339,7 +344,7 @@ def _expected(job: Job, records: Iterable[TaskRecord]) -> set[str]:
 def _lost(what: str) -> TemporaryError:
     return TemporaryError(
         "backfill.lost",
-        "something that the tasks of the backfill have left is gone",
+        "files of the backfill's tasks are missing",
         detail=what[:1000],
-        hint="the backfill is tried again; see who else can remove files from this storage",
+        hint="the backfill is retried; check who else can remove files from this storage",
     )

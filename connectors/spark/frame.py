@@ -1,7 +1,7 @@
 """The one shape of every Spark DataFrame here: rows of (slot, tag, page).
 
-slot says which task takes the page, tag which input of that task it is, page is an encoded Delta.
-Invariant: Spark never looks into a page, so it cannot hash, compare or cast what is in it.
+slot is the task that takes the page, tag the input of that task, page an encoded Delta. Invariant:
+Spark never looks into a page, so it cannot hash, compare or cast its content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = tuple[int, int, bytes]
 
 
 def to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of bounded size, in order."""
+    """Yield Arrow batches of bounded size, in order."""
     pending: list[Row] = []
     size = 0
     for row in rows:
@@ -33,14 +33,14 @@ def to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """The rows of Arrow batches."""
+    """Yield the rows of Arrow batches."""
     for batch in batches:
         slots, tags, pages = (column.to_pylist() for column in batch.columns)
         yield from zip(slots, tags, pages, strict=True)
 
 
 def to_table(rows: Sequence[Row]) -> pa.Table:
-    """All rows at once: for a few."""
+    """Return all rows at once, for a few rows."""
     return pa.Table.from_batches([_batch(rows)], ARROW)
 
 

@@ -1,8 +1,9 @@
-"""Directories of Spark sessions, and what is left of them when a process was killed.
+"""Directories of Spark sessions, and cleanup after a process was killed.
 
-Whatever Spark and PySpark write for a session lies in its directory, whose name tells the process
-that has it. Invariant: only a directory of our own whose process is gone is removed, and its JVM
-ends: one that had only begun to start would find nothing to tell its parent in, and stay.
+Everything that Spark and PySpark write for a session is in its directory, whose name contains the
+owner's process id. Invariant: only a directory of ours whose process is gone is removed, after its
+JVM was ended. A JVM that was still starting would otherwise find no file for its port, and run
+forever.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "tidemark-spark-"
-# By this option of its command line a JVM is known as the one of a session's directory.
+# This option on its command line identifies the JVM of a session's directory.
 _LOG_OPTION = "-Dlog4j2.configurationFile=file:"
 _OF_SESSION = re.compile(re.escape(_LOG_OPTION) + rf"[^\0]*/({_PREFIX}\d+-[^/\0]*)/")
 
 
 def new_directory() -> Path:
-    """A directory for a session of this process."""
+    """Return a new directory for a session of this process."""
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 
@@ -33,27 +34,27 @@ def sweep() -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(jvm, signal.SIGKILL)
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        # Another process may be sweeping as well.
+        # Another process may sweep at the same time.
         with suppress(FileNotFoundError):
             if not _has_owner(left.name) and left.stat().st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _has_owner(name: str) -> bool:
-    """Whether the process is there that has a directory of this name; True when it is not ours."""
+    """Return True if the owner of a directory of this name is alive, or if it is not ours."""
     owner = name.removeprefix(_PREFIX).split("-")[0]
     return not owner.isdigit() or Path(f"/proc/{owner}").exists()
 
 
 def log_option(directory: Path) -> str:
-    """The option of the JVM that tells where its log goes, and whose it is."""
+    """Return the JVM option that names the log configuration and identifies the session."""
     return f"{_LOG_OPTION}{directory / 'log4j2.properties'}"
 
 
 def _orphans() -> Iterator[int]:
-    """JVMs, and the scripts that start them, whose session has no owner any more."""
+    """Yield JVMs, and the scripts that start them, whose session has no owner."""
     for arguments in Path("/proc").glob("[0-9]*/cmdline"):
-        # It may end by itself just now.
+        # It may end by itself at this moment.
         with suppress(FileNotFoundError, ProcessLookupError):
             found = _OF_SESSION.search(arguments.read_text(errors="replace"))
             if found and not _has_owner(found[1]):
@@ -62,8 +63,10 @@ def _orphans() -> Iterator[int]:
 
 @contextmanager
 def temporary_files_in(directory: Path) -> Iterator[None]:
-    """What this process makes meanwhile without saying where: PySpark makes a directory to meet the
-    JVM in, which nobody would find again."""
+    """Collect temporary files that this process makes meanwhile.
+
+    PySpark makes a directory for the handshake with the JVM, which nothing would find again.
+    """
     before, tempfile.tempdir = tempfile.tempdir, str(directory)
     try:
         yield

@@ -1,8 +1,7 @@
-"""What the tasks of a backfill leave for the driver: a record of each, and its error if it failed.
+"""What the tasks of a backfill store for the driver: a record each, and the error of a failed one.
 
-Both are JSON. They lie in storage that others may reach, and to unpickle what lies there would run
-whatever somebody has put in its place. Invariant: reading one makes values of the types below and
-nothing else.
+Both are JSON. The storage may be writable for others, and unpickling their content would run their
+code. Invariant: reading a record makes values of the types below and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dataflow.errors import (
 from dataflow.schema import RelationName
 from storage.store import BulkFile
 
-# Where they lie in the exchange of a run, and what the name of a part's record begins with.
+# Their location in the exchange of a run, and the prefix of the record names of parts.
 DONE, FAILED = "done", "failed"
 PART = "part-"
 _KINDS: Mapping[str, type[TidemarkError]] = {
@@ -46,11 +45,11 @@ _KINDS: Mapping[str, type[TidemarkError]] = {
 
 @dataclass
 class TaskRecord:
-    """What a finished task leaves in the job's exchange.
+    """The record of a finished task in the job's exchange.
 
-    files: their paths are names there, as are those of `output`, files of one page. fed: the
-    slots that get pages from it. errors, rejected: a page each. rows, size_bytes: read by it, from
-    the source or from what was kept.
+    files: their paths are names in the exchange, like those of `output`, files of one page. fed:
+    the slots that get pages from the task. errors, rejected: a page each. rows, size_bytes: read by
+    it, from the source or from stored parts.
     """
 
     files: list[BulkFile] = field(default_factory=list)
@@ -84,7 +83,7 @@ class TaskRecord:
 
 def encode_error(error: TidemarkError) -> bytes:
     """Return an error as JSON: its kind by name, its code and its texts."""
-    # A kind of one package alone counts as the one that it is derived from.
+    # A subclass of one package is stored as its base kind.
     kind = next(k.__name__ for k in type(error).__mro__ if k.__name__ in _KINDS)
     at, about = error.position, error.relation
     facts = {
@@ -121,9 +120,9 @@ def _torn_unless_read() -> Iterator[None]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TemporaryError(
             "backfill.torn",
-            "the record of a backfill's task is not as it was written",
+            "the record of a backfill task is damaged",
             detail=f"{type(error).__name__}: {error}",
-            hint="the backfill is tried again",
+            hint="no action needed: the backfill is retried",
         ) from error
 
 

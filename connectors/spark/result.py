@@ -1,6 +1,6 @@
-"""What a backfill leaves behind, whichever road it took.
+"""The result of a backfill by either engine.
 
-The files lie on the service's own disk, in the folder that the backfill was given.
+The files are on the service's own disk, in the folder that the backfill was called with.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from storage.store import BulkFile
 
 @dataclass
 class BackfillResult:
-    """State files for `Store.ingest`, the view's first rows as pages, error rows, what was
-    rejected at feed sources (rows of REJECTED_KINDS), and how many rows were read."""
+    """The result of one backfill.
+
+    State files for `Store.ingest`, the view's initial rows as pages, error rows, records that feed
+    sources rejected (rows of REJECTED_KINDS), and how many rows were read.
+    """
 
     files: list[BulkFile]
     output: list[Path]
@@ -26,12 +29,12 @@ class BackfillResult:
     rows: int
 
     def read_output(self) -> Iterator[Delta]:
-        """The view's first rows, each once, in chunks."""
+        """Yield the view's initial rows, each once, in chunks."""
         for path in self.output:
             yield decode_delta(path.read_bytes())
 
 
 def added_up(parts: list[Delta]) -> Delta | None:
-    """The sum of deltas of one shape; None when nothing is left of it."""
+    """Return the sum of deltas of one shape; None if it is empty."""
     found = Delta.concat(parts).consolidate() if parts else None
     return found if found is not None and len(found) else None

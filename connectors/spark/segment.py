@@ -1,8 +1,8 @@
-"""A stage's nodes as operators over one store, and where their rows go next.
+"""A stage's nodes as operators over one store, and the routing of their rows.
 
 These are the operators of the stream: the rows of a bucket are only their first deltas. Invariant:
-rows are split by the same hash of the same columns as the state is, so what a bucket's operators
-keep is one range of key hashes.
+rows are split by the same hash of the same columns as the state. The state of a bucket's operators
+is therefore one range of key hashes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PAGE_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """All that a task needs to know; picklable. columns: what the parts read of each relation.
+    """Everything that a task needs; picklable. columns: those that the parts of each relation read.
 
-    exchange: where the tasks of one run leave what they made. guard: what the service may reach,
-    which holds for its tasks as well.
+    exchange: where the tasks of one run store their files. guard: what the service may reach, which
+    also applies to its tasks.
     """
 
     exchange: Exchange
@@ -50,7 +50,7 @@ class Job:
 
 
 class Segment:
-    """The nodes of one stage, over a store of their own."""
+    """The nodes of one stage, over their own store."""
 
     def __init__(self, job: Job, stage: Stage, store: Store, errors: ErrorCollector) -> None:
         self._job = job
@@ -63,28 +63,28 @@ class Segment:
         }
 
     def read(self, snapshot: Delta) -> dict[int, Delta]:
-        """Rows of the stage's relation through its nodes: the delta of each."""
+        """Step rows of the stage's relation through its nodes; return the delta of each."""
         deltas = {SNAPSHOT: snapshot}
         for number in self._stage.nodes:
             plan = self._job.nodes[number].plan
             if isinstance(plan, Scan):
-                kept = self._job.columns[plan.relation.name]
-                deltas[number] = snapshot.project([kept.index(c) for c in plan.columns])
+                columns_read = self._job.columns[plan.relation.name]
+                deltas[number] = snapshot.project([columns_read.index(c) for c in plan.columns])
             else:
                 deltas[number] = self._follow(number, deltas)
         return deltas
 
     def step(self, inputs: Mapping[int, Sequence[Delta]]) -> dict[int, Delta]:
-        """All rows of a bucket, by input, through the stage's nodes: the delta of each.
+        """Step all rows of a bucket, by input, through the stage's nodes; return the delta of each.
 
-        Stepped at least once, and in shares, so that a large input is never there twice.
+        It steps at least once, in chunks, so that a large input is never in memory twice.
         """
-        shares = {tag: list(_shares(deltas)) for tag, deltas in inputs.items()}
-        steps = max([1, *map(len, shares.values())])
+        chunks = {tag: list(_chunks(deltas)) for tag, deltas in inputs.items()}
+        steps = max([1, *map(len, chunks.values())])
         found: list[dict[int, Delta]] = []
         for at in range(steps):
-            given = {tag: parts[at] for tag, parts in shares.items() if at < len(parts)}
-            found.append(self._step_once(given))
+            step_inputs = {tag: parts[at] for tag, parts in chunks.items() if at < len(parts)}
+            found.append(self._step_once(step_inputs))
         if steps == 1:
             return found[0]
         numbers = self._stage.nodes
@@ -93,30 +93,30 @@ class Segment:
     def _step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
         head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
-        given = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
-        deltas = {head: self._operators[head].step(*given)}
+        step_inputs = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
+        deltas = {head: self._operators[head].step(*step_inputs)}
         for number in sink_workers:
             deltas[number] = self._follow(number, deltas)
         return deltas
 
     def _follow(self, number: int, deltas: Mapping[int, Delta]) -> Delta:
-        """A node without exchange: what does not come from this stage is stepped elsewhere."""
+        """Step a node without exchange: rows from other stages are stepped elsewhere."""
         inputs = self._job.nodes[number].inputs
-        given = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
-        return self._operators[number].step(*given)
+        step_inputs = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
+        return self._operators[number].step(*step_inputs)
 
     def _empty(self, number: int) -> Delta:
         return Delta.empty(kinds_of(self._job.nodes[number].plan.fields))
 
     def pages(self, deltas: Mapping[int, Delta]) -> Iterator[Row]:
-        """The pages that the next stages get."""
+        """Yield the pages for the next stages."""
         for port in self._stage.outputs:
             to = self._job.cut.stages[port.stage]
             yield from split(deltas[port.producer], port.key, to, port.tag)
 
 
 def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]:
-    """Rows as pages for the buckets of a stage."""
+    """Yield rows as pages for the buckets of a stage."""
     n = len(rows)
     if n == 0:
         return
@@ -133,8 +133,8 @@ def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]
             yield to.slot + number, tag, encode_delta(page)
 
 
-def _shares(deltas: Sequence[Delta]) -> Iterator[Delta]:
-    """The rows in consolidated deltas of about STEP_ROWS."""
+def _chunks(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Yield the rows in consolidated deltas of about STEP_ROWS."""
     pending: list[Delta] = []
     rows = 0
     for delta in deltas:

@@ -1,10 +1,10 @@
 """The one Spark session of a process, started at its first use.
 
-A session costs seconds to start and about a gigabyte, so it is lazy, warm and shared: a driver of
-our own on this machine or on a cluster, or a Spark Connect server's. Invariants: with a local
-master every listener is on loopback, and after `stop` (or our death) no JVM and no worker of ours
-is left. Spark's own words go to a file in the session's directory, never to the terminal.
-Executors elsewhere get our packages from us.
+A session takes seconds to start and about a gigabyte, so it is lazy, stays warm and is shared. Its
+driver is ours, on this machine or on a cluster, or a Spark Connect server's. Invariants: with a
+local master every listener is on loopback. After `stop` (or our death) no JVM and no worker of ours
+is left. Spark's output goes to a file in the session's directory, never to the terminal. Executors
+on other machines get our packages from us.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("connectors", "dataflow", "storage")
 CONNECT = "sc://"
-# What calls on a session raise that is no more, beside the error of the job that ran on it.
+# Raised by calls on a lost session, in addition to the error of its job.
 GONE = (Py4JError, PySparkException, OSError)
-# A worker that was killed is one try of its task.
+# A killed worker counts as one attempt of its task.
 _TRIES = 4
 _NO_JAVA_HINT = (
     "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
 )
-# Values of such settings are *** in event logs and in Spark's own pages.
+# Spark shows values of such settings as *** in event logs and on its pages.
 _SECRET_NAMES = "(?i)secret|password|passwd|token|credential|access[.]?key|dsn"
 _OURS = {
-    "spark.sql.adaptive.enabled": "false",  # our buckets are the partitions, as they are
+    "spark.sql.adaptive.enabled": "false",  # our buckets are exactly the partitions
     # A row is a whole page: few of them fill an Arrow batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
 }
@@ -65,10 +65,10 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c: %m%n%ex
 
 
 class LazySession:
-    """A session that starts when it is asked for.
+    """A session that starts when it is first requested.
 
     master: "local[n]", a cluster's URL, or that of a Spark Connect server (sc://host:port).
-    settings: Spark's own, over ours. Thread-safe.
+    settings: Spark's own, overriding ours. Thread-safe.
     """
 
     def __init__(self, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
@@ -81,29 +81,29 @@ class LazySession:
 
     @property
     def is_started(self) -> bool:
-        """True when there is a session to use or to stop."""
+        """True if there is a session to use or to stop."""
         return self._session is not None
 
     @property
     def is_local(self) -> bool:
-        """True when the tasks run on this machine, inside our JVM's workers."""
+        """True if the tasks run on this machine, in our JVM's workers."""
         return self.master.startswith("local")
 
     @property
     def is_connect(self) -> bool:
-        """True when the driver is a Spark Connect server's."""
+        """True if the driver is a Spark Connect server's."""
         return self.master.startswith(CONNECT)
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once, as far as Spark knew at the start; 0 before it."""
+        """How many tasks run in parallel, as Spark reported at the start; 0 before it."""
         return self._cores
 
     def get(self, while_waiting: Callable[[], object] | None = None) -> SparkSession:
-        """The session. TidemarkError spark.no_java, spark.start_failed.
+        """Return the session. TidemarkError spark.no_java, spark.start_failed.
 
-        while_waiting: called again and again until it is there; what it raises ends the waiting,
-        not the start: the next one finds the session ready.
+        while_waiting: called repeatedly until the session is ready; if it raises, the waiting ends
+        but the start continues: the next call finds the session ready.
         """
         if while_waiting is None:
             return self._get()
@@ -134,12 +134,12 @@ class LazySession:
             return self._session
 
     def is_alive(self) -> bool:
-        """False once the session's JVM is gone, or the server that has it cannot be reached."""
+        """Return False once the session's JVM or Connect server cannot be reached."""
         with self._lock:
             return self._session is not None and self._answers()
 
     def stop(self) -> None:
-        """End session, JVM and workers; get() may start a new one."""
+        """End session, JVM and workers; get() may start a new session."""
         with self._lock:
             if self._session is not None and self._answers():
                 self._session.stop()
@@ -169,7 +169,7 @@ class LazySession:
             self._directory = None
 
     def log_text(self) -> str:
-        """What Spark and its JVM had to say so far."""
+        """Return the output of Spark and its JVM so far."""
         if self._directory is None:
             return ""
         paths = sorted(self._directory.glob("*.log"))
@@ -190,7 +190,7 @@ class LazySession:
                 "spark.start_failed",
                 f'spark session on "{self.master}" did not start',
                 detail=detail,
-                hint="see the detail; options.backfill=local needs no Spark",
+                hint="see the detail, or set options.backfill=local to run without Spark",
             ) from error
 
     def _launch(self, directory: Path) -> SparkSession:
@@ -202,7 +202,7 @@ class LazySession:
             with temporary_files_in(directory):
                 gateway = launch_gateway(conf, streams)
             SparkContext._ensure_initialized(gateway=gateway)
-            # Not before: what the launch is given stands in the JVM's command line.
+            # Not before: launch arguments are visible in the JVM's command line.
             for name, value in self._settings.items():
                 conf.set(name, secrets.resolve_setting(value))
             context = SparkContext.getOrCreate(conf)
@@ -244,7 +244,7 @@ class LazySession:
 
 
 def pack(folder: Path) -> Path:
-    """An archive with the packages that tasks run, for executors elsewhere."""
+    """Return an archive of the packages that tasks run, for executors on other machines."""
     path = folder / "tidemark_packages.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
@@ -254,7 +254,7 @@ def pack(folder: Path) -> Path:
 
 
 def _with_tries(master: str) -> str:
-    """A local master gives a task one try only unless it is told otherwise.
+    """Add retries to a local master, which otherwise gives a task one attempt.
 
     >>> _with_tries("local[2]"), _with_tries("local"), _with_tries("spark://host:7077")
     ('local[2,4]', 'local[1,4]', 'spark://host:7077')
@@ -265,18 +265,18 @@ def _with_tries(master: str) -> str:
 
 @contextmanager
 def _surroundings(is_local: bool) -> Iterator[None]:
-    """What the JVM and, through it, the workers inherit; ours is as before afterwards.
+    """Set the environment that the JVM and its workers inherit, and restore ours afterwards.
 
-    So is what we do on Ctrl-C: a context started in the main thread puts its own answer there.
+    The SIGINT handler is restored too: a context started in the main thread installs its own.
     """
-    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     paths = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    wanted["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if is_local:
-        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
+    before = {name: os.environ.get(name) for name in variables}
     interrupt = signal.getsignal(signal.SIGINT)
-    os.environ.update(wanted)
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -290,9 +290,9 @@ def _surroundings(is_local: bool) -> Iterator[None]:
 
 
 def check_java() -> None:
-    """Whether there is a Java that Spark can use. TidemarkError spark.no_java."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    """Check that there is a Java that Spark can use. TidemarkError spark.no_java."""
+    java_home = os.environ.get("JAVA_HOME")
+    program = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
     found = "none"
     if program and Path(program).exists():
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
@@ -302,20 +302,20 @@ def check_java() -> None:
         found = f"{program}: {answer.stderr.strip().splitlines()[:1]}"
     raise TidemarkError(
         "spark.no_java",
-        f'no "java" of version {JAVA_VERSION} or newer on this machine',
+        f'"java" of version {JAVA_VERSION} or newer is not installed',
         detail=f"found: {found}",
         hint=_NO_JAVA_HINT,
     )
 
 
 def _is_alive() -> bool:
-    """False once the JVM is gone: out of memory, or killed."""
+    """Return False once the JVM is gone: out of memory, or killed."""
     gateway = SparkContext._gateway
     child = getattr(gateway, "proc", None)
     if gateway is None or (child is not None and child.poll() is not None):
         return False
     try:
-        # A JVM that was killed ends its connections first: the process is still there for a while.
+        # A killed JVM closes its connections first: the process may still exist for a while.
         gateway.jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]
     except GONE:
         return False
@@ -330,7 +330,7 @@ def _end_gateway() -> None:
     SparkContext._gateway = None
     SparkContext._jvm = None
     child = getattr(gateway, "proc", None)
-    with suppress(Py4JError, OSError):  # a JVM that is gone already has nothing to shut down
+    with suppress(Py4JError, OSError):  # a JVM that is gone has nothing to shut down
         gateway.shutdown()
     if child is None:
         return

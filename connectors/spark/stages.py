@@ -1,7 +1,7 @@
-"""Cuts a lowered view at its exchanges into stages, and numbers the slots of their tasks.
+"""Cut a lowered view at its exchanges into stages, and number the slots of their tasks.
 
-A stage is what one kind of task runs without rows leaving it: the source of a relation, or a node
-that wants its rows in buckets, with the nodes behind it that take theirs anywhere. Invariant:
+A stage is what one kind of task runs without moving rows. It is the source of a relation, or a node
+that needs its rows in buckets, with the following nodes that accept any distribution. Invariant:
 every output of a stage goes to a stage of a higher level, so levels may run one after the other.
 """
 
@@ -18,15 +18,15 @@ from dataflow.sql.lower.lowering import Node
 from storage.store import ArrangementSpec, SumsSpec
 
 SOURCE, NODE, STATE, SINK = "source", "node", "state", "sink"
-SNAPSHOT = -1  # the "node" whose rows are a relation's snapshot as it was read
-NO_INPUT = -1  # the tag of a page that only wakes its task
+SNAPSHOT = -1  # the "node" whose rows are a relation's snapshot
+NO_INPUT = -1  # the tag of a page that only starts its task
 
 Spec = ArrangementSpec | SumsSpec
 
 
 @dataclass(frozen=True)
 class Port:
-    """Where a producer's rows go: to input `tag` of a stage, split by the columns `key`."""
+    """Destination of a producer's rows: input `tag` of a stage, split by the columns `key`."""
 
     producer: int
     stage: int
@@ -38,9 +38,9 @@ class Port:
 class Stage:
     """What the tasks of `buckets` slots, numbered from `slot`, run.
 
-    SOURCE reads `relation` and has no slots; NODE steps `nodes`, in order; STATE writes the
-    arrangement `spec`; SINK takes the view's rows. moved: the state of the nodes that is looked
-    up by other columns than the buckets are made of, by name, with the stage that writes it.
+    SOURCE reads `relation` and has no slots. NODE steps `nodes`, in order. STATE writes the
+    arrangement `spec`. SINK takes the view's rows. moved: by name, state of the nodes that is
+    looked up by other columns than the bucket columns, with the stage that writes it.
     """
 
     number: int
@@ -57,29 +57,31 @@ class Stage:
 
 @dataclass(frozen=True)
 class Cut:
-    """All stages by number; level_slots[i]: the number of slots of the levels up to and with i."""
+    """All stages by number; level_slots[i]: the number of slots of the levels up to and including
+    i.
+    """
 
     stages: tuple[Stage, ...]
     level_slots: tuple[int, ...]
 
     def stage_of(self, slot: int) -> Stage:
-        """The stage that a slot belongs to."""
+        """Return the stage of a slot."""
         for stage in self.stages:
             if stage.slot <= slot < stage.slot + stage.buckets:
                 return stage
         raise InvariantError("spark.slot", f"no stage has slot {slot}")
 
     def source_of(self, relation: RelationName) -> Stage:
-        """The stage that reads a relation."""
+        """Return the stage that reads a relation."""
         return next(s for s in self.stages if s.kind == SOURCE and s.relation == relation)
 
     def feeding_levels(self, level: int) -> set[int]:
-        """The levels that a level takes rows from."""
-        wanted = {s.number for s in self.stages if s.level == level}
+        """Return the levels from which a level takes rows."""
+        numbers = {s.number for s in self.stages if s.level == level}
         return {
             s.level
             for s in self.stages
-            if wanted & ({p.stage for p in s.outputs} | set(s.moved.values()))
+            if numbers & ({p.stage for p in s.outputs} | set(s.moved.values()))
         }
 
 
@@ -89,10 +91,10 @@ def cut(
     specs: Mapping[int, Sequence[Spec]],
     buckets: int,
 ) -> Cut:
-    """Stages for nodes in topological order, the last one being the view.
+    """Return the stages of nodes in topological order; the last node is the view.
 
-    tables: the relations to read, with the arrangement in which their rows are kept, if any.
-    specs: the state of each node. buckets: into how many a stage is split where it can be.
+    tables: the relations to read, with the arrangement that stores their rows, if any. specs: the
+    state of each node. buckets: the number of tasks of a stage that can be split.
     """
     cutter = _Cutter(nodes, buckets)
     for relation, spec in tables.items():
@@ -109,7 +111,7 @@ class _Cutter:
         self._buckets = buckets
         self._stages: list[Stage] = []
         self._sources: dict[RelationName, Stage] = {}
-        self._homes: dict[int, list[Stage]] = {}  # node -> the stages that it runs in
+        self._stages_of: dict[int, list[Stage]] = {}  # node -> the stages that it runs in
 
     def add_source(self, relation: RelationName, spec: ArrangementSpec | None) -> None:
         source = self._sources[relation] = self._add(SOURCE, 0, relation=relation)
@@ -121,28 +123,30 @@ class _Cutter:
         node = self._nodes[number]
         if isinstance(node.plan, Scan):
             source = self._sources.get(node.plan.relation.name)
-            self._homes[number] = [] if source is None else [source]
+            self._stages_of[number] = [] if source is None else [source]
         elif node.inputs and all(key is None for key in node.exchange):
-            homes = {s.number: s for i in node.inputs for s in self._homes[i]}
-            self._homes[number] = list(homes.values())
+            shared_stages = {s.number: s for i in node.inputs for s in self._stages_of[i]}
+            self._stages_of[number] = list(shared_stages.values())
         else:
-            self._homes[number] = [self._add_exchange(number, specs)]
-        for stage in self._homes[number]:
+            self._stages_of[number] = [self._add_exchange(number, specs)]
+        for stage in self._stages_of[number]:
             stage.nodes.append(number)
 
     def _add_exchange(self, number: int, specs: Sequence[Spec]) -> Stage:
         node = self._nodes[number]
         keys = [key for key in node.exchange if key]
         if keys and len(keys) < len(node.inputs):
-            raise InvariantError("spark.exchange", f"{node.name} wants {node.exchange}")
+            raise InvariantError(
+                "spark.exchange", f"{node.name} has the unknown exchange {node.exchange}"
+            )
         stage = self._add(NODE, 1, buckets=self._buckets if keys else 1)
         for tag, producer in enumerate(node.inputs):
             self._connect(producer, stage, tag, node.exchange[tag] or ())
         if keys:
             kinds = kinds_of(self._nodes[node.inputs[0]].plan.fields)
-            wanted = "".join(kinds[i] for i in keys[0])
+            numbers = "".join(kinds[i] for i in keys[0])
             for spec in specs:
-                if key_kinds(spec) != wanted:
+                if key_kinds(spec) != numbers:
                     state = self._add(STATE, stage.level + 1, spec=spec, buckets=self._buckets)
                     stage.moved[spec.name] = state.number
         return stage
@@ -176,13 +180,13 @@ class _Cutter:
         return self._stages[-1]
 
     def _connect(self, producer: int, stage: Stage, tag: int, key: tuple[int, ...]) -> None:
-        for home in self._homes[producer]:
-            home.outputs.append(Port(producer, stage.number, tag, key))
-            stage.level = max(stage.level, home.level + 1)
+        for producing in self._stages_of[producer]:
+            producing.outputs.append(Port(producer, stage.number, tag, key))
+            stage.level = max(stage.level, producing.level + 1)
 
 
 def key_kinds(spec: Spec) -> str:
-    """The physical kinds of the columns by which state is looked up."""
+    """Return the physical kinds of the columns by which state is looked up."""
     if isinstance(spec, SumsSpec):
         return spec.key_kinds
     return "".join(spec.kinds[i] for i in spec.key)

@@ -1,10 +1,10 @@
-"""What runs inside Spark's workers: read a part, or run the stage of a slot.
+"""What runs in Spark's workers: read a part, or run the stage of a slot.
 
-A task gets all pages of its slot, steps its stage over a memory store, writes what the store then
-holds as files for the product store, and hands on pages. Invariant: a task is a function of the
-snapshot, so it may run twice; it counts once, by the record that it puts in place at its end.
-The job, with its connection strings, travels inside the functions that Spark is given: it stands
-in no file, plan, log or UI of Spark's. So it may be pickled: no other version ever reads it.
+A task gets all pages of its slot and steps its stage over a memory store. It writes the store's
+content as files for the product store, and passes pages on. Invariant: a task is a function of the
+snapshot, so it may run twice; it counts once, by the record that it writes at its end. The job,
+with its connection strings, is inside the functions that Spark gets: it is in no file, plan, log or
+UI of Spark's. It may therefore be pickled: no other version ever reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from connectors import netguard
 from connectors.pages import decode_delta, encode_delta
-from connectors.partition_cache import is_kept, rejected_of
+from connectors.partition_cache import is_cached, rejected_of
 from connectors.spark.frame import Row, from_batches, to_batches
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, encode_error
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split
@@ -47,7 +47,7 @@ def _load_job(content: bytes) -> Job:
 
 
 def read_parts(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: reads each part of the pickled job whose number comes in."""
+    """Return the function for mapInArrow that reads each part of the pickled job by its number."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -58,16 +58,16 @@ def read_parts(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
 
 
 def read_part(job: Job, number: int) -> Iterator[Row]:
-    """Read one part of the snapshot and run what needs no exchange; pages by slot."""
+    """Read one part of the snapshot and run what needs no exchange; yield pages by slot."""
     errors, record = ErrorRows(), TaskRecord()
     relation, part = job.parts[number]
-    with _failures_kept(job):
-        record.is_kept = is_kept(part)
+    with _failures_stored(job):
+        record.is_kept = is_cached(part)
         segment = Segment(job, job.cut.source_of(relation), MemoryStore(), errors)
         for rows in part.read():
             record.rows += len(rows)
             record.size_bytes += rows.nbytes()
-            yield from _noted(segment.pages(segment.read(rows)), record)
+            yield from _with_slots(segment.pages(segment.read(rows)), record)
         rejected = rejected_of(part)
         if rejected is not None:
             record.rejected = encode_delta(rejected)
@@ -76,7 +76,9 @@ def read_part(job: Job, number: int) -> Iterator[Row]:
 
 
 def run_slots(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: runs each slot of the pickled job whose pages come in."""
+    """Return the function for mapInArrow that runs each slot of the pickled job whose
+    pages arrive.
+    """
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         slots: dict[int, dict[int, list[Delta]]] = {}
@@ -84,26 +86,26 @@ def run_slots(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
             slots.setdefault(slot, {}).setdefault(tag, []).append(decode_delta(page))
         job = _load_job(content)
         for slot in sorted(slots):
-            with _failures_kept(job):
+            with _failures_stored(job):
                 yield from to_batches(run_slot(job, slot, slots.pop(slot)))
 
     return run
 
 
 def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Row]:
-    """Run the stage of a slot over its rows, by input; pages for later slots."""
+    """Run the stage of a slot over its rows, by input; yield pages for later slots."""
     stage, errors, record = job.cut.stage_of(slot), ErrorRows(), TaskRecord()
     if stage.kind == NODE:
         store = MemoryStore()
         segment = Segment(job, stage, store, errors)
-        yield from _noted(segment.pages(segment.step(inputs)), record)
-        for kept in store.kept():
-            if kept.spec.name in stage.moved:
-                to = job.cut.stages[stage.moved[kept.spec.name]]
-                for rows in _state_rows(kept):
-                    yield from _noted(split(rows, _state_key(kept.spec), to, 0), record)
+        yield from _with_slots(segment.pages(segment.step(inputs)), record)
+        for state in store.contents():
+            if state.spec.name in stage.moved:
+                to = job.cut.stages[stage.moved[state.spec.name]]
+                for rows in _state_rows(state):
+                    yield from _with_slots(split(rows, _state_key(state.spec), to, 0), record)
             else:
-                record.files += _write_state(job, kept.spec, _state_rows(kept), slot)
+                record.files += _write_state(job, state.spec, _state_rows(state), slot)
     elif stage.kind == STATE:
         assert stage.spec is not None
         record.files += _write_state(job, stage.spec, inputs[0], slot)
@@ -113,19 +115,19 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
     _finish(job, str(slot), record, errors)
 
 
-def _noted(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
-    """The pages, whose slots are noted."""
+def _with_slots(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
+    """Yield the pages, and store their slots in the record."""
     for page in pages:
         record.fed.add(page[0])
         yield page
 
 
-def _state_rows(kept: MemoryArrangement | MemorySums) -> Iterator[Delta]:
-    """What is kept, as rows; sums stand as columns behind their key."""
-    if isinstance(kept, MemoryArrangement):
-        yield from kept.scan()
+def _state_rows(state: MemoryArrangement | MemorySums) -> Iterator[Delta]:
+    """Yield the stored rows; sums are columns after their key."""
+    if isinstance(state, MemoryArrangement):
+        yield from state.scan()
         return
-    for keys, sums in kept.scan():
+    for keys, sums in state.scan():
         columns = [*keys, *(Column(row) for row in sums)]
         yield Delta(columns, np.ones(sums.shape[1], np.int64))
 
@@ -135,7 +137,7 @@ def _state_key(spec: Spec) -> Sequence[int]:
 
 
 def _write_state(job: Job, spec: Spec, state: Iterable[Delta], slot: int) -> list[BulkFile]:
-    """The rows of _state_rows as the file of one bucket; none when there are none."""
+    """Write the rows of _state_rows as the file of one bucket; return no file if there are none."""
     found = [rows for rows in state if len(rows)]
     if not found:
         return []
@@ -152,7 +154,7 @@ def _write_state(job: Job, spec: Spec, state: Iterable[Delta], slot: int) -> lis
                 writer.add_sums(rows.columns[:width], sums)
         file = writer.finish()
         if not file.pages:
-            draft.touch()  # the rows have cancelled each other out
+            draft.touch()  # the rows cancelled each other
     return [replace(file, path=name)] if file.pages else []
 
 
@@ -177,8 +179,8 @@ def _finish(job: Job, name: str, record: TaskRecord, errors: ErrorRows) -> None:
 
 
 @contextmanager
-def _failures_kept(job: Job) -> Iterator[None]:
-    """Errors with a code reach the driver as they are; Spark would hand over only their text."""
+def _failures_stored(job: Job) -> Iterator[None]:
+    """Store an error with its code for the driver; Spark would pass on only its text."""
     try:
         yield
     except TidemarkError as error:

@@ -1,1 +1,3 @@
-"""Scalar expressions: typed by PostgreSQL, computed by columns or sent there in batches."""
+"""Scalar expressions: typed by PostgreSQL, computed over whole columns by native kernels, or by
+PostgreSQL itself in batches where there is no kernel. May import storage, `dataflow.types`,
+`values` and `errors`. Start reading at `ir`, then `compile` and `frame`."""

@@ -1,8 +1,8 @@
 """Arithmetic on integers and floats, with PostgreSQL's range errors.
 
 Integers never wrap: "integer out of range" instead. Floats follow src/include/utils/float.h: an
-infinity out of finite numbers is an overflow, a zero out of non-zero factors an underflow, and
-real (float4) results are rounded to single precision.
+infinite result of finite numbers is an overflow, a zero product of non-zero factors an underflow,
+and real (float4) results are rounded to single precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INT8_MIN = -(2**63)
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of an operator or function on integers or floats, if it is one."""
+    """Return the kernel of an operator or function on integers or floats, if it is one."""
     kinds = tuple(t.kind for t in types)
     if kinds and all(k in INT_RANGES for k in kinds):
         return _integers(function, len(kinds), result)
@@ -64,7 +64,7 @@ def _subtract(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     out = a * b
-    # A product of doubles within a part in 2^52 tells a wrapped product from a true one.
+    # A product of doubles, exact to one part in 2^52, shows whether the integer product wrapped.
     rough = a.astype(np.float64) * b.astype(np.float64)
     wrapped = np.abs(rough) > 9.3e18
     edge = (np.abs(rough) > 9.1e18) & ~wrapped
@@ -106,7 +106,7 @@ def _division(wants_quotient: bool, result: SqlType) -> Kernel:
             broken = np.broadcast_to(zero, max(len(a), len(b)) if len(a) and len(b) else 0)
             frame.fail(at_valid(broken, valid), DIVISION_BY_ZERO, "division by zero")
             b = np.where(zero, 1, b)
-        # The lowest integer over -1 wraps to itself; its remainder is 0 all the same.
+        # The lowest integer divided by -1 wraps to itself; its remainder is still 0.
         wrong = (a == low) & (b == -1)
         if wrong.any():
             b = np.where(wrong, 1, b)
@@ -149,7 +149,7 @@ def _floats(function: str, kinds: tuple[TypeKind, ...], result: SqlType) -> Kern
 
 
 def single(values: np.ndarray) -> np.ndarray:
-    """float64 values rounded to single precision."""
+    """Return float64 values rounded to single precision."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -210,7 +210,7 @@ _FLOAT_DOMAINS = {
 
 def _float_function(function: str) -> Kernel:
     scalar, negative_error, zero_error = _FLOAT_DOMAINS[function]
-    # The C library's own functions, as PostgreSQL calls them; numpy's are not always the same.
+    # The C library's functions, as PostgreSQL calls them; numpy's sometimes differ in the last bit.
     compute = np.frompyfunc(lambda x: _total(scalar, x), 1, 1)
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
@@ -236,7 +236,7 @@ def _float_function(function: str) -> Kernel:
 
 
 def _total(scalar: Callable[[float], float], x: float) -> float:
-    """A C function with infinity for what overflows."""
+    """Return a C function that answers infinity on overflow."""
     try:
         return scalar(x)
     except OverflowError:

@@ -1,6 +1,6 @@
-"""NOT, IS NULL, IS TRUE and their kin: three-valued logic without errors.
+"""NOT, IS NULL, IS TRUE and similar tests: three-valued logic without errors.
 
-AND and OR are lazy and live in nodes.
+AND and OR are lazy; they are in `nodes`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataflow.types import SqlType, TypeKind
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a boolean test, if it is one."""
+    """Return the kernel of a boolean test, if it is one."""
     if len(types) != 1:
         return None
     if function in ("is null", "is not null"):
@@ -25,7 +25,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 
 def _may_be_a_row(type: SqlType) -> bool:
-    """A row value of NULLs IS NULL too, so what may be composite is PostgreSQL's."""
+    """Return whether the type may be composite. A row of NULLs IS NULL too, so PostgreSQL
+    decides."""
     is_composite = type.oid >= 16384 and not type.is_enum
     return type.kind is TypeKind.OPAQUE and (is_composite or type.name == "record")
 

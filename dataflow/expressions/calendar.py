@@ -33,7 +33,7 @@ _DAY_FIELDS = {
     "century": kernels.CENTURY,
     "millennium": kernels.MILLENNIUM,
 }
-# Of the microseconds of a day: (size of the unit, units in the next one, display scale).
+# Units of the time of day: (microseconds of the unit, units in the next larger one, display scale).
 _CLOCK_FIELDS = {
     "hour": (3_600_000_000, 24, 0),
     "minute": (60_000_000, 60, 0),
@@ -59,7 +59,7 @@ _CLOCK_TRUNCATIONS = {
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a calendar function, if it is one."""
+    """Return the kernel of a calendar function, if it is one."""
     if len(types) != 2 or types[0].kind is not TypeKind.TEXT:
         return None
     kind = types[1].kind
@@ -110,7 +110,7 @@ def _extraction(type: SqlType, result: SqlType) -> Kernel:
 
 
 def _extract(name: str, values: np.ndarray, is_date: bool) -> tuple[np.ndarray, int] | None:
-    """(int64 units, scale) of a field, None when it is not computed here."""
+    """Return (int64 units, scale) of a field; None when PostgreSQL must compute it."""
     if name in _DAY_FIELDS:
         return kernels.fields(values if is_date else values // DAY_US, _DAY_FIELDS[name]), 0
     if name == "epoch":
@@ -155,12 +155,13 @@ def _toward_zero(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _interval_epoch(months: np.ndarray, days: np.ndarray, micros: np.ndarray) -> np.ndarray:
-    """A year is 365.25 days here, a month beyond whole years 30 days (interval_part_common)."""
+    """Return the epoch of an interval: a year is 365.25 days, a further month 30 days
+    (interval_part_common)."""
     quarter_days = _toward_zero(months, 12) * 1461 + np.fmod(months, 12) * 120 + days * 4
     return quarter_days * (DAY_US // 4) + micros
 
 
-# Of an interval's months, days and microseconds: (units, display scale).
+# Fields of an interval's months, days and microseconds: (units, display scale).
 _INTERVAL_FIELDS = {
     "epoch": (_interval_epoch, 6),
     "year": (lambda months, days, micros: _toward_zero(months, 12), 0),
@@ -190,7 +191,7 @@ def _truncation(type: SqlType) -> Kernel:
 
 
 def _constant_text(value: Value) -> str | None:
-    """The lower-case text that a value is in every row, None when it varies or is NULL."""
+    """Return the lower-case text that a value is in every row, None when it varies or is NULL."""
     assert isinstance(value, Column)
     texts = value.texts()
     if not texts or texts[0] is None or any(t != texts[0] for t in texts[1:]):

@@ -1,8 +1,8 @@
 """Casts among numbers, booleans, dates and text, to the typmod of the result.
 
-A cast is explicit: varchar(n) and char(n) cut, numeric(p,s) rounds and may overflow. The numeric
-casts have their own file, number_casts; text that is not in PostgreSQL's plain output form is
-read by PostgreSQL, so that its errors and its liberal input are its own.
+A cast is explicit: varchar(n) and char(n) cut, numeric(p,s) rounds and may overflow. Casts to and
+from numeric are in `number_casts`. PostgreSQL parses any text that is not in its plain output form,
+so that errors and liberal input syntax are exactly PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OUTPUT_IS_CAST = (
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a cast, if the types have one."""
+    """Return the kernel of a cast, if the types have one."""
     if function != "cast" or len(types) != 1:
         return None
     source = types[0]
@@ -147,7 +147,7 @@ def _to_stamp(source: SqlType, result: SqlType) -> Kernel | None:
 def _to_text(source: SqlType, result: SqlType) -> Kernel | None:
     if result.oid == _NAME_OID:
         return IDENTITY if source.oid == _NAME_OID else None
-    # How regclass and its like are written depends on the search_path.
+    # The text of regclass and similar types depends on the search_path.
     is_array = source.name.endswith("[]") and not source.name.startswith("reg")
     is_known = source.kind in _OUTPUT_IS_CAST or source.is_enum or is_array
     if source.kind is TypeKind.BOOL:
@@ -206,7 +206,7 @@ def _without_blanks(value: Value) -> Column:
     return Column(offsets, value.valid, data)
 
 
-# The plain forms that values.from_text reads as PostgreSQL does.
+# The plain forms that values.from_text parses as PostgreSQL does.
 _PLAIN = {
     TypeKind.INT2: rb"-?\d{1,18}",
     TypeKind.INT4: rb"-?\d{1,18}",
@@ -228,7 +228,7 @@ def _from_text(source: SqlType, result: SqlType) -> Kernel | None:
 
 
 def parsed(source: SqlType, result: SqlType, plain: bytes) -> Kernel:
-    """A cast from text: rows in the plain form here, all others in PostgreSQL."""
+    """Return a cast from text: rows in the plain form are parsed here, all others by PostgreSQL."""
     is_plain = re.compile(plain).fullmatch
     sql = f"CAST($1 AS {result.name})"
     ranges = INT_RANGES.get(result.kind)
@@ -256,7 +256,7 @@ def parsed(source: SqlType, result: SqlType, plain: bytes) -> Kernel:
 
 
 def _only(value: Column, good: np.ndarray) -> Column:
-    """The column with the other rows NULL and empty."""
+    """Return the column with all other rows NULL and empty."""
     valid = value.mask() & good
     offsets, data = text_kernels.blank(value.values, value.data, valid)
     return Column(offsets, valid, data)

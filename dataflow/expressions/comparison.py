@@ -1,7 +1,8 @@
 """Comparison of like types: = <> < > <= >=, IS DISTINCT FROM, IN, NULLIF, GREATEST and LEAST.
 
 Equality of text is equality of bytes (deterministic collations). Its order is native only where
-both sides are bytewise. NaN equals NaN and is above every number; char(n) ignores trailing blanks.
+both collations are bytewise. NaN equals NaN and is above every number; char(n) ignores trailing
+blanks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataflow.expressions.numbers import Numbers
 from dataflow.expressions.stamps import stamps_of
 from dataflow.types import SqlType, TypeKind
 
-# Two values as arrays that numpy orders as PostgreSQL orders the values.
+# Two values as arrays whose numpy order is PostgreSQL's order of the values.
 Comparable = Callable[[Value, Value], tuple[np.ndarray, np.ndarray]]
 
 _OPERATORS = {
@@ -38,7 +39,7 @@ _BYTES = {TypeKind.UUID, TypeKind.BYTEA}
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a comparison, if the types have one."""
+    """Return the kernel of a comparison, if the types have one."""
     if function in ("greatest", "least") and types:
         return _extreme(function == "greatest", types)
     if len(types) < 2:
@@ -61,7 +62,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 
 def comparable(left: SqlType, right: SqlType, is_order: bool) -> Comparable | None:
-    """How to compare two types natively, None when PostgreSQL must."""
+    """Return how to compare two types natively; None when PostgreSQL must."""
     kinds = {left.kind, right.kind}
     if kinds <= _INTS or kinds == {TypeKind.BOOL} or kinds == {TypeKind.TIME}:
         return _plain
@@ -219,7 +220,7 @@ def _nullif(pair: Comparable) -> Kernel:
 
 
 def with_valid(value: Value, valid: np.ndarray) -> Value:
-    """The value under another mask, bool[n], where the value has n rows or one for all."""
+    """Return the value under another mask, bool[n]; the value has n rows or one row for all."""
     if len(value) != len(valid):
         value = value.take(np.zeros(len(valid), np.int64))
     if isinstance(value, Numbers):

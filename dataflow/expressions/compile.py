@@ -1,7 +1,7 @@
-"""From an expression to something that evaluates it, a batch of rows at a time.
+"""Compile an expression into nodes that evaluate it, one batch of rows at a time.
 
-The answer of every row is PostgreSQL's: value, display scale, NULL or error. Compiling folds what
-is constant, so that a batch pays only for what depends on its rows. Compiling never evaluates in
+Invariant: the result of every row is PostgreSQL's: value, display scale, NULL or error. Compiling
+folds constants, so a batch pays only for what depends on its rows. Compiling never evaluates in
 PostgreSQL, and evaluating never changes the compiled tree.
 """
 
@@ -54,10 +54,10 @@ class Compiled:
         self._root = build(expression)
 
     def evaluate(self, columns: Sequence[Column], n: int) -> tuple[Column, RowErrors]:
-        """The value of each of n rows (NULL where the row failed) and the rows that failed.
+        """Return the value of each of n rows (NULL where the row failed) and the rows that failed.
 
-        columns are the input's, n rows each. TemporaryError when PostgreSQL is needed and cannot
-        be reached.
+        columns are the input's, n rows each. Raise TemporaryError when PostgreSQL is needed and
+        cannot be reached.
         """
         errors = RowErrors()
         if self._column >= 0:
@@ -76,7 +76,7 @@ class Compiled:
 
 
 def compile_expression(expression: Expression, evaluator: Evaluator) -> Compiled:
-    """Compile an expression; what has no kernel goes to the evaluator.
+    """Compile an expression; subtrees without a kernel go to the evaluator.
 
     InvariantError for a Call without a kernel (see functions.has_kernel).
     """
@@ -84,7 +84,7 @@ def compile_expression(expression: Expression, evaluator: Evaluator) -> Compiled
 
 
 def blanked(column: Column) -> Column:
-    """The column with its NULL slots zero or empty, and no mask when nothing is NULL."""
+    """Return the column with its NULL slots zero or empty, and no mask when nothing is NULL."""
     valid = column.valid
     if valid is None:
         return column
@@ -98,7 +98,7 @@ def blanked(column: Column) -> Column:
 
 
 def build(expression: Expression) -> Node:
-    """The node of an expression, constants folded."""
+    """Return the node of an expression, constants folded."""
     if isinstance(expression, ColumnRef):
         return InputNode(expression.index, expression.type)
     if isinstance(expression, Literal):
@@ -132,7 +132,7 @@ def _call(call: Call, arguments: list[Node]) -> Node:
 
 
 def _chained(links: Sequence[str], types: Sequence[SqlType], result: SqlType) -> list[Kernel]:
-    """The kernel of each step of a chain."""
+    """Return the kernel of each step of a chain."""
     known: dict[tuple[str, SqlType], Kernel] = {}
     for step in zip(links, types, strict=True):
         kernel = known.get(step) or kernel_for(step[0], (result, step[1]), result)
@@ -143,7 +143,8 @@ def _chained(links: Sequence[str], types: Sequence[SqlType], result: SqlType) ->
 
 
 def _folded(node: Node, arguments: Sequence[Node]) -> Node:
-    """The constant that a node of constants is, unless it fails or needs PostgreSQL."""
+    """Return the constant that a node of constants folds to; the node itself if it fails or needs
+    PostgreSQL."""
     if not all(isinstance(a, ConstantNode) for a in arguments):
         return node
     errors = RowErrors()
@@ -165,7 +166,7 @@ def _literal(literal: Literal) -> Value:
 
 
 def _without(value: Value, failed: np.ndarray) -> Value:
-    """The value with failed rows NULL, n rows."""
+    """Return the value with failed rows NULL, n rows."""
     if len(value) != len(failed):
         value = value.take(np.zeros(len(failed), np.int64))
     valid = value.mask() & ~failed

@@ -1,8 +1,8 @@
 """Arithmetic and rounding of numerics with PostgreSQL's display scales (numeric.c).
 
 Sums have the greater scale, products the sum of scales, quotients at least 16 significant digits
-(select_div_scale). Narrow numbers are computed in int64, up to 48 digits in words; what does not
-fit, in exact decimals.
+(select_div_scale). Narrow numbers are computed in int64, numbers of up to 48 digits in words, all
+others in exact decimals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROW = {"+": kernels.ADD, "-": kernels.SUBTRACT, "*": kernels.MULTIPLY}
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of an operator or function on numerics, if it is one."""
+    """Return the kernel of an operator or function on numerics, if it is one."""
     if result.kind not in NUMERIC_KINDS or not types:
         return None
     if function in ("round", "trunc") and len(types) == 2:
@@ -78,7 +78,7 @@ def _product(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _checked(frame: Frame, numbers: Sequence[Decimal], valid: np.ndarray | None) -> Numbers:
-    """Numbers under a mask; those with too many digits fail."""
+    """Return numbers under a mask; numbers with too many digits fail."""
     out = Numbers.of_decimals(numbers, None).with_valid(valid)
     wrong = np.fromiter(
         (x.is_finite() and x.adjusted() >= MAX_WEIGHT_DIGITS for x in out.units), np.bool_, len(out)
@@ -107,7 +107,7 @@ def _divide(compute: Callable[[int, int, int, int], tuple[int, int]]) -> Kernel:
 
 
 def _words_quotient(a: Numbers, b: Numbers) -> Numbers | None:
-    """a / b, zero where b is; None where it does not fit."""
+    """Return a / b, zero where b is zero; None where a quotient does not fit."""
     if a.words is None or b.words is None:
         return None
     *words, fits = word_division.divide(*a.words, *b.words)
@@ -115,7 +115,7 @@ def _words_quotient(a: Numbers, b: Numbers) -> Numbers | None:
 
 
 def _narrow_remainder(a: Numbers, b: Numbers) -> Numbers | None:
-    """a % b with the sign of a; None where they do not fit."""
+    """Return a % b with the sign of a; None where a remainder does not fit."""
     if a.scales is None or b.scales is None:
         return None
     nan = (a.units == FIXED_NAN) | (b.units == FIXED_NAN)
@@ -145,7 +145,7 @@ def _wide_quotient(a: Decimal, b: Decimal, compute: Callable) -> Decimal:
 
 
 def quotient(a: int, a_scale: int, b: int, b_scale: int) -> tuple[int, int]:
-    """(units, scale) of a / 10^a_scale over b / 10^b_scale, b not zero.
+    """Return (units, scale) of a / 10^a_scale over b / 10^b_scale, b not zero.
 
     >>> quotient(1, 0, 3, 0), quotient(-90000, 2, 3, 0)
     ((33333333333333333333, 20), (-3000000000000000000, 16))
@@ -168,7 +168,7 @@ def quotient(a: int, a_scale: int, b: int, b_scale: int) -> tuple[int, int]:
 
 
 def _leading(units: int, scale: int) -> tuple[int, int]:
-    """Weight and value of the first base-10,000 digit, as numeric.c keeps a number."""
+    """Return weight and value of the first base-10,000 digit, as numeric.c stores a number."""
     if units == 0:
         return 0, 0
     digits = digits_of(abs(units))
@@ -178,7 +178,7 @@ def _leading(units: int, scale: int) -> tuple[int, int]:
 
 
 def remainder(a: int, a_scale: int, b: int, b_scale: int) -> tuple[int, int]:
-    """(units, scale) of a % b with the sign of a, b not zero.
+    """Return (units, scale) of a % b with the sign of a, b not zero.
 
     >>> remainder(-75, 1, 2, 0)
     (-15, 1)
@@ -244,7 +244,7 @@ def _rounded_whole(is_half_up: bool) -> Callable[[Numbers], Numbers | None]:
 
 
 def narrow_rounded(value: Numbers, scale: int, is_half_up: bool) -> Numbers | None:
-    """Numbers at a scale as narrow ones, None when they do not fit."""
+    """Return numbers at a scale as narrow ones, None when they do not fit."""
     if not 0 <= scale <= 18:
         return None
     if value.scales is None:
@@ -257,7 +257,7 @@ def narrow_rounded(value: Numbers, scale: int, is_half_up: bool) -> Numbers | No
 
 
 def to_scale(number: Decimal, scale: int, mode: str) -> Decimal:
-    """A number at a scale; NaN and infinities stay."""
+    """Return a number at a scale; NaN and infinities stay."""
     return rounded(number, scale, mode) if number.is_finite() else number
 
 
@@ -292,7 +292,7 @@ def _round_to(function: str, types: tuple[SqlType, ...], result: SqlType) -> Ker
             out = narrow_rounded(number, int(scale.values[0]), is_half_up)
             if out is not None:
                 return out.with_valid(valid)
-        # What a scale beyond this does has changed between PostgreSQL's releases.
+        # PostgreSQL's releases differ in what a scale beyond this does.
         far = at_valid(np.abs(scale.values) > FAR_SCALE, scale.valid)
         pairs = np.broadcast_arrays(number.decimals(), np.where(far, 0, scale.values))
         out = _checked(

@@ -1,7 +1,7 @@
 """Compiled reading of numeric text: a sign, then digits into limbs to base 2^32, least first.
 
-Used by the kernels of numbers of fixed width and of sums of any. Invariant: what is read is exact
-or said not to fit; nothing that numeric_out does not print is read.
+Used by the kernels of fixed-width numbers and of sums of any width. Invariant: a parsed number is
+exact, or reported as not fitting. Only text that numeric_out prints is accepted.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def times_plus_all(limbs, factor, plus):
 
 @njit(nogil=True, cache=True, inline="always")
 def sign_of(data, at, end):
-    """NOT_A_NUMBER, or -1 or 1 as the text of data[at:end] begins with a minus or not."""
+    """Return NOT_A_NUMBER, or -1 or 1 by whether the text data[at:end] begins with a minus."""
     if end - at == 3 and data[at] == _N:
         return NOT_A_NUMBER
     return -1 if at < end and data[at] == _MINUS else 1
@@ -35,9 +35,10 @@ def sign_of(data, at, end):
 
 @njit(nogil=True, cache=True, inline="always")
 def read_digits(data, at, end, limbs):
-    """limbs, zero before, = the digits of data[at:end]: (how many stand after the dot, fits).
+    """Set limbs, which must be zero, to the digits of data[at:end]; return (digits after the dot,
+    fits).
 
-    Not to fit is also what is not a number.
+    fits is also False for text that is not a number.
     """
     part, digits, fraction, fits = np.int64(0), 0, np.int64(-1), True
     for j in range(at, end):

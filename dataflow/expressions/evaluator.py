@@ -1,7 +1,7 @@
 """The contract of evaluation in PostgreSQL, and of row errors.
 
-`connectors.postgres.evaluation.evaluator` implements it against a real database; the dataflow sees
-only this.
+`connectors.postgres.evaluation.evaluator` implements it against a real database. Invariant: a
+failing row never fails a batch: it becomes an entry of RowErrors.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class RowErrors:
         return len(self.by_row)
 
     def add(self, row: int, sqlstate: str, message: str) -> None:
-        """Note the first error of a row; PostgreSQL stops there, so later ones are dropped."""
+        """Record the first error of a row; PostgreSQL stops there, so later ones are dropped."""
         self.by_row.setdefault(row, (sqlstate, message))
 
     def mask(self, n: int) -> np.ndarray:
-        """bool[n]: True where the row failed."""
+        """Return bool[n]: True where the row failed."""
         out = np.zeros(n, np.bool_)
         out[list(self.by_row)] = True
         return out
 
 
 class Evaluator(Protocol):
-    """Computes in PostgreSQL what has no native kernel."""
+    """Computes in PostgreSQL the expressions that have no native kernel."""
 
     def evaluate(
         self,
@@ -53,11 +53,11 @@ class Evaluator(Protocol):
         n: int,
         result: SqlType,
     ) -> tuple[Column, RowErrors]:
-        """One immutable scalar expression over n rows.
+        """Evaluate one immutable scalar expression over n rows.
 
-        sql has $1 ... $k for the k columns, whose SQL types are `types`; the answer has n rows of
-        `result`. A row that fails is in the errors (found by halving the batch), the others are
-        computed. TemporaryError when the database cannot be reached.
+        sql has $1 ... $k for the k columns, whose SQL types are `types`; the result has n rows of
+        type `result`. A row that fails is in the errors (found by halving the batch); the others
+        are computed. Raise TemporaryError when the database cannot be reached.
         """
         ...
 
@@ -69,19 +69,20 @@ class Evaluator(Protocol):
         groups: np.ndarray,
         results: Sequence[SqlType],
     ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
-        """A query over rows in groups: aggregates, windows and functions of sets.
+        """Evaluate a query over rows in groups: aggregates, windows and set-returning functions.
 
         sql is a SELECT from the relation `tidemark_row` of n rows; `tidemark_row.g` is the row's
         group (groups: int64[n], any numbers, in any order), $1 ... $k stand for its columns of
-        `types`. Its output: g, then columns of `results`. Answers with (int64[m] groups, the m
-        rows' columns, errors by group number); a group that fails has no rows. A group is never
-        torn, others may be computed apart; the order of the answer is the query's within a group.
+        `types`. Its output: g, then columns of `results`. Return (int64[m] groups, the m rows'
+        columns, errors by group number); a group that fails has no rows. A group is never split
+        over queries; different groups may be. Rows of a group keep the query's order. Raise
         TemporaryError when the database cannot be reached.
         """
         ...
 
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
-        """int64[n]: rank of each value in the type's own order and collation; equal values equal.
+        """Return int64[n]: the rank of each value in the type's order and collation; equal values
+        share one.
 
         Comparable within one call only. The rank of NULL is not defined.
         """
@@ -89,16 +90,13 @@ class Evaluator(Protocol):
 
 
 class NoEvaluator:
-    """For plans that are native throughout: any use is a broken invariant."""
+    """The evaluator of plans that are native throughout: any use is a broken invariant."""
 
     def evaluate(self, sql, types, columns, n, result):
-        """Always raises."""
         raise RuntimeError(f"no evaluator for: {sql}")
 
     def evaluate_groups(self, sql, types, columns, groups, results):
-        """Always raises."""
         raise RuntimeError(f"no evaluator for: {sql}")
 
     def rank(self, type, column):
-        """Always raises."""
         raise RuntimeError(f"no evaluator to order {type.name}")

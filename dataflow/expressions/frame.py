@@ -1,7 +1,7 @@
-"""The rows an expression is evaluated over, and where its errors go.
+"""The rows that an expression is evaluated over, and the destination of its errors.
 
-A Frame is a batch of input columns, or some rows of another Frame: a branch that may fail is
-evaluated on the rows that need it, and its errors land on the right rows of the whole batch.
+A Frame is a batch of input columns, or some rows of another Frame. A branch that may fail is
+evaluated only on the rows that need it; its errors are recorded for the rows of the whole batch.
 Invariant: values of a frame of n rows have n rows, or one row that stands for all of them.
 """
 
@@ -22,7 +22,7 @@ NUMERIC_KINDS = frozenset({TypeKind.FIXED, TypeKind.DECIMAL})
 
 
 class Frame:
-    """n rows of input columns, taken lazily from a parent when the frame is a part of it."""
+    """n rows of input columns, taken lazily from the parent of a partial frame."""
 
     __slots__ = ("_cache", "_index", "_parent", "columns", "errors", "evaluator", "n")
 
@@ -42,7 +42,7 @@ class Frame:
         self._cache: dict[int, Column] = {}
 
     def part(self, index: np.ndarray) -> Frame:
-        """The frame of the rows at int64 positions, each at most once."""
+        """Return the frame of the rows at int64 positions, each at most once."""
         if len(index) == self.n:
             return self
         frame = Frame(self.columns, len(index), self.evaluator, self.errors)
@@ -50,7 +50,7 @@ class Frame:
         return frame
 
     def column(self, index: int) -> Column:
-        """The input column at `index`, n rows."""
+        """Return the input column at `index`, n rows."""
         if self._parent is None or self._index is None:
             return self.columns[index]
         column = self._cache.get(index)
@@ -60,21 +60,21 @@ class Frame:
         return column
 
     def fail(self, failed: np.ndarray, sqlstate: str, message: str) -> None:
-        """Note an error at the True rows of bool[n], or at all rows for bool[1] True."""
+        """Record an error for the True rows of bool[n], or for all rows if bool[1] is True."""
         if failed.any():
             rows = np.flatnonzero(failed) if len(failed) == self.n else np.arange(self.n)
             for row in rows.tolist():
                 self.fail_row(row, sqlstate, message)
 
     def fail_row(self, row: int, sqlstate: str, message: str) -> None:
-        """Note the error of one row."""
+        """Record the error of one row."""
         if self._parent is None or self._index is None:
             self.errors.add(row, sqlstate, message)
         else:
             self._parent.fail_row(int(self._index[row]), sqlstate, message)
 
     def failed(self) -> np.ndarray | None:
-        """bool[n]: rows that have failed so far; None when no row of the batch has."""
+        """Return bool[n]: the rows that have failed so far; None when no row of the batch has."""
         if not self.errors:
             return None
         if self._parent is None or self._index is None:
@@ -84,19 +84,19 @@ class Frame:
 
 
 def numbers_of(column: Column, type: SqlType) -> Numbers:
-    """The numbers of a numeric column in its physical form."""
+    """Return the numbers of a numeric column in its physical form."""
     if type.kind is TypeKind.FIXED:
         return Numbers.of_fixed(column.values, type.scale, column.valid)
     return Numbers.of_text(column)
 
 
 def value_of(column: Column, type: SqlType) -> Value:
-    """A physical column in the form kernels take: Numbers for numeric types."""
+    """Return a physical column in the form kernels take: Numbers for numeric types."""
     return numbers_of(column, type) if type.kind in NUMERIC_KINDS else column
 
 
 def column_of(value: Value, type: SqlType) -> Column:
-    """The physical column of a value of `type`, as many rows as the value has."""
+    """Return the physical column of a value of `type`, as many rows as the value has."""
     if isinstance(value, Column):
         return value
     if type.kind is TypeKind.FIXED:
@@ -105,33 +105,34 @@ def column_of(value: Value, type: SqlType) -> Column:
 
 
 def expand(column: Column, n: int) -> Column:
-    """The column with n rows: a single row stands for all."""
+    """Return the column with n rows: a single row stands for all."""
     if len(column) == n:
         return column
     return column.take(np.zeros(n, np.int64))
 
 
 def expand_value(value: Value, n: int) -> Value:
-    """The value with n rows: a single row stands for all."""
+    """Return the value with n rows: a single row stands for all."""
     return value if len(value) == n else value.take(np.zeros(n, np.int64))
 
 
 def concat_values(values: Sequence[Value]) -> Value:
-    """Rows of all values, in order; all columns of one kind, or all numbers."""
+    """Return rows of all values, in order; all columns of one kind, or all numbers."""
     if isinstance(values[0], Numbers):
         return Numbers.concat(values)  # type: ignore[arg-type]
     return Column.concat(values)  # type: ignore[arg-type]
 
 
 def null_values(type: SqlType, n: int) -> Value:
-    """n NULLs of a type."""
+    """Return n NULLs of a type."""
     if type.kind in NUMERIC_KINDS:
         return Numbers(np.zeros(n, np.int64), np.zeros(1, np.int64), np.zeros(n, np.bool_))
     return Column.nulls(type.physical, n)
 
 
 def gather(parts: Sequence[tuple[np.ndarray, Value]], n: int) -> Value:
-    """n rows from parts (positions, values at these positions) that cover each row once."""
+    """Return n rows assembled from parts (positions, values at these positions) that cover each row
+    once."""
     parts = [(index, value) for index, value in parts if len(index)] or list(parts[:1])
     if len(parts) == 1:
         return expand_value(parts[0][1], n)
@@ -145,9 +146,9 @@ def gather(parts: Sequence[tuple[np.ndarray, Value]], n: int) -> Value:
 def in_postgres(
     frame: Frame, sql: str, types: Sequence[SqlType], values: Sequence[Value], result: SqlType
 ) -> Value:
-    """Evaluate sql over the values in PostgreSQL; errors are noted in the frame.
+    """Evaluate sql over the values in PostgreSQL; record errors in the frame.
 
-    One row for all when every value is one row for all.
+    The result is one row for all when every value is.
     """
     constant = all(len(v) == 1 for v in values)
     n = min(1, frame.n) if constant else frame.n
@@ -169,7 +170,7 @@ def rows_in_postgres(
     native: Value,
     call: tuple[str, Sequence[SqlType], Sequence[Value], SqlType],
 ) -> Value:
-    """The native value with the rows at bool doubtful replaced by PostgreSQL's answer.
+    """Return the native value with the rows at bool doubtful replaced by PostgreSQL's answer.
 
     call: (sql, argument types, argument values, result type), as for in_postgres.
     """

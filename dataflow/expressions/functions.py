@@ -1,7 +1,7 @@
-"""Which functions are native: the registry that binder and compiler ask.
+"""The registry of native functions, which binder and compiler query.
 
-A family is a file with find(function, argument types, result type). What no family knows is
-evaluated in PostgreSQL, so that leaving a function out is never wrong, only slower.
+A family is a file with find(function, argument types, result type). A function without a family is
+evaluated in PostgreSQL: leaving one out is never wrong, only slower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAMILIES: tuple[Lookup, ...] = (
 
 
 def kernel_for(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a function over these argument types, None when there is none."""
+    """Return the kernel of a function over these argument types, None when there is none."""
     for find in FAMILIES:
         kernel = find(function, types, result)
         if kernel is not None:
@@ -47,9 +47,9 @@ def kernel_for(function: str, types: tuple[SqlType, ...], result: SqlType) -> Ke
 
 
 def has_kernel(function: str, argument_types: tuple[SqlType, ...], result: SqlType) -> bool:
-    """Whether a Call of this function over these types may stand in a plan.
+    """Return whether a plan may contain a Call of this function over these types.
 
-    False is always a legal answer: PostgreSQL evaluates it then.
+    False is always a valid answer: PostgreSQL then evaluates the function.
 
     >>> from dataflow.types import INT4, BOOL, JSONB
     >>> has_kernel("<", (INT4, INT4), BOOL), has_kernel("<", (JSONB, JSONB), BOOL)
@@ -72,7 +72,7 @@ def has_kernel(function: str, argument_types: tuple[SqlType, ...], result: SqlTy
 
 
 def _alike(types: tuple[SqlType, ...], result: SqlType) -> bool:
-    """Whether values of all types are values of the result as they are."""
+    """Return whether values of all types are unchanged values of the result type."""
     if result.kind in NUMERIC_KINDS:
         scales = {t.scale for t in types}
         is_fixed = result.kind is TypeKind.FIXED

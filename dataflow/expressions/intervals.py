@@ -1,7 +1,7 @@
-"""Intervals, which are kept as text: read once for each distinct value.
+"""Intervals, which are stored as text and parsed once for each distinct value.
 
-An interval is months, days and microseconds, never mixed when it is added to a date; it is one
-span (a month being 30 days of 24 hours) when it is compared (interval_cmp_value).
+An interval is months, days and microseconds. Addition to a date keeps them separate. Comparison
+uses one span, in which a month has 30 days of 24 hours (interval_cmp_value).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _INFINITE_SPAN = 10**30
 
 @lru_cache(maxsize=65536)
 def parse_interval(text: bytes) -> tuple[int, int, int] | None:
-    """(months, days, microseconds) of PostgreSQL's text output; None for an infinite interval.
+    """Return (months, days, microseconds) of PostgreSQL's text output; None for an infinite
+    interval.
 
     >>> parse_interval(b"1 year 2 mons -3 days +04:05:06.5")
     (14, -3, 14706500000)
@@ -44,7 +45,8 @@ def parse_interval(text: bytes) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=65536)
 def span_of(text: bytes) -> int:
-    """Microseconds of an interval as it is compared; beyond every finite one when infinite."""
+    """Return the microseconds by which an interval is compared; beyond every finite one when
+    infinite."""
     parts = parse_interval(text)
     if parts is None:
         return -_INFINITE_SPAN if text.startswith(b"-") else _INFINITE_SPAN
@@ -53,7 +55,7 @@ def span_of(text: bytes) -> int:
 
 
 def spans(value: Value) -> np.ndarray:
-    """object[k] of int: the span of each interval, zero for NULL."""
+    """Return object[k] of int: the span of each interval, zero for NULL."""
     assert isinstance(value, Column)
     out = np.empty(len(value), object)
     for i, text in enumerate(value.to_list()):
@@ -64,7 +66,7 @@ def spans(value: Value) -> np.ndarray:
 def parts_of(value: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """int64 months, days, microseconds and bool is_finite of each interval, zeros for NULL.
 
-    The least number of microseconds, which cannot be negated, passes for infinite.
+    The lowest int64 of microseconds, which cannot be negated, counts as infinite.
     """
     assert isinstance(value, Column)
     parts = [(0, 0, 0) if t is None else parse_interval(t) for t in value.to_list()]
@@ -74,7 +76,7 @@ def parts_of(value: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def print_spans(micros: np.ndarray) -> list[str]:
-    """Interval text of spans without months, whole days counted as days (justify_hours).
+    """Return the interval text of spans without months, whole days counted as days (justify_hours).
 
     >>> print_spans(np.array([-90_000_000_000, 500_000]))
     ['-1 days -01:00:00', '00:00:00.5']

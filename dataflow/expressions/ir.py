@@ -1,8 +1,8 @@
 """Scalar expressions, typed by PostgreSQL, as the plan carries them.
 
-Every node knows its SqlType, as PostgreSQL answered it. What has a native kernel is a `Call`;
+Every node has the SqlType that PostgreSQL gave it. An expression with a native kernel is a `Call`;
 everything else is one `InPostgres` over plain columns, evaluated in batches by the database that
-analyzed the view. Frozen and picklable: the same tree is compiled in the pipeline and in Spark.
+analyzed the view. Frozen and picklable: the pipeline and Spark compile the same tree.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.types import SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class ColumnRef:
     """The input column at `index`; for a join condition the right columns follow the left ones."""
@@ -24,7 +24,7 @@ class ColumnRef:
     name: str = ""
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Literal:
     """A constant. text is PostgreSQL's text output of it, None for NULL."""
@@ -33,7 +33,7 @@ class Literal:
     type: SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Call:
     """A function, operator or cast that has a native kernel.
@@ -50,13 +50,13 @@ class Call:
     type: SqlType
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class InPostgres:
     """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments.
 
-    is_stable: it calls a stable function, whose result need not be the same a second time.
-    may_change: it calls what somebody has made and may replace.
+    is_stable: it calls a stable function, whose result may differ at the next call. may_change: it
+    calls a user-defined function, which its owner may replace.
     """
 
     sql: str
@@ -66,11 +66,11 @@ class InPostgres:
     may_change: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class OuterRef:
-    """A column of the row that an Apply gives its right side: level 0 of the nearest Apply around,
-    1 of the one around that. None is left when a plan is lowered."""
+    """A column of the left row that an Apply passes to its right side. Level 0 is the nearest
+    enclosing Apply, 1 the next one. A plan to be lowered has none."""
 
     level: int
     index: int
@@ -82,7 +82,7 @@ Expression = ColumnRef | Literal | Call | InPostgres | OuterRef
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """The arguments of a node; () for a leaf."""
+    """Return the arguments of a node; () for a leaf."""
     return expression.arguments if isinstance(expression, Call | InPostgres) else ()
 
 
@@ -92,7 +92,8 @@ CHAIN = "chain "
 def chain_of(
     first: Expression, operators: Sequence[str], arguments: Sequence[Expression]
 ) -> Expression:
-    """The first value, then each operator with the next argument: all of the first one's type."""
+    """Return a chain: the first value, then each operator with the next argument, all of the first
+    one's type."""
     if not operators:
         return first
     if len(operators) == 1:
@@ -101,7 +102,7 @@ def chain_of(
 
 
 def links_of(function: str) -> list[str]:
-    """The operators of a chain; [] for another function.
+    """Return the operators of a chain; [] for another function.
 
     >>> links_of("chain + -"), links_of("+")
     (['+', '-'], [])
@@ -110,14 +111,14 @@ def links_of(function: str) -> list[str]:
 
 
 def columns_of(expression: Expression) -> set[int]:
-    """The input positions that an expression reads."""
+    """Return the input positions that an expression reads."""
     if isinstance(expression, ColumnRef):
         return {expression.index}
     return set().union(*(columns_of(child) for child in children(expression)))
 
 
 def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with `change` applied to every column, outer reference and literal."""
+    """Return the expression with `change` applied to every column, outer reference and literal."""
     if isinstance(expression, Call | InPostgres):
         arguments = tuple(map_leaves(a, change) for a in expression.arguments)
         return replace(expression, arguments=arguments)
@@ -125,7 +126,7 @@ def map_leaves(expression: Expression, change: Callable[[Expression], Expression
 
 
 def remap(expression: Expression, position: dict[int, int]) -> Expression:
-    """The same expression over an input whose column i now stands at position[i]."""
+    """Return the same expression over an input whose column i now stands at position[i]."""
 
     def moved(leaf: Expression) -> Expression:
         if isinstance(leaf, ColumnRef):
@@ -136,5 +137,5 @@ def remap(expression: Expression, position: dict[int, int]) -> Expression:
 
 
 def substitute(expression: Expression, inputs: tuple[Expression, ...]) -> Expression:
-    """The expression with every column reference i replaced by inputs[i]."""
+    """Return the expression with every column reference i replaced by inputs[i]."""
     return map_leaves(expression, lambda e: inputs[e.index] if isinstance(e, ColumnRef) else e)

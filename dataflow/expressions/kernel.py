@@ -1,8 +1,8 @@
-"""What a native function is to the compiler, and the forms most functions share.
+"""The contract of a native function, and helpers that most functions share.
 
-A Kernel computes one function over whole columns. Its arguments have n rows or one row that
-stands for all; so has its answer. It notes the rows that fail in the frame, only where no
-argument is NULL, and leaves whatever it likes in NULL slots: the root blanks them.
+A Kernel computes one function over whole columns. Arguments and result have n rows, or one row that
+stands for all. Invariant: a kernel records failed rows in the frame, and only where no argument is
+NULL. NULL slots of its result may hold anything: the root blanks them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kernel:
 
 
 def both_valid(values: Sequence[Value]) -> np.ndarray | None:
-    """bool[n] or bool[1]: rows where no value is NULL; None when there is no NULL at all."""
+    """Return bool[n] or bool[1]: rows where no value is NULL; None when there is no NULL at all."""
     valid = None
     for value in values:
         if value.valid is not None:
@@ -38,7 +38,7 @@ def both_valid(values: Sequence[Value]) -> np.ndarray | None:
 
 
 def fixed_width(values: np.ndarray, valid: np.ndarray | None) -> Column:
-    """A Column of values and mask, either of which may be one row for all."""
+    """Return a Column of values and mask, either of which may be one row for all."""
     if valid is not None and len(valid) != len(values):
         if len(valid) == 1:
             valid = np.repeat(valid, len(values))
@@ -48,7 +48,7 @@ def fixed_width(values: np.ndarray, valid: np.ndarray | None) -> Column:
 
 
 def bytes_column(offsets: np.ndarray, data: np.ndarray | None, valid: np.ndarray | None) -> Column:
-    """A bytes column of strings and mask, either of which may be one row for all."""
+    """Return a bytes column of strings and mask, either of which may be one row for all."""
     column = Column(offsets, None, data)
     if valid is None:
         return column
@@ -60,12 +60,13 @@ def bytes_column(offsets: np.ndarray, data: np.ndarray | None, valid: np.ndarray
 
 
 def at_valid(mask: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
-    """The rows of a mask that are not NULL."""
+    """Return the rows of a mask that are not NULL."""
     return mask if valid is None else mask & valid
 
 
 def elementwise(compute: Callable[..., np.ndarray]) -> Kernel:
-    """A strict function of fixed-width values that never fails: numpy in, numpy out."""
+    """Return the kernel of a strict function of fixed-width values that never fails: numpy in,
+    numpy out."""
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         return fixed_width(compute(*(v.values for v in values)), both_valid(values))  # type: ignore[union-attr]
@@ -74,7 +75,7 @@ def elementwise(compute: Callable[..., np.ndarray]) -> Kernel:
 
 
 def identity(frame: Frame, values: Sequence[Value]) -> Value:
-    """The first argument as it is."""
+    """Return the first argument as it is."""
     return values[0]
 
 

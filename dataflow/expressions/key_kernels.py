@@ -1,6 +1,6 @@
 """The kernels of "key form": values whose bits are equal exactly when PostgreSQL says equal.
 
-Built by expressions.keys; see there for which type has which form.
+Built by `expressions.keys`, which lists the form of each type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLANK[32] = True
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of "key form" for one argument."""
+    """Return the kernel of "key form" for one argument."""
     if function != "key form" or len(types) != 1:
         return None
     source = types[0]
@@ -47,12 +47,12 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 
 def _float_key(values: np.ndarray) -> np.ndarray:
-    """-0 as 0 and one NaN."""
+    """Replace -0 by 0 and every NaN by one."""
     return np.where(np.isnan(values), np.nan, values + 0.0)
 
 
 def _numeric_key(frame: Frame, values: Sequence[Value]) -> Value:
-    """No zeros after the last digit that counts."""
+    """Strip trailing zeros of the fraction."""
     (value,) = values
     assert isinstance(value, Numbers)
     if value.scales is not None:
@@ -78,13 +78,13 @@ def _padded_key(frame: Frame, values: Sequence[Value]) -> Value:
 
 
 def _interval_key(frame: Frame, values: Sequence[Value]) -> Value:
-    """The span in microseconds: what intervals are compared by, more than 64 bits of it."""
+    """Return the span in microseconds: what intervals are compared by, more than 64 bits of it."""
     (value,) = values
     return Numbers.of_decimals([Decimal(span) for span in spans(value)], value.valid)
 
 
 def _jsonb_key(frame: Frame, values: Sequence[Value]) -> Value:
-    """Numbers in a jsonb are equal as numerics are: 1.0 is 1."""
+    """Normalize the numbers in a jsonb, which compare as numerics: 1.0 equals 1."""
     (value,) = values
     assert isinstance(value, Column)
     out = [None if t is None else _JSON_NUMBER.sub(_json_number, t) for t in value.to_list()]

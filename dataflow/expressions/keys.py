@@ -1,10 +1,10 @@
-"""Key forms: what grouping, DISTINCT and joins compare instead of the value.
+"""Key forms: the values that grouping, DISTINCT and joins compare instead of the original ones.
 
 PostgreSQL's `=` says equal exactly when the bits of the key forms are equal, so that rows may be
-hashed and compared as bytes: 1.50 = 1.5, -0.0 = 0.0, 'a ' = 'a' in char(n), 24 hours = 1 day.
-Text is compared by its bytes, which is right for every deterministic collation. Where only
-PostgreSQL knows what is equal (a nondeterministic collation, ranges, arrays of numbers, citext),
-its own hash of the value stands for it.
+hashed and compared as bytes: 1.50 = 1.5, -0.0 = 0.0, 'a ' = 'a' in char(n), 24 hours = 1 day. Text
+is compared by its bytes, which is right for every deterministic collation. Where only PostgreSQL
+can decide equality (a nondeterministic collation, ranges, arrays of numbers, citext), its own hash
+of the value is the key form.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
 
 
 def key_form(expression: Expression) -> Expression | None:
-    """The expression whose bits are equal exactly when PostgreSQL's `=` says equal.
+    """Return the expression whose bits are equal exactly when PostgreSQL's `=` says equal.
 
-    None where no such form is known: the type has no `=`, or one that its text does not tell.
+    None where no such form exists: the type has no `=`, or one that its text does not determine.
     NULL stays NULL.
     """
     type = expression.type
@@ -64,21 +64,22 @@ def key_form(expression: Expression) -> Expression | None:
 
 
 def _hashed(expression: Expression) -> Expression | None:
-    """128 bits of the type's own hash: two seeds. Rows are told apart by as many bits anyway."""
+    """Return 128 bits of the type's own hash, from two seeds; rows are distinguished by as many
+    bits."""
     function = expression.type.hashing
     if not function:
         return None
     parts = " || ' ' || ".join(f"to_hex({function}($1, {seed}))" for seed in _SEEDS)
     if function == ARRAY_HASH:
-        # An array's hash does not tell its bounds, its `=` does.
+        # An array's hash ignores its bounds; its `=` does not.
         parts += " || ' ' || COALESCE(array_dims($1), '')"
     return InPostgres(f"({parts})", (expression,), TEXT)
 
 
 def common_key_forms(left: Expression, right: Expression) -> tuple[Expression, Expression] | None:
-    """Key forms that are equal across two types exactly when PostgreSQL's `=` says equal.
+    """Return key forms that are equal across two types exactly when PostgreSQL's `=` says equal.
 
-    None where the types are not comparable, or only by a form that is not known.
+    None where the types are not comparable, or have no common form.
     """
     a, b = left.type, right.type
     kinds = {a.kind, b.kind}
@@ -111,7 +112,8 @@ def _numbers(left: Expression, right: Expression) -> tuple[Expression, Expressio
 
 
 def _digits_at(type: SqlType, scale: int) -> int:
-    """Digits that any value of the type may have at a scale, beyond FIXED_DIGITS if unknown."""
+    """Return digits that any value of the type may have at a scale, beyond FIXED_DIGITS if
+    unknown."""
     if type.kind in _INT_DIGITS:
         return _INT_DIGITS[type.kind] + scale
     limit = limits(type)
@@ -127,7 +129,7 @@ def _at_scale(expression: Expression, scale: int) -> Expression:
 
 
 def _floats(expression: Expression) -> Expression:
-    """Numbers meet floats as double precision."""
+    """Compare numbers with floats as double precision."""
     if expression.type.kind not in FLOAT_KINDS:
         expression = Call("cast", (expression,), FLOAT8)
     return Call("key form", (expression,), FLOAT8)

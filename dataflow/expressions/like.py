@@ -1,7 +1,7 @@
 """LIKE and ILIKE. A pattern is read once; % and _ count characters, the rest compares bytes.
 
-A pattern that ends in its escape, an escape of several characters and ILIKE beyond ASCII are
-PostgreSQL's.
+PostgreSQL evaluates patterns that end in their escape, escapes of several characters, and ILIKE
+beyond ASCII.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXTS = (TypeKind.TEXT, TypeKind.BPCHAR)
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a LIKE over text."""
+    """Return the kernel of a LIKE over text."""
     if function not in _FUNCTIONS or len(types) not in (2, 3):
         return None
     if types[0].kind not in _TEXTS or any(t.kind is not TypeKind.TEXT for t in types[1:]):
@@ -40,7 +40,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 @lru_cache(maxsize=4096)
 def pattern_codes(pattern: bytes, escape: bytes, is_folded: bool) -> np.ndarray | None:
-    """int64 codes of a pattern for match_like, None when PostgreSQL must read it.
+    """Return int64 codes of a pattern for match_like; None when PostgreSQL must read it.
 
     >>> pattern_codes(rb"a%\\_", b"\\\\", False).tolist()
     [97, -1, 95]

@@ -1,7 +1,7 @@
 """The compiled tree: each node computes its values over a frame.
 
-Laziness is here. The arguments of "and", "or", CASE and COALESCE are computed left to right, and
-one that may fail or that lives in PostgreSQL is computed only on the rows that still need it.
+Invariant: "and", "or", CASE and COALESCE are lazy. Their arguments are computed left to right, and
+one that may fail or needs PostgreSQL is computed only on the rows that still need it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Node(Protocol):
     can_fail: bool
 
     def run(self, frame: Frame) -> Value:
-        """frame.n values, or one that stands for all."""
+        """Return frame.n values, or one that stands for all."""
         ...
 
 
@@ -46,7 +46,6 @@ class InputNode:
         self.is_numeric = type.kind in NUMERIC_KINDS
 
     def run(self, frame: Frame) -> Value:
-        """The column."""
         column = frame.column(self.index)
         return numbers_of(column, self.type) if self.is_numeric else column
 
@@ -60,7 +59,6 @@ class ConstantNode:
         self.value = value
 
     def run(self, frame: Frame) -> Value:
-        """The value."""
         return self.value
 
 
@@ -73,12 +71,11 @@ class CallNode:
         self.can_fail = kernel.can_fail or any(a.can_fail for a in arguments)
 
     def run(self, frame: Frame) -> Value:
-        """The kernel's answer."""
         return self.kernel.run(frame, [a.run(frame) for a in self.arguments])
 
 
 class ChainNode:
-    """The first argument, then each kernel over what it was and the next one."""
+    """The first argument, then each kernel over the result so far and the next argument."""
 
     def __init__(self, kernels: Sequence[Kernel], arguments: Sequence[Node]) -> None:
         self.kernels = kernels
@@ -86,7 +83,6 @@ class ChainNode:
         self.can_fail = any(k.can_fail for k in kernels) or any(a.can_fail for a in arguments)
 
     def run(self, frame: Frame) -> Value:
-        """The last kernel's answer."""
         value = self.arguments[0].run(frame)
         for kernel, argument in zip(self.kernels, self.arguments[1:], strict=True):
             value = kernel.run(frame, [value, argument.run(frame)])
@@ -107,7 +103,6 @@ class PostgresNode:
         self.result = result
 
     def run(self, frame: Frame) -> Value:
-        """PostgreSQL's answer."""
         values = [a.run(frame) for a in self.arguments]
         return in_postgres(frame, self.sql, self.types, values, self.result)
 
@@ -124,7 +119,7 @@ class LogicNode:
         self.can_fail = any(a.can_fail for a in arguments)
 
     def run(self, frame: Frame) -> Value:
-        """bool; NULL where nothing decided and some argument was NULL."""
+        """Return bool; NULL where nothing decided and some argument was NULL."""
         first = self.arguments[0].run(frame)
         decided, unknown = self._read(first)
         for argument in self.arguments[1:]:
@@ -151,7 +146,7 @@ class LogicNode:
     def _lazy(
         self, frame: Frame, argument: Node, decided: np.ndarray, unknown: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute one argument where no earlier one has decided or failed."""
+        """Compute one argument on the rows where no earlier one has decided or failed."""
         decided = np.array(np.broadcast_to(decided, frame.n))
         wanted = ~decided
         failed = frame.failed()
@@ -184,7 +179,7 @@ class CaseNode:
         )
 
     def run(self, frame: Frame) -> Value:
-        """Each branch is computed on its own rows only."""
+        """Compute each branch on its own rows only."""
         parts: list[tuple[np.ndarray, Value]] = []
         rows, rest = np.arange(frame.n), frame
         for condition, branch in self.branches:
@@ -216,7 +211,7 @@ class CoalesceNode:
         self.can_fail = any(a.can_fail for a in arguments)
 
     def run(self, frame: Frame) -> Value:
-        """Each argument is computed on the rows where all before it were NULL."""
+        """Compute each argument only on the rows where all before it were NULL."""
         value = self.arguments[0].run(frame)
         if value.valid is None:
             return value
@@ -241,7 +236,7 @@ class CoalesceNode:
 
 
 def _is_true(value: Value, n: int) -> np.ndarray:
-    """bool[n]: the condition is neither false nor NULL."""
+    """Return bool[n]: the condition is neither false nor NULL."""
     assert isinstance(value, Column)
     true = value.values if value.valid is None else value.values & value.valid
     return true if len(true) == n else np.broadcast_to(true, n)

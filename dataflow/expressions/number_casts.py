@@ -25,7 +25,7 @@ _PLAIN_NUMERIC = re.compile(r"-?\d{1,300}(\.\d{1,300})?").fullmatch
 
 
 def find(source: SqlType, result: SqlType) -> Kernel | None:
-    """The kernel of a cast from or to numeric."""
+    """Return the kernel of a cast from or to numeric."""
     if result.kind in NUMERIC_KINDS:
         if source.kind in INT_RANGES:
             return _limited(_Read.ints, source, result)
@@ -62,7 +62,7 @@ class _Read:
 
 
 def limits(type: SqlType) -> tuple[int, int] | None:
-    """(precision, scale) of a numeric type, None when it has none."""
+    """Return (precision, scale) of a numeric type, None when it has none."""
     if type.typmod < 4:
         return None
     scale = (type.typmod - 4) & 0x7FF
@@ -70,7 +70,7 @@ def limits(type: SqlType) -> tuple[int, int] | None:
 
 
 def _limited(read, source: SqlType, result: SqlType) -> Kernel:
-    """A cast to numeric or numeric(p,s) of what `read` gives."""
+    """Return a cast to numeric or numeric(p,s) of what `read` gives."""
     limit = limits(result)
     fits_always = limit is None
 
@@ -82,7 +82,7 @@ def _limited(read, source: SqlType, result: SqlType) -> Kernel:
 
 
 def limited(frame: Frame, numbers: Numbers, precision: int, scale: int) -> Numbers:
-    """Numbers rounded to numeric(precision, scale); those that do not fit fail."""
+    """Return numbers rounded to numeric(precision, scale); those that do not fit fail."""
     out = narrow_rounded(numbers, scale, True)
     if out is not None:
         wrong = np.zeros(len(out), np.bool_)
@@ -178,7 +178,8 @@ def _to_float(source: SqlType, result: SqlType) -> Kernel:
 
 
 def _nearest_single(wide: np.ndarray, numbers: Numbers) -> np.ndarray:
-    """The single nearest to each number: rounding twice misses only when the double is a tie."""
+    """Return the single nearest to each number: rounding twice misses only when the double is a
+    tie."""
     out = single(wide)
     tie = (wide.view(np.int64) & ((1 << 29) - 1)) == 1 << 28
     for row in np.flatnonzero(tie & np.isfinite(out)).tolist():

@@ -1,7 +1,7 @@
 """Compiled loops over narrow numerics: int64 units with a scale for each row or one for all.
 
-Each says whether everything fitted into int64; when it did not, the caller computes the batch
-with wide decimals. Nothing wraps silently. NaN is the greatest int64, as in fixed columns.
+Each returns whether everything fitted into int64; if not, the caller computes the batch with wide
+decimals. Invariant: nothing wraps silently. NaN is the greatest int64, as in fixed columns.
 """
 
 import numpy as np
@@ -93,7 +93,7 @@ def format(units, scales, valid):
 
 @njit(nogil=True, cache=True)
 def rescale(units, scales, scale, valid):
-    """Units brought to one scale exactly, and whether all fit (NULL rows do not matter)."""
+    """Return units brought to one scale exactly, and whether all fit (NULL rows do not matter)."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
     out = np.zeros(n, np.int64)
@@ -163,7 +163,7 @@ def combine(operation, a, a_scales, b, b_scales):
 
 @njit(nogil=True, cache=True)
 def compare(a, a_scales, b, b_scales):
-    """int8[n]: sign of a - b; NaN equals NaN and is above all."""
+    """Return int8[n]: sign of a - b; NaN equals NaN and is above all."""
     n = max(a.shape[0], b.shape[0])
     if a.shape[0] == 0 or b.shape[0] == 0:
         n = 0
@@ -179,7 +179,7 @@ def compare(a, a_scales, b, b_scales):
             continue
         xs, ys = a_scales[i * as_step], b_scales[i * bs_step]
         if xs < ys:
-            # Beyond int64 a number is greater in size than any other here: its sign decides.
+            # A number beyond int64 is larger in magnitude than any other here: its sign decides.
             if ys - xs > 18 or abs(x) > _MAX // _POW[ys - xs]:
                 out[i] = (1 if x > 0 else 0) - (1 if x < 0 else 0)
                 if x == 0:
@@ -199,7 +199,7 @@ def compare(a, a_scales, b, b_scales):
 
 @njit(nogil=True, cache=True)
 def round_to(units, scales, scale, is_half_up, valid):
-    """Units at scale `scale` (0..18), rounded half away from zero or cut: (units, fits)."""
+    """Return units at scale `scale` (0..18), rounded half away from zero or cut: (units, fits)."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
     out = np.zeros(n, np.int64)
@@ -226,7 +226,7 @@ def round_to(units, scales, scale, is_half_up, valid):
 
 @njit(nogil=True, cache=True)
 def floor_or_ceil(units, scales, up):
-    """Units at scale 0, rounded down (up False) or up."""
+    """Return units at scale 0, rounded down (up False) or up."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
     out = np.zeros(n, np.int64)
@@ -245,7 +245,7 @@ def floor_or_ceil(units, scales, up):
 
 @njit(nogil=True, cache=True)
 def strip(units, scales):
-    """The same values without trailing zeros after the point: (units, scales[n])."""
+    """Return the same values without trailing zeros after the point: (units, scales[n])."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
     out = units.copy()

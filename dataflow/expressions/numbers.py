@@ -1,10 +1,10 @@
-"""Numbers: PostgreSQL numerics in the middle of an expression, each with its display scale.
+"""Numbers: PostgreSQL numerics inside an expression, each with its display scale.
 
 Narrow form: int64 units and a scale a row (or one for all), value = units / 10^scale, NaN is
-FIXED_NAN. Words: the same with up to 48 digits (word_kernels). Wide form: Python decimals, for
-what does not fit either and for infinities; words turn into decimals where no kernel takes them.
-All are exact, all give the same answer; an operation leaves a form only when it must. Invariant:
-the scale of a number is PostgreSQL's display scale, and no zero is negative.
+FIXED_NAN. Words: the same with up to 48 digits (word_kernels). Wide form: Python decimals, for all
+other numbers and infinities; words become decimals where no kernel accepts them. All forms are
+exact and give the same result; an operation leaves a form only when it must. Invariant: the scale
+of a number is PostgreSQL's display scale, and no zero is negative.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Numbers:
 
     @staticmethod
     def of_fixed(units: np.ndarray, scale: int, valid: np.ndarray | None) -> Numbers:
-        """Numbers of one scale from int64 units."""
+        """Return numbers of one scale from int64 units."""
         return Numbers(units, np.array([scale], np.int64), valid)
 
     @staticmethod
     def of_text(column: Column) -> Numbers:
-        """Numbers from PostgreSQL's text output of numeric."""
+        """Return numbers from PostgreSQL's text output of numeric."""
         units, scales, fits = number_kernels.parse(column.values, column.data)
         if fits:
             return Numbers(units, scales, column.valid)
@@ -95,13 +95,13 @@ class Numbers:
 
     @staticmethod
     def of_words(words: Sequence[np.ndarray], valid: np.ndarray | None) -> Numbers:
-        """Numbers from words, one row each."""
+        """Return numbers from words, one row each."""
         signs, magnitudes, scales = words
         return Numbers(None, None, valid, (signs, magnitudes, scales))
 
     @staticmethod
     def of_decimals(decimals: Sequence[Decimal], valid: np.ndarray | None) -> Numbers:
-        """Wide numbers; the exponent of each is minus its display scale."""
+        """Return wide numbers; the exponent of each is minus its display scale."""
         units = np.empty(len(decimals), object)
         for i, number in enumerate(decimals):
             units[i] = number if number else number.copy_abs()
@@ -109,7 +109,7 @@ class Numbers:
 
     @staticmethod
     def concat(parts: Sequence[Numbers]) -> Numbers:
-        """Rows of all parts, in order."""
+        """Return rows of all parts, in order."""
         valid = None
         if any(p.valid is not None for p in parts):
             valid = np.concatenate([p.mask() for p in parts])
@@ -124,11 +124,11 @@ class Numbers:
         return Numbers(np.concatenate([p.decimals() for p in parts]), None, valid)
 
     def mask(self) -> np.ndarray:
-        """bool[k]: True where the number is not NULL."""
+        """Return bool[k]: True where the number is not NULL."""
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def with_valid(self, valid: np.ndarray | None) -> Numbers:
-        """The same numbers under another mask, bool[k] or bool[1]."""
+        """Return the same numbers under another mask, bool[k] or bool[1]."""
         if valid is None or len(valid) == len(self):
             return Numbers(self._units, self.scales, valid, self._words)
         if len(valid) == 1:
@@ -139,7 +139,7 @@ class Numbers:
         return Numbers(alone._units, alone.scales, valid, alone._words)
 
     def take(self, index: np.ndarray) -> Numbers:
-        """Rows at int64 positions."""
+        """Return rows at int64 positions."""
         scales, valid = self.scales, None if self.valid is None else self.valid[index]
         if scales is None and self._words is not None:
             return Numbers.of_words([part[index] for part in self._words], valid)
@@ -148,7 +148,7 @@ class Numbers:
         return Numbers(self.units[index], scales, valid)
 
     def decimals(self) -> np.ndarray:
-        """object[k] of Decimal; NULL slots hold zero."""
+        """Return object[k] of Decimal; NULL slots hold zero."""
         if self.scales is None:
             return self.units
         scales = np.broadcast_to(self.scales, len(self)).tolist()
@@ -158,7 +158,7 @@ class Numbers:
         return out
 
     def is_nan(self) -> np.ndarray:
-        """bool[k]: True for NaN."""
+        """Return bool[k]: True for NaN."""
         if self.scales is not None:
             return self.units == FIXED_NAN
         if self._words is not None:
@@ -166,7 +166,7 @@ class Numbers:
         return np.fromiter((x.is_nan() for x in self.units), np.bool_, len(self))
 
     def is_finite(self) -> np.ndarray:
-        """bool[k]: True for neither NaN nor an infinity."""
+        """Return bool[k]: True for neither NaN nor an infinity."""
         if self.scales is not None:
             return self.units != FIXED_NAN
         if self._words is not None:
@@ -174,7 +174,7 @@ class Numbers:
         return np.fromiter((x.is_finite() for x in self.units), np.bool_, len(self))
 
     def is_zero(self) -> np.ndarray:
-        """bool[k]: True for zero."""
+        """Return bool[k]: True for zero."""
         if self.scales is not None:
             return self.units == 0
         if self._words is not None:
@@ -182,7 +182,7 @@ class Numbers:
         return np.fromiter((not x for x in self.units), np.bool_, len(self))
 
     def to_text(self) -> Column:
-        """Bytes column of PostgreSQL's text output."""
+        """Return a bytes column of PostgreSQL's text output."""
         if self.scales is not None:
             valid = _NO_MASK if self.valid is None else self.valid
             offsets, data = number_kernels.format(self.units, self.scales, valid)
@@ -222,7 +222,7 @@ def scaled(units: int, scale: int) -> Decimal:
 
 
 def text_of(number: Decimal) -> str:
-    """PostgreSQL's text output of a numeric.
+    """Return PostgreSQL's text output of a numeric.
 
     >>> text_of(Decimal("-1.50")), text_of(Decimal("NaN")), text_of(Decimal("-Infinity"))
     ('-1.50', 'NaN', '-Infinity')
@@ -233,12 +233,13 @@ def text_of(number: Decimal) -> str:
 
 
 def scale_of(number: Decimal) -> int:
-    """Display scale of a finite number."""
+    """Return the display scale of a finite number."""
     return -number.as_tuple().exponent  # type: ignore[operator]
 
 
 def rounded(number: Decimal, scale: int, mode: str) -> Decimal:
-    """A finite number brought to a scale (negative: zeros before the point, display scale 0)."""
+    """Return a finite number brought to a scale (negative: zeros before the point, display scale
+    0)."""
     out = number.quantize(Decimal((0, (1,), -scale)), rounding=mode, context=EXACT)
     return out.quantize(Decimal(1), context=EXACT) if scale < 0 else out
 

@@ -1,4 +1,4 @@
-"""What is known of numbers before they are there: display scales, and digits at most."""
+"""Static bounds of a numeric column: its display scales and its largest number of digits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The kernels behind subqueries: whole values as keys, and the one row of a scalar subquery.
 
 "identity" is a text that differs for any two values that PostgreSQL prints differently, and is
-never NULL; "value of" takes it back to the value. "only row" is its first argument, and fails
-where the second one is true: the subquery gave more rows.
+never NULL; "value of" inverts it. "only row" is its first argument, and fails where the second one
+is true: the subquery returned several rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARK = ord("'")
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of one of the functions above."""
+    """Return the kernel of one of the functions above."""
     if function == "identity" and len(types) == 1 and result == TEXT:
         return Kernel(lambda frame, values: _identity(types[0], values[0]))
     if function == "value of" and types == (TEXT,):
@@ -34,7 +34,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 
 def _identity(type: SqlType, value: Value) -> Column:
-    """The text of each value behind a mark; the empty text for NULL."""
+    """Return the text of each value after a marker byte; the empty text for NULL."""
     texts = to_text(type, column_of(value, type))
     valid = texts.mask()
     offsets, data = blank(texts.values, texts.data, valid)
@@ -49,7 +49,7 @@ def _identity(type: SqlType, value: Value) -> Column:
 
 
 def _value_of(type: SqlType, value: Value) -> Value:
-    """What `_identity` was given."""
+    """Return the value that `_identity` encoded."""
     assert isinstance(value, Column) and value.data is not None
     offsets = value.values
     valid = np.diff(offsets) > 0
@@ -63,7 +63,7 @@ def _value_of(type: SqlType, value: Value) -> Value:
 
 
 def _only_row(frame: Frame, values: Sequence[Value]) -> Value:
-    """The value; an error where there are more rows than one."""
+    """Return the value; an error where the subquery has several rows."""
     value, is_many = values
     assert isinstance(is_many, Column)
     failed = is_many.values if is_many.valid is None else is_many.values & is_many.valid

@@ -1,7 +1,7 @@
 """Text functions one row at a time, for the less frequent ones: Python strings in and out.
 
-NotImplemented stands for a row that only PostgreSQL can answer or refuse: errors, very long
-results, letters beyond ASCII where the locale has a say.
+A function returns NotImplemented for a row that PostgreSQL must compute: errors, very long results,
+letters beyond ASCII whose treatment depends on the locale.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LONGEST = 10_000_000
 
 
 def text_arguments(function: str, count: int) -> tuple[bool, ...]:
-    """Which arguments are text, the others being integers; () when there is no such form."""
+    """Return which arguments are text, the others being integers; () when there is no such form."""
     for form in _FORMS.get(function, ()):
         if len(form) == count:
             return tuple(letter == "t" for letter in form)

@@ -1,4 +1,4 @@
-"""PostgreSQL's text of an expression over arguments $1, $2 ..., taken apart and put together.
+"""Substitution of the arguments $1, $2 ... in PostgreSQL's text of an expression.
 
 Invariant: a "$1" inside a string literal or a quoted name is no argument.
 """
@@ -12,7 +12,7 @@ _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 
 
 def with_arguments(sql: str, name: Callable[[int], str]) -> str:
-    """The text with each argument $i written as name(i).
+    """Return the text with each argument $i written as name(i).
 
     >>> with_arguments("f($1, '$1', $12)", lambda i: f"c{i}")
     "f(c1, '$1', c12)"

@@ -20,7 +20,7 @@ CENTURY, MILLENNIUM = 10, 11
 
 @njit(nogil=True, cache=True)
 def month_length(year, month):
-    """Days of a month."""
+    """Return the number of days of a month."""
     if month == 2 and (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)):
         return 29
     return _MONTH_DAYS[month - 1]
@@ -28,7 +28,7 @@ def month_length(year, month):
 
 @njit(nogil=True, cache=True)
 def _add_months(day, months):
-    """A day moved by months, clamped to the length of the month."""
+    """Return a day moved by months, clamped to the length of the month."""
     year, month, of_month = date_of(day)
     total = year * 12 + month - 1 + months
     year = total // 12
@@ -38,7 +38,7 @@ def _add_months(day, months):
 
 @njit(nogil=True, cache=True)
 def shift(stamps, months, days, micros):
-    """Timestamps plus intervals (one or n of either): (int64[n], bool[n] out of range)."""
+    """Return timestamps plus intervals (one or n of either): (int64[n], bool[n] out of range)."""
     n = max(stamps.shape[0], months.shape[0])
     if stamps.shape[0] == 0 or months.shape[0] == 0:
         n = 0
@@ -74,7 +74,7 @@ def shift(stamps, months, days, micros):
 
 @njit(nogil=True, cache=True)
 def make_days(years, months, days):
-    """Days of year, month, day (a negative year is BC): (int64[n], bool[n] no such date)."""
+    """Return days of year, month, day (a negative year is BC): (int64[n], bool[n] no such date)."""
     n = years.shape[0]
     out = np.zeros(n, np.int64)
     wrong = np.zeros(n, np.bool_)
@@ -99,7 +99,7 @@ def make_days(years, months, days):
 
 @njit(nogil=True, cache=True)
 def _iso_week_start(day):
-    """Monday of the week of a day."""
+    """Return the Monday of a day's week."""
     return day - (day + 5) % 7
 
 
@@ -134,7 +134,7 @@ def _field(day, which):
 
 @njit(nogil=True, cache=True)
 def fields(days, which):
-    """int64[n]: a calendar field of days that are not infinite."""
+    """Return int64[n]: a calendar field of days that are not infinite."""
     out = np.zeros(days.shape[0], np.int64)
     for i in range(days.shape[0]):
         out[i] = _field(days[i], which)
@@ -143,7 +143,7 @@ def fields(days, which):
 
 @njit(nogil=True, cache=True)
 def truncate(stamps, which):
-    """Timestamps cut to YEAR, QUARTER, MONTH, WEEK or DAY; infinities stay."""
+    """Return timestamps cut to YEAR, QUARTER, MONTH, WEEK or DAY; infinities stay."""
     out = np.zeros(stamps.shape[0], np.int64)
     for i in range(stamps.shape[0]):
         stamp = stamps[i]

@@ -29,7 +29,7 @@ FIRST_DAY, END_DAY = -2_451_545, 2_145_031_949
 FIRST_STAMP, END_STAMP = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 # The first day after the last timestamp.
 END_STAMP_DAY = 106_751_983
-# A date that no timestamp is equal to: above all of them, below infinity.
+# A date that no timestamp equals: above all of them, below infinity.
 BEYOND = STAMP_MAX - 1
 OUT_OF_RANGE = "22008"
 STAMPS = (TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
@@ -37,7 +37,7 @@ _INT_ARGUMENTS = (TypeKind.INT2, TypeKind.INT4)
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a sum or difference with a date or timestamp in it, if it is one."""
+    """Return the kernel of a sum or difference with a date or timestamp in it, if it is one."""
     kinds = tuple(t.kind for t in types)
     if function == "make_date" and len(kinds) == 3 and all(k in _INT_ARGUMENTS for k in kinds):
         return _make_date(types, result)
@@ -61,7 +61,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 
 def days_to_stamps(days: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Timestamps of the first microsecond of days, and which days are beyond all timestamps."""
+    """Return timestamps of the first microsecond of days, and which days are beyond all
+    timestamps."""
     beyond = (days >= END_STAMP_DAY) & (days != DATE_MAX)
     stamps = np.where(beyond, 0, days) * DAY_US
     stamps = np.where(days == DATE_MAX, STAMP_MAX, stamps)
@@ -69,7 +70,7 @@ def days_to_stamps(days: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stamps_of(value: Value, type: SqlType) -> np.ndarray:
-    """int64 that compares as a timestamp, of a date or timestamp; never an error."""
+    """Return int64 that compares as a timestamp, of a date or timestamp; never fails."""
     assert isinstance(value, Column)
     if type.kind is not TypeKind.DATE:
         return value.values
@@ -78,7 +79,7 @@ def stamps_of(value: Value, type: SqlType) -> np.ndarray:
 
 
 def stamps_to_days(stamps: np.ndarray) -> np.ndarray:
-    """The date that each timestamp is in."""
+    """Return the date that each timestamp is in."""
     days = stamps // DAY_US
     days = np.where(stamps == STAMP_MAX, DATE_MAX, days)
     return np.where(stamps == STAMP_MIN, DATE_MIN, days)
@@ -135,7 +136,8 @@ def _add_interval(left: SqlType, function: str, result: SqlType) -> Kernel:
 
 
 def _stamp_difference(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
-    """Infinities and differences beyond int64 have changed between releases: PostgreSQL's."""
+    """Subtract timestamps. PostgreSQL computes infinities and differences beyond int64, since
+    releases differ."""
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         a, b = (v.values for v in values)  # type: ignore[union-attr]
@@ -152,7 +154,7 @@ def _stamp_difference(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
 
 
 def _make_date(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
-    """A date that does not exist is left to PostgreSQL, for its error."""
+    """Make a date; PostgreSQL computes a date that does not exist, for its error message."""
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         parts = np.broadcast_arrays(*(v.values for v in values))  # type: ignore[union-attr]
@@ -166,7 +168,7 @@ def _make_date(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
 
 
 def trim_stamp(stamps: np.ndarray, typmod: int) -> np.ndarray:
-    """Timestamps rounded to typmod (0..6) digits of a second, half away from zero."""
+    """Return timestamps rounded to typmod (0..6) digits of a second, half away from zero."""
     if typmod < 0 or typmod >= 6:
         return stamps
     size = 10 ** (6 - typmod)

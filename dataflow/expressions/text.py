@@ -1,7 +1,8 @@
 """Text functions and operators whose answer does not depend on a locale.
 
-Case is native for ASCII only: a row with any other character is PostgreSQL's. Positions and
-lengths count characters, not bytes. char(n) keeps its trailing blanks only where PostgreSQL does.
+Case conversion is native for ASCII only: PostgreSQL computes rows with any other character.
+Positions and lengths count characters, not bytes. char(n) keeps its trailing blanks only where
+PostgreSQL does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ASCII_BOUND = {"lower", "upper", "initcap"}
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
-    """The kernel of a text function, if the types have one."""
+    """Return the kernel of a text function, if the types have one."""
     if not types:
         return None
     if function in ("concat", "concat_ws"):
@@ -60,13 +61,13 @@ def _native(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kerne
 
 
 def _has_odd_case(type: SqlType) -> bool:
-    """Turkish and its kin change the case of the ASCII letter i."""
+    """Return whether the collation may be Turkic, which changes the case of the ASCII letter i."""
     name = type.collation.lower().split(".")[-1].strip('"')
     return name[:2] in ("tr", "az") and (len(name) == 2 or not name[2].isalpha())
 
 
 def as_text(value: Value, type: SqlType) -> Column:
-    """The bytes column of PostgreSQL's text output of a value."""
+    """Return the bytes column of PostgreSQL's text output of a value."""
     if isinstance(value, Column):
         return to_text(type, value)
     return value.to_text()
@@ -156,7 +157,7 @@ def _right(frame: Frame, values: Sequence[Value]) -> Value:
     text, count = values
     assert isinstance(text, Column) and isinstance(count, Column)
     size = text_kernels.lengths(text.values, text.data, False)
-    # PostgreSQL's -n of the least integer overflows, and nothing is left out.
+    # PostgreSQL's -n of the lowest integer overflows, so nothing is cut off.
     skipped = np.where(count.values == -(2**31), 0, -count.values)
     first = np.where(count.values < 0, skipped, np.maximum(size - count.values, 0))
     offsets, data = text_kernels.cut(text.values, text.data, first, np.full(1, 2**40, np.int64))
@@ -240,9 +241,9 @@ def _concat(types: tuple[SqlType, ...], has_separator: bool) -> Kernel:
 
 
 def _by_row(function: str, scalar: Callable, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
-    """A strict function written for one row of Python strings and ints.
+    """Return a kernel of a strict function over one row of Python strings and ints.
 
-    It returns NotImplemented for a row that only PostgreSQL can answer (or refuse).
+    The function returns NotImplemented for a row that PostgreSQL must compute.
     """
     sql = f"{function}({', '.join(f'${i + 1}' for i in range(len(types)))})"
 

@@ -1,7 +1,7 @@
 """Compiled loops over UTF-8 byte strings (offsets, data): comparing, cutting, joining, matching.
 
-A character starts at every byte that is not a continuation byte (10xxxxxx). Where two columns
-meet, either may be one row that stands for all.
+A character starts at every byte that is not a continuation byte (10xxxxxx). Of two columns, either
+may be one row that stands for all.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def _end(data, start, end, is_blank_padded):
 
 @njit(nogil=True, cache=True)
 def compare(a_offsets, a_data, b_offsets, b_data, is_blank_padded):
-    """int8[n]: sign of the byte order of a against b."""
+    """Return int8[n]: sign of the byte order of a against b."""
     na, nb = a_offsets.shape[0] - 1, b_offsets.shape[0] - 1
     n = _rows(na, nb)
     out = np.zeros(n, np.int8)
@@ -50,7 +50,7 @@ def compare(a_offsets, a_data, b_offsets, b_data, is_blank_padded):
 
 @njit(nogil=True, cache=True)
 def differ(a_offsets, a_data, b_offsets, b_data, is_blank_padded):
-    """bool[n]: whether a and b are different strings."""
+    """Return bool[n]: whether a and b are different strings."""
     na, nb = a_offsets.shape[0] - 1, b_offsets.shape[0] - 1
     n = _rows(na, nb)
     out = np.zeros(n, np.bool_)
@@ -72,7 +72,7 @@ def differ(a_offsets, a_data, b_offsets, b_data, is_blank_padded):
 
 @njit(nogil=True, cache=True)
 def blank(offsets, data, valid):
-    """The strings with those that are not valid empty: (offsets, data)."""
+    """Return the strings with those that are not valid empty: (offsets, data)."""
     n = valid.shape[0]
     out_offsets = np.zeros(n + 1, np.int64)
     total = np.int64(0)
@@ -92,7 +92,7 @@ def blank(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def not_ascii(offsets, data):
-    """bool[n]: whether a string holds a character beyond ASCII."""
+    """Return bool[n]: whether a string holds a character beyond ASCII."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.bool_)
     for i in range(n):
@@ -105,7 +105,7 @@ def not_ascii(offsets, data):
 
 @njit(nogil=True, cache=True)
 def lengths(offsets, data, is_blank_padded):
-    """int64[n]: characters of each string."""
+    """Return int64[n]: characters of each string."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     for i in range(n):
@@ -120,7 +120,7 @@ def lengths(offsets, data, is_blank_padded):
 
 @njit(nogil=True, cache=True)
 def cut(offsets, data, first, stop):
-    """Characters [first, stop) of each string, from 0; first and stop have one or n rows."""
+    """Return characters [first, stop) of each string, from 0; first and stop have one or n rows."""
     n = offsets.shape[0] - 1
     rows = max(n, first.shape[0], stop.shape[0])
     if n == 0 or first.shape[0] == 0 or stop.shape[0] == 0:
@@ -158,7 +158,7 @@ def cut(offsets, data, first, stop):
 
 @njit(nogil=True, cache=True)
 def trim(offsets, data, wanted, at_left, at_right):
-    """Strings without the leading or trailing bytes for which bool[256] wanted is True."""
+    """Return strings without the leading or trailing bytes for which bool[256] `wanted` is True."""
     n = offsets.shape[0] - 1
     starts = np.zeros(n, np.int64)
     out_offsets = np.zeros(n + 1, np.int64)
@@ -204,7 +204,7 @@ def join(a_offsets, a_data, b_offsets, b_data):
 
 @njit(nogil=True, cache=True)
 def find(a_offsets, a_data, b_offsets, b_data):
-    """int64[n]: character position (from 1) of b in a, 0 when it is not there."""
+    """Return int64[n]: character position (from 1) of b in a, 0 when it is not there."""
     na, nb = a_offsets.shape[0] - 1, b_offsets.shape[0] - 1
     n = _rows(na, nb)
     out = np.zeros(n, np.int64)
@@ -234,7 +234,7 @@ def find(a_offsets, a_data, b_offsets, b_data):
 
 @njit(nogil=True, cache=True)
 def _step(data, at, end):
-    """Where the next character starts."""
+    """Return where the next character starts."""
     at += 1
     while at < end and data[at] & 0xC0 == 0x80:
         at += 1
@@ -243,7 +243,7 @@ def _step(data, at, end):
 
 @njit(nogil=True, cache=True)
 def match_like(offsets, data, codes):
-    """bool[n]: LIKE. codes int64: a byte to match, ANY_RUN for %, ANY_ONE for _."""
+    """Return bool[n]: LIKE. codes int64: a byte to match, ANY_RUN for %, ANY_ONE for _."""
     n = offsets.shape[0] - 1
     size = codes.shape[0]
     out = np.zeros(n, np.bool_)
@@ -313,7 +313,7 @@ def pad_blank(offsets, data, size):
 
 @njit(nogil=True, cache=True)
 def change_case(offsets, data, first, last, by):
-    """The strings with the bytes first..last moved by `by`."""
+    """Return the strings with the bytes first..last moved by `by`."""
     out = data[offsets[0] : offsets[offsets.shape[0] - 1]].copy()
     for j in range(out.shape[0]):
         if first <= out[j] <= last:

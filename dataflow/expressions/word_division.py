@@ -26,13 +26,13 @@ from dataflow.expressions.word_limbs import (
 
 _NAN = np.int64(2**63 - 1)
 _SIGNIFICANT, _GROUP = 16, 4
-# select_div_scale would go on to 1,000 digits: those do not fit anyway.
+# select_div_scale allows up to 1,000 digits, which never fit here.
 _MOST_SCALE = 100
 
 
 @njit(nogil=True, cache=True)
 def _leading(value, scale, scratch, digits):
-    """(weight, value) of the first digit to base 10,000, as numeric.c keeps a number."""
+    """Return (weight, value) of the first digit to base 10,000, as numeric.c stores a number."""
     first = digits_of(value, scratch, digits)
     count = digits.shape[0] - first
     if count == 0:
@@ -119,7 +119,8 @@ def divide(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
 
 @njit(nogil=True, cache=True)
 def round_to(signs, words, scales, scale, is_half_up):
-    """The numbers at `scale` >= 0, rounded half away from zero or cut; int64 units, NaN as such.
+    """Return the numbers at `scale` >= 0, rounded half away from zero or cut; int64 units, NaN as
+    such.
 
     (units, fits).
     """
@@ -136,7 +137,7 @@ def round_to(signs, words, scales, scale, is_half_up):
             return out, False
         last = np.int64(0)
         while by > 0:
-            # The digit that decides is the last one taken off.
+            # The last digit cut off decides.
             step = 1 if by == 1 else min(by - 1, np.int64(9))
             last = over(value, TENS[step])
             by -= step
@@ -155,7 +156,8 @@ def round_to(signs, words, scales, scale, is_half_up):
 
 @njit(nogil=True, cache=True)
 def rank_keys(signs, words, scales, scale):
-    """(int64[WIDTH + 1, n], fits): keys whose lexical order, first key first, is the numbers'.
+    """Return (int64[WIDTH + 1, n], fits): keys whose lexical order, first key first, is the
+    numbers'.
 
     NaN is above all. scale: at least every number's own.
     """
@@ -177,7 +179,7 @@ def rank_keys(signs, words, scales, scale):
 
 @njit(nogil=True, cache=True)
 def strip(signs, words, scales):
-    """The same values without zeros at the end of the fraction: (words, scales)."""
+    """Return the same values without zeros at the end of the fraction: (words, scales)."""
     n = signs.shape[0]
     out = words.copy()
     shown = scales.copy()

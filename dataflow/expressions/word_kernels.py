@@ -2,7 +2,7 @@
 
 A number is a sign (-1, 0, 1; NOT_A_NUMBER), its magnitude in WIDTH limbs to base 2^32, least first,
 and its display scale: (int8[k], uint64[k, WIDTH], int64[k]). k may be 1, one row that stands for
-all. Every result is exact; where one does not fit, `fits` is False and nothing else counts.
+all. Every result is exact; where one does not fit, `fits` is False and the rest is undefined.
 Invariant: digits and scales are those of numeric.c.
 """
 
@@ -34,7 +34,7 @@ _MINUS, _DOT, _ZERO = 45, 46, 48
 
 @njit(nogil=True, cache=True)
 def of_units(units, scales):
-    """Numbers of int64 units and scales (one for all, or one each)."""
+    """Return numbers of int64 units and scales (one for all, or one each)."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
     signs, words, out = zeros(n)
@@ -53,7 +53,7 @@ def of_units(units, scales):
 
 @njit(nogil=True, cache=True)
 def parse(offsets, data):
-    """Numbers of numeric_out's text, empty text as 0: (signs, words, scales, fits)."""
+    """Return numbers of numeric_out's text, empty text as 0: (signs, words, scales, fits)."""
     n = offsets.shape[0] - 1
     signs, words, scales = zeros(n)
     for i in range(n):
@@ -72,7 +72,7 @@ def parse(offsets, data):
 
 @njit(nogil=True, cache=True)
 def digits_of(value, scratch, digits):
-    """The decimal digits of value at the end of digits; where they begin."""
+    """Return the decimal digits of value at the end of digits; where they begin."""
     copy(value, scratch)
     first = digits.shape[0]
     while not is_zero(scratch):
@@ -88,7 +88,7 @@ def digits_of(value, scratch, digits):
 
 @njit(nogil=True, cache=True)
 def format(signs, words, scales, valid):
-    """(offsets, bytes) of numeric_out's text; an empty `valid` means no NULLs."""
+    """Return (offsets, bytes) of numeric_out's text; an empty `valid` means no NULLs."""
     n = signs.shape[0]
     nullable = valid.shape[0] > 0
     scratch = np.zeros(WIDTH, np.uint64)
@@ -208,7 +208,7 @@ def combine(operation, a_signs, a_words, a_scales, b_signs, b_words, b_scales):
 
 @njit(nogil=True, cache=True)
 def compare(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
-    """(int8[n] signs of a - b, fits); NaN equals NaN and is above all."""
+    """Return (int8[n] signs of a - b, fits); NaN equals NaN and is above all."""
     n, a_step, b_step = pairs_of(a_signs, b_signs)
     out = np.zeros(n, np.int8)
     x = np.zeros(WIDTH, np.uint64)

@@ -22,7 +22,7 @@ def zeros(n):
 
 @njit(nogil=True, cache=True, inline="always")
 def pairs_of(a, b):
-    """(rows, step of a, step of b) of two arrays, one row of either standing for all."""
+    """Return (rows, step of a, step of b) of two arrays, one row of either standing for all."""
     n = max(a.shape[0], b.shape[0])
     if a.shape[0] == 0 or b.shape[0] == 0:
         n = 0
@@ -31,7 +31,7 @@ def pairs_of(a, b):
 
 @njit(nogil=True, cache=True, inline="always")
 def is_zero(value):
-    """Whether value is 0."""
+    """Return whether value is 0."""
     bits = np.uint64(0)
     for k in range(WIDTH):
         bits |= value[k]
@@ -76,7 +76,7 @@ def over(value, divisor):
 
 @njit(nogil=True, cache=True, inline="always")
 def order(a, b):
-    """Sign of a - b."""
+    """Return the sign of a - b."""
     for j in range(WIDTH):
         k = WIDTH - 1 - j
         if a[k] != b[k]:

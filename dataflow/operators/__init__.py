@@ -1,8 +1,8 @@
 """Incremental operators: deltas in, one consolidated delta out.
 
-Here: the contract (`base`), what all share (`groups`, `shares`), and the small operators (filter,
-project, union all, values, a single row, functions of sets). A package each for `joins`,
-`ordered`, `aggregates`, `windows`, `recursion` and `tables`. May import: dataflow.plan and what is
-below it, and storage; nothing of dataflow.sql, which lowers a plan to operators. Start reading at
-`base`, then `joins/join`.
+Here: the contract (`base`), shared helpers (`groups`, `chunking`), and the small operators (filter,
+project, union all, values, single row, set-returning functions). `joins`, `ordered`, `aggregates`,
+`windows`, `recursion` and `tables` are packages. May import dataflow.plan and everything below it,
+and storage; never dataflow.sql, which lowers a plan to operators. Start reading at `base`, then
+`joins/join`.
 """

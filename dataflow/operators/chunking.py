@@ -1,4 +1,4 @@
-"""What an operator makes, cut into parts of a bounded number of rows, or put together again.
+"""An operator's output, split into deltas of bounded size or joined again.
 
 Invariant: the parts add up to the whole, and each is consolidated.
 """
@@ -13,7 +13,7 @@ EVERY_ROW = 1 << 62
 
 
 def in_chunks(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
-    """The sum of consolidated deltas, as few as come to about most_rows rows at a time."""
+    """Merge consolidated deltas into sums of about most_rows rows."""
     held: list[Delta] = []
     rows = 0
     for delta in deltas:
@@ -28,7 +28,8 @@ def in_chunks(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
 
 
 def whole(deltas: Iterable[Delta], kinds: str) -> Delta:
-    """The one delta that parts of EVERY_ROW rows are; an empty one of `kinds` if there is none."""
+    """Return the single delta that parts of EVERY_ROW rows consist of; an empty one of `kinds` if
+    there is none."""
     found = list(deltas)
     return _added_up(found) if found else Delta.empty(kinds)
 

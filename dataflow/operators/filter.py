@@ -1,6 +1,6 @@
 """Filter: the rows for which a predicate is true.
 
-Invariant: a row passes now iff it passed when it came, so that its retraction finds the same way.
+Invariant: the predicate depends on the row alone, so a retraction passes iff the insertion did.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from dataflow.plan.trees import in_postgres
 class FilterOperator:
     """Linear.
 
-    State: none.
-    Cost: O(rows of the delta).
-    NULL: a predicate that is NULL keeps nothing, like false.
+    State: none. Cost: O(rows of the delta). NULL: a predicate that is NULL drops the row, like
+    false.
     """
 
     def __init__(self, plan: Filter, context: Context) -> None:
         self._context = context
         self._types = types_of(plan.input.fields)
         self._predicate = compile_expression(plan.predicate, context.evaluator)
-        # A row that comes twice costs next to nothing, unless PostgreSQL is asked about it.
+        # A repeated row costs next to nothing, unless PostgreSQL evaluates it.
         self.traits = Traits(
             is_linear=True,
             has_state=False,
@@ -35,7 +34,7 @@ class FilterOperator:
         )
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows that pass, with their weights."""
+        """Return the delta's rows that pass, with their weights."""
         n = len(delta)
         if n == 0:
             return delta
@@ -48,5 +47,5 @@ class FilterOperator:
 
 
 def is_true(verdict: Column) -> np.ndarray:
-    """bool[n]: where a boolean column is true, neither false nor NULL."""
+    """Return bool[n]: where a boolean column is true, neither false nor NULL."""
     return verdict.values if verdict.valid is None else verdict.values & verdict.valid

@@ -1,4 +1,4 @@
-"""Rows of a delta seen by key: which rows share one, which keys are NULL.
+"""Rows of a delta by key: which rows share a key, which keys are NULL.
 
 Invariant: keys arrive in key form, so equal bits are equal keys and nothing else is.
 """
@@ -34,12 +34,12 @@ class Touched:
         return len(self.representative)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """int64[count]: int64[n] values summed by key."""
+        """Return int64[count]: int64[n] values summed by key."""
         return kernels.sum_by_group(self.group, values, self.count)
 
 
 def touch(columns: Sequence[Column], n: int) -> Touched:
-    """Number the distinct keys of n rows; no columns: one key, also of no rows."""
+    """Number the distinct keys of n rows; no columns: one key, even over no rows."""
     if not columns:
         return Touched((), np.zeros(n, np.int64), np.zeros(1, np.int64))
     group, representative = kernels.group_hashes(*row_hashes(columns, n))
@@ -50,7 +50,7 @@ def touch(columns: Sequence[Column], n: int) -> Touched:
 
 
 def null_keys(columns: Sequence[Column]) -> np.ndarray | None:
-    """bool[n]: where any key column is NULL; None when none is."""
+    """Return bool[n]: where any key column is NULL; None when none is."""
     masks = [~c.valid for c in columns if c.valid is not None]
     if not masks:
         return None
@@ -67,12 +67,12 @@ def split_nulls(delta: Delta, key: Sequence[int]) -> tuple[Delta, Delta | None]:
 
 
 def columns_at(delta: Delta, key: Sequence[int]) -> tuple[Column, ...]:
-    """The columns of a delta at these positions."""
+    """Return the columns of a delta at these positions."""
     return tuple(delta.columns[i] for i in key)
 
 
 def value_at(column: Column, positions: np.ndarray) -> Column:
-    """The values at int64 positions, NULL at -1."""
+    """Return the values at int64 positions, NULL at -1."""
     if len(positions) and positions.min() >= 0:
         return column.take(positions)
     pool = Column.concat([Column.nulls(column.kind, 1), column])
@@ -80,7 +80,7 @@ def value_at(column: Column, positions: np.ndarray) -> Column:
 
 
 def plain_columns(expressions: Sequence[Expression]) -> tuple[int, ...]:
-    """The positions of expressions that lowering has made plain columns."""
+    """Return the positions of expressions that lowering has made plain columns."""
     for expression in expressions:
         if not isinstance(expression, ColumnRef):
             raise InvariantError("plan.key", f"a key is not a plain column: {expression}")

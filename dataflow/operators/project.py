@@ -1,6 +1,6 @@
 """Project: one expression for each output column.
 
-Invariant: what comes out is consolidated even where two rows become one, unless it may be loose.
+Invariant: the output is consolidated even where two rows become equal, unless `is_loose`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProjectOperator:
     Cost: O(rows of the delta); columns that are only passed on are not touched.
     NULL: as each expression says.
 
-    is_loose: rows that become one may be given out as they are.
+    is_loose: the output may be unconsolidated.
     """
 
     def __init__(self, plan: Project, context: Context) -> None:
@@ -34,10 +34,10 @@ class ProjectOperator:
             e.index if isinstance(e, ColumnRef) else compile_expression(e, context.evaluator)
             for e in plan.expressions
         ]
-        kept = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
-        self._is_injective = len(kept) == len(plan.input.fields)
+        stored = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
+        self._is_injective = len(stored) == len(plan.input.fields)
         self.is_unconsolidated = False
-        # It adds rows up anyway, unless none can become one.
+        # It consolidates anyway, unless no two rows can become equal.
         is_native = not any(map(in_postgres, plan.expressions))
         self.traits = Traits(
             is_linear=True,
@@ -47,7 +47,7 @@ class ProjectOperator:
         )
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows, mapped; rows of which any expression fails are left out."""
+        """Return the mapped rows of the delta; rows with a failing expression are left out."""
         n = len(delta)
         if n == 0:
             return Delta.empty(self._kinds)

@@ -1,7 +1,7 @@
-"""A scalar subquery: one row, whatever its input holds.
+"""A scalar subquery: always one row.
 
-Invariant: exactly one row is out (NULLs over an empty input), or, over two rows and more, one
-error row instead.
+Invariant: the output is exactly one row (NULLs over an empty input), or one error row instead over
+two or more rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _EMITTED, _ROWS = 0, 1
 class SingleRowOperator:
     """Group: one group of all rows.
 
-    State: the rows, their number, and a mark that the one row has been emitted.
-    Cost: O(rows of the delta).
-    NULL: every column of the row over an empty input.
+    State: the rows, their number, and a flag that the one row has been emitted. Cost: O(rows of the
+    delta). NULL: every column of the row over an empty input.
     """
 
     traits = Traits(needs_evaluator=False)
@@ -36,7 +35,7 @@ class SingleRowOperator:
         self._nulls = Delta([Column.nulls(k, 1) for k in self._kinds], np.ones(1, np.int64))
 
     def step(self, delta: Delta) -> Delta:
-        """The change of the one row."""
+        """Return the change of the one row."""
         was_emitted, before = self._counts.lookup(())[:, 0].tolist()
         if was_emitted and len(delta) == 0:
             return Delta.empty(self._kinds)
@@ -54,7 +53,7 @@ class SingleRowOperator:
         return Delta.concat([old, new])
 
     def _shown(self, rows: int, weight: int) -> Delta | None:
-        """The row that stands for so many rows of state; None where that is an error."""
+        """Return the output row for that many stored rows; None for an error."""
         weights = np.array([weight], np.int64)
         if rows == 0:
             return self._nulls.weighted(weights)

@@ -1,8 +1,8 @@
-"""Functions of sets: each row beside the rows that functions make of it.
+"""Set-returning functions: each row beside the rows that functions make of it.
 
-Invariant: a row's retraction finds the same rows as its insertion did, since the functions depend
-on nothing but the row. PostgreSQL runs them side by side, in FROM or in a select list, so that
-padding and nesting are its own.
+Invariant: a row's retraction makes the same rows as its insertion, since the functions depend on
+the row alone. PostgreSQL runs them together, in FROM or in a select list, so padding and nesting
+are exactly PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.filter import is_true
 from dataflow.plan.nodes import SetCall, TableFunction
 
-# Rows of the input for which functions run at a time: their answers are in memory together.
+# Input rows for which functions run at a time: their results are in memory together.
 SLICE_ROWS = 10_000
 _TABLE_SYNTAX = ("XMLTABLE(", "JSON_TABLE(")
 Answer = tuple[np.ndarray, tuple[Column, ...], RowErrors]
@@ -31,10 +31,9 @@ Answer = tuple[np.ndarray, tuple[Column, ...], RowErrors]
 class TableFunctionOperator:
     """Linear: a flat map.
 
-    State: none.
-    Cost: O(rows of the delta and rows made of them), one question a SLICE_ROWS; functions of
-    constants are asked once. Memory for what is made of a slice.
-    NULL: as each function says; what pads a shorter function or an outer row is NULL.
+    State: none. Cost: O(rows of the delta and rows made of them), one query for SLICE_ROWS rows;
+    functions of constants run once. Memory for the rows made of a slice. NULL: as each function
+    defines; a shorter function and an outer row are padded with NULLs.
     """
 
     traits = Traits(is_linear=True, has_state=False, emits_parts=True)
@@ -53,11 +52,11 @@ class TableFunctionOperator:
         )
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows beside what the functions make of them, with their weights."""
+        """Return the delta's rows beside the rows that the functions make of them, with their
+        weights."""
         return whole(self.parts(delta, most_rows=EVERY_ROW), self._kinds)
 
     def parts(self, delta: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._slices(delta, min(SLICE_ROWS, most_rows)), most_rows)
 
     def _slices(self, delta: Delta, most_rows: int) -> Iterator[Delta]:
@@ -68,7 +67,7 @@ class TableFunctionOperator:
             yield made.consolidate()
 
     def _slice(self, part: Delta) -> tuple[Delta, RowErrors]:
-        """The rows made of a slice, and those of its rows that failed."""
+        """Return the rows made of a slice, and the slice's rows that failed."""
         n = len(part)
         rows, columns, errors = self._answer(part)
         made = _beside(part, rows, columns)
@@ -87,7 +86,7 @@ class TableFunctionOperator:
         return Delta.concat([made, _beside(part, index, nulls)]), errors
 
     def _answer(self, part: Delta) -> Answer:
-        """(int64[m] rows of the slice, m values of each column of the functions, errors)."""
+        """Return (int64[m] rows of the slice, m values of each column of the functions, errors)."""
         n = len(part)
         if self._used:
             columns = [part.columns[i] for i in self._used]
@@ -106,7 +105,8 @@ class TableFunctionOperator:
 
 
 def query_of(plan: TableFunction, used: Sequence[int]) -> str:
-    """The query over `tidemark_row`, whose columns are the input's at `used`, in that order."""
+    """Return the query over `tidemark_row`, whose columns are the input's at `used`, in that
+    order."""
     sqls = [_renumbered(call, used) for call in plan.calls]
     firsts = np.cumsum([0, *(call.width for call in plan.calls)]).tolist()
     width = firsts.pop()
@@ -125,14 +125,14 @@ def query_of(plan: TableFunction, used: Sequence[int]) -> str:
 
 
 def rows_from(sqls: Sequence[str], *, has_ordinality: bool = False) -> str:
-    """The calls as one entry of FROM."""
+    """Return the calls as one entry of FROM."""
     if sqls[0].startswith(_TABLE_SYNTAX):
         return sqls[0]
     return f"ROWS FROM ({', '.join(sqls)}){' WITH ORDINALITY' if has_ordinality else ''}"
 
 
 def _renumbered(call: SetCall, used: Sequence[int]) -> str:
-    """The call's text with $k standing for the k-th of the columns that all calls use."""
+    """Return the call's text with $k for the k-th of the columns that all calls use."""
     parts, at = [], 0
     for token in tokens(call.sql):
         if token.kind == "parameter":
@@ -149,5 +149,5 @@ def _column(argument: object) -> int:
 
 
 def _beside(part: Delta, rows: np.ndarray, columns: Sequence[Column]) -> Delta:
-    """The slice's rows at these positions beside columns of as many rows."""
+    """Return the slice's rows at these positions beside columns of as many rows."""
     return Delta([*(c.take(rows) for c in part.columns), *columns], part.weights[rows])

@@ -1,6 +1,6 @@
 """Union all: the rows of all inputs, weights added.
 
-Invariant: rows that one input gains and another loses in the same epoch cancel out.
+Invariant: the output is consolidated: rows that one input gains and another loses cancel out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UnionAllOperator:
         self._kinds = kinds_of(plan.fields)
 
     def step(self, *deltas: Delta) -> Delta:
-        """The sum of the deltas."""
+        """Return the sum of the deltas."""
         filled = [d for d in deltas if len(d)]
         if not filled:
             return Delta.empty(self._kinds)

@@ -1,6 +1,6 @@
-"""Values: constant rows, that come once in a view's life.
+"""Values: constant rows, emitted once in a view's life.
 
-Invariant: whether they have come is known to the state, so that a restart does not repeat them.
+Invariant: the state records that they were emitted, so that a restart does not repeat them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from dataflow.values import from_text
 class ValuesOperator:
     """Linear, without input.
 
-    State: one mark that the rows have been emitted.
-    Cost: O(rows) in the first step, one lookup in any other.
-    NULL: a literal like any other.
+    State: one flag that the rows have been emitted. Cost: O(rows) in the first step, one lookup in
+    any other. NULL: a literal like any other.
     """
 
     traits = Traits(needs_evaluator=False)
@@ -35,7 +34,7 @@ class ValuesOperator:
         self._rows = Delta(columns, np.ones(len(plan.rows), np.int64)).consolidate()
 
     def step(self) -> Delta:
-        """All rows in the first step, none later."""
+        """Return all rows in the first step, none later."""
         if self._emitted.lookup(())[0, 0]:
             return Delta.empty(self._kinds)
         self._emitted.add((), np.ones((1, 1), np.int64))

@@ -1,8 +1,7 @@
-"""Logical plans and all that is known of one: what `sql` makes, `operators` read, people see.
+"""Logical plans and their static properties: `sql` builds them, `operators` run them.
 
-Here: the nodes (`nodes`), walks and rewriting (`walk`, `trees`), what a plan says of its rows
-(`keys`, `nullability`, `numeric_forms`, `view_key`, ...), the same work (`likeness`), the check of
-a finished plan (`check`) and its forms for people (`explain`). Pure functions of frozen trees.
-May import: expressions, schema, types, errors; nothing of `sql` or `operators`, which both stand
-above. Start reading at `nodes`, then `walk`.
+Here: the nodes (`nodes`), walks and rewriting (`walk`, `trees`), derived facts about rows
+(`properties`), equality of work (`fingerprint`), the check of a finished plan (`check`) and its
+printed forms (`explain`). Pure functions of frozen trees. May import expressions, schema, types and
+errors; never `sql` or `operators`, which are layers above. Start reading at `nodes`, then `walk`.
 """

@@ -1,8 +1,8 @@
-"""Names of aggregate functions that the planner and the operators treat apart."""
+"""Names of aggregate functions that the planner and the operators treat specially."""
 
 from __future__ import annotations
 
-# The least value by text: what stands for equal values that print differently.
+# The least value by text: the representative of equal values that print differently.
 LEAST = "least"
 PERCENTILES = frozenset({"percentile_cont", "percentile_disc"})
 # Of two arguments.

@@ -1,6 +1,6 @@
 """The invariants of a plan, checked after planning and after the rules.
 
-A broken one is a fault of the program: the view is not created, and nothing wrong is ever run.
+A violation is a bug in the program: the view is not created, so no wrong plan ever runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SEMI_KINDS = ("semi", "anti", "not in")
 
 
 def check_plan(plan: Plan) -> None:
-    """InvariantError for the first thing that does not fit."""
+    """Raise InvariantError for the first violation."""
     for node in nodes_of(plan):
         _check_node(node)
 

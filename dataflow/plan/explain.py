@@ -1,7 +1,7 @@
-"""A plan for people (a text tree) and for programs (JSON), and which parts PostgreSQL computes.
+"""A plan as a text tree and as JSON, and the parts that PostgreSQL computes.
 
-Columns are shown by name, so the text may be ambiguous; it is for reading and for tests, and
-nothing is ever built from it. A node that several others read is shown whole at the first of them.
+Columns are shown by name, so the text may be ambiguous; it is for reading and tests, and is never
+parsed. A node with several readers is shown whole at the first of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not
 
 
 def explain_text(plan: Plan | ViewPlan) -> str:
-    """One line a node, inputs indented below it."""
+    """Return one line per node, inputs indented below it."""
     root = plan.root if isinstance(plan, ViewPlan) else plan
     shared = shared_nodes(root)
     shown: dict[int, int] = {}
@@ -85,15 +85,18 @@ def explain_text(plan: Plan | ViewPlan) -> str:
 
 
 def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
-    """The plan as nested dictionaries of strings, ready for JSON.
+    """Return the plan as nested dictionaries of strings, ready for JSON.
 
-    A node that several others read has a number under "shared", and its inputs only once.
+    A node with several readers has a number under "shared", and its inputs only once.
     """
     if isinstance(plan, ViewPlan):
         names = [plan.root.fields[i].name for i in plan.key]
+        why_no_key = why_bag(plan.root)
         return {
             "key": names,
-            "why_bag": why_bag(plan.root),
+            "why_no_key": why_no_key,
+            # The earlier name, for one release.
+            "why_bag": why_no_key,
             "warnings": list(plan.warnings),
             "in_postgres": list(plan.evaluates),
             "plan": explain_tree(plan.root),
@@ -109,7 +112,7 @@ class _Tree:
         self._numbers: dict[int, int] = {}
 
     def of(self, plan: Plan) -> dict[str, Any]:
-        """A node with its inputs."""
+        """Return a node with its inputs."""
         found = {
             "node": type(plan).__name__,
             "detail": describe(plan),
@@ -129,14 +132,15 @@ class _Tree:
 
 
 def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
-    """SQL of every different subtree that PostgreSQL computes, in the order of the tree."""
+    """Return the SQL of every distinct subtree that PostgreSQL computes, in the order of the
+    tree."""
     found: dict[str, None] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def visit(node: Plan) -> None:
-        if id(node) in seen:
+        if id(node) in visited:
             return
-        seen.add(id(node))
+        visited.add(id(node))
         found.update(dict.fromkeys(e.sql for e in in_postgres(node)))
         if isinstance(node, TableFunction):
             found.update(dict.fromkeys(c.sql for c in node.calls))
@@ -148,7 +152,7 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
 
 
 def describe(plan: Plan) -> str:
-    """One node without its inputs."""
+    """Return one node without its inputs."""
     if isinstance(plan, Scan):
         name = plan.relation.name
         columns = ", ".join(f.name for f in plan.fields)
@@ -167,8 +171,8 @@ def describe(plan: Plan) -> str:
         )
         return f"project {', '.join(shown)}"
     if isinstance(plan, Remember):
-        kept = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
-        return f"remember {kept}" + " by its arguments" * plan.by_arguments
+        retained = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
+        return f"remember {retained}" + " by its arguments" * plan.by_arguments
     if isinstance(plan, Join | SemiJoin):
         return _join(plan)
     if isinstance(plan, Aggregate):
@@ -247,7 +251,7 @@ def _window(plan: Window) -> str:
 
 
 def _direction(key: SortKey) -> str:
-    """How a part of ORDER BY differs from ascending with NULLs last."""
+    """Return how a part of ORDER BY differs from ascending with NULLs last."""
     using = f" using {key.operator}" if key.operator else ""
     return using + " desc" * key.is_descending + " nulls first" * key.nulls_first
 
@@ -290,7 +294,7 @@ def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
 
 
 def in_postgres(plan: Plan) -> list[InPostgres]:
-    """The expressions of one node that PostgreSQL computes, calls of aggregates among them."""
+    """Return the expressions of one node that PostgreSQL computes, aggregate calls included."""
     found = [found for e in expressions_of(plan) for found in _within(e)]
     if isinstance(plan, Aggregate):
         found += [InPostgres(c.sql, c.arguments, c.field.type) for c in plan.calls if c.sql]
@@ -307,7 +311,7 @@ def _within(expression: Expression) -> list[InPostgres]:
 
 
 def expressions_of(plan: Plan) -> tuple[Expression, ...]:
-    """The expressions that a node itself computes."""
+    """Return the expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
     if isinstance(plan, ThresholdFilter):

@@ -1,8 +1,8 @@
-"""What a plan computes, apart from what things are called: so equal work of several views is found.
+"""What a plan computes, without names: finds equal work of several views.
 
-Invariant: nodes of equal likeness, over the same changes, give the same deltas and keep the same
-state, whichever view they were planned for. Aliases and the names of a view are not part of it;
-types, nullability, the names of tables and of their columns are.
+Invariant: nodes with equal fingerprints, over the same changes, emit the same deltas and store the
+same state, whichever view they were planned for. Types, nullability, and the names of tables and
+their columns are part of a fingerprint; aliases and view names are not.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataflow.types import SqlType
 
 
 def fingerprints(root: Plan) -> dict[int, Plan]:
-    """For each object of a prepared plan, by its id, the same plan without names."""
+    """Return for each object of a prepared plan, by its id, the same plan without names."""
     found: dict[int, Plan] = {}
     known: dict[Plan, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         nameless = _scan(node) if isinstance(node, Scan) else _nameless(node, inputs)
-        # Over inputs that are one object where equal, comparing two nodes is cheap.
+        # Comparing two nodes is cheap, since equal inputs are one object.
         found[id(node)] = known.setdefault(nameless, nameless)
         return found[id(node)]
 
@@ -33,10 +33,9 @@ def fingerprints(root: Plan) -> dict[int, Plan]:
 
 
 def repeatable(root: Plan) -> frozenset[int]:
-    """The ids of the objects whose rows are the same whenever they are computed.
+    """Return the ids of the objects whose rows are the same whenever they are computed.
 
-    Others keep what a stable function said when a row came: the same row may have been told
-    otherwise in another view.
+    Others store the result of a stable function at a row's arrival, which may differ between views.
     """
     found: set[int] = set()
 
@@ -51,8 +50,8 @@ def repeatable(root: Plan) -> frozenset[int]:
 
 
 def _scan(plan: Scan) -> Scan:
-    """The table, its key and the columns by name, since views may know it at different times: as
-    rows are kept of it (`live_tables.is_one_table`); of a view that is read the columns by
+    """Return the table, its key and the columns by name, since views may have planned with
+    different versions of it (as `live_tables.is_one_table`). Columns of a maintained view go by
     position."""
     relation = plan.relation
     if relation.name.source == VIEW_SOURCE:
@@ -77,12 +76,13 @@ def _nameless(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
 
 
 def _holds(value: Any, below: set[int]) -> bool:
-    """Whether it is the tuple of a node's inputs."""
+    """Return whether a value is the tuple of a node's inputs."""
     return isinstance(value, tuple) and bool(value) and all(id(v) in below for v in value)
 
 
 def _stripped(value: Any) -> Any:
-    """Fields and references without their names, at any depth; a plan inside a node too."""
+    """Return fields and references without their names, at any depth, plans inside a node
+    included."""
     if isinstance(value, tuple):
         return tuple(map(_stripped, value))
     if isinstance(value, Field):

@@ -1,13 +1,13 @@
 """The logical plan: frozen nodes, each knowing its output fields.
 
-A plan is a directed graph without cycles: one object that stands in several places is computed
-once. Whoever walks it visits each object once (`fold`), or nested WITH lists cost exponentially.
-This file is long because all kinds of nodes stand in it.
+A plan is a directed acyclic graph: an object with several readers is computed once. A walk must
+visit each object once (`fold`), or nested WITH lists cost exponential time. This file is long
+because it defines all kinds of nodes.
 
-A node's expressions refer to its input's columns by position; a join's residual and keys see the
+A node's expressions refer to its input's columns by position; a join's residual and keys number the
 left columns first, then the right ones (`left_keys` over the left input, `right_keys` over the
-right input, each by its own positions). Plans are picklable and comparable: equal plans compute
-the same rows. After the rules no Apply and no OuterRef is left.
+right input, each by its own positions). Plans are picklable and comparable: equal plans compute the
+same rows. Invariant: after the rules a plan has no Apply and no OuterRef.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from dataflow.expressions.ir import Expression, Literal
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Scan:
     """The rows of a base relation or of another maintained view: the columns at `columns`."""
@@ -32,7 +32,7 @@ class Scan:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Values:
     """Constant rows: every cell a Literal. A SELECT without FROM is one row of no columns."""
@@ -41,21 +41,20 @@ class Values:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Filter:
-    """Rows for which predicate (boolean) is true."""
+    """The rows for which predicate (boolean) is true."""
 
     input: Plan
     predicate: Expression
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The input's."""
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class ThresholdFilter:
     """Rows for which `value operator threshold` is true: of a threshold that moves, in order.
@@ -76,7 +75,7 @@ class ThresholdFilter:
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
@@ -86,10 +85,10 @@ class Project:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Join:
-    """kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
+    """A join. kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
 
     Keys are equal under PostgreSQL's `=` (NULL equals nothing) and in key form. The output has
     the left fields, then the right ones (nullable where padded).
@@ -104,7 +103,7 @@ class Join:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SemiJoin:
     """Left rows with (kind "semi") or without (kind "anti") a match in right.
@@ -126,18 +125,18 @@ class SemiJoin:
         return self.left.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class AggregateCall:
     """One aggregate call; "count" without argument is count(*).
 
-    field is the output field: its type is PostgreSQL's for the whole call. Without `sql` the call
-    is maintained natively: of one `argument`, or of two `arguments` (corr and its like);
-    percentile_cont and percentile_disc at `fraction` of the argument's order.
-    sql: PostgreSQL's text of a call that is recomputed there, up to FILTER, with $1, $2 ... for
-    `arguments`. The first `direct` of them have one value in a group (WITHIN GROUP's direct
-    arguments); equal values of those at the positions `alike` stand as the least by text.
-    rows_by: what its rows are sorted by, over `arguments`, where its text has no place for that.
+    field: the output field, with PostgreSQL's type of the call. Without `sql` the call is
+    maintained natively, over one `argument` or two `arguments` (corr, regr_*); percentile_cont and
+    percentile_disc at `fraction` of the argument's order. sql: PostgreSQL's text of a call that is
+    recomputed there, up to FILTER, with $1, $2 ... for `arguments`. The first `direct` of them have
+    one value per group (WITHIN GROUP's direct arguments); the least by text represents equal values
+    of those at the positions `alike`. rows_by: the sort order of its rows, over `arguments`, if its
+    text cannot express it.
     """
 
     function: str
@@ -155,12 +154,12 @@ class AggregateCall:
 
     @property
     def operands(self) -> tuple[Expression, ...]:
-        """Every expression over the input's columns, the filter last."""
+        """Return every expression over the input's columns, the filter last."""
         first = () if self.argument is None else (self.argument,)
         return (*first, *self.arguments, *(() if self.filter is None else (self.filter,)))
 
     def over(self, change: Callable[[Expression], Expression]) -> AggregateCall:
-        """The same call with each operand changed."""
+        """Return the same call with each operand changed."""
         return replace(
             self,
             argument=None if self.argument is None else change(self.argument),
@@ -169,7 +168,7 @@ class AggregateCall:
         )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Aggregate:
     """GROUP BY: the output has the group expressions' fields, then the calls' fields.
@@ -183,7 +182,7 @@ class Aggregate:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Distinct:
     """Each row once."""
@@ -192,25 +191,24 @@ class Distinct:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The input's."""
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class UnionAll:
-    """All rows of all inputs, whose columns have equal types."""
+    """All rows of all inputs; their columns have equal types."""
 
     inputs: tuple[Plan, ...]
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SingleRow:
     """A scalar subquery: exactly one row always.
 
-    NULLs over an empty input, an error row over two rows.
+    NULLs over an empty input, an error row over two or more rows.
     """
 
     input: Plan
@@ -221,7 +219,7 @@ class SingleRow:
         return tuple(Field(f.name, f.type) for f in self.input.fields)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SortKey:
     """One part of an ORDER BY, its defaults resolved.
@@ -236,20 +234,20 @@ class SortKey:
 
     @property
     def direction(self) -> str:
-        """What stands behind the expression in PostgreSQL's text."""
+        """The suffix of the expression in PostgreSQL's text."""
         using = f"USING {self.operator}" if self.operator else ""
         way = using or ("DESC" if self.is_descending else "ASC")
         return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class TopK:
     """Of each partition the rows from `offset` on, at most `limit` of them, in `order`.
 
-    limit None: all after the offset. with_ties: also those that tie with the last one. Rows that
-    tie otherwise come in the order of all their columns by text, so that the answer is one.
-    Partitions are equal as groups are; no partition expressions: one partition of all rows.
+    limit None: all after the offset. with_ties: also those that tie with the last one. Other ties
+    are in the order of all their columns by text, so that the answer is unique. Partitions are
+    equal as groups are; no partition expressions: one partition of all rows.
     """
 
     input: Plan
@@ -261,11 +259,10 @@ class TopK:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The input's."""
         return self.input.fields
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class FrameBound:
     """kind: "unbounded preceding", "preceding", "current row", "following" or "unbounded
@@ -275,7 +272,7 @@ class FrameBound:
     distance: Literal | None = None
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Frame:
     """mode: "rows", "range" or "groups"; exclude: "", "current row", "group" or "ties"."""
@@ -286,14 +283,14 @@ class Frame:
     exclude: str = ""
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class WindowCall:
     """A call over a window. function: a window function's or an aggregate's name.
 
-    sql: PostgreSQL's text of the call up to FILTER and OVER, with $1, $2 ... for the arguments, so
-    that PostgreSQL can compute what has no kernel. field: the output field, PostgreSQL's type.
-    is_aggregate: False for a window function.
+    sql: PostgreSQL's text of the call up to FILTER and OVER, with $1, $2 ... for the arguments, for
+    calls that have no kernel. field: the output field, with PostgreSQL's type. is_aggregate: False
+    for a window function.
     """
 
     function: str
@@ -310,7 +307,7 @@ class WindowCall:
         return self.arguments + ((self.filter,) if self.filter is not None else ())
 
     def over(self, change: Callable[[Expression], Expression]) -> WindowCall:
-        """The call with every operand changed."""
+        """Return the call with every operand changed."""
         return replace(
             self,
             arguments=tuple(change(a) for a in self.arguments),
@@ -318,7 +315,7 @@ class WindowCall:
         )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Window:
     """Each input row once: the input's fields, then one for each call. Calls share partitioning
@@ -331,13 +328,13 @@ class Window:
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Remember:
-    """Each input row with expressions computed when the row came, and kept until it goes.
+    """Each input row with expressions computed when it arrives and stored until it leaves.
 
-    The fields: the input's, then one for each expression. by_arguments: of one expression, whose
-    answer is kept for all rows with the same arguments.
+    The fields: the input's, then one for each expression. by_arguments: one expression, whose
+    result is stored for all rows with the same arguments.
     """
 
     input: Plan
@@ -346,12 +343,12 @@ class Remember:
     by_arguments: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SetCall:
     """A function that returns rows: sql with $1, $2 ... for the arguments.
 
-    It has `width` columns; fields: those at `columns`, the others are not asked for.
+    It has `width` columns; fields: those at `columns`; the others are not requested.
     """
 
     sql: str
@@ -361,16 +358,16 @@ class SetCall:
     columns: tuple[int, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class TableFunction:
-    """Each input row beside each row of the calls, which run side by side (ROWS FROM): shorter
-    ones are padded with NULLs.
+    """Each input row beside each row of the calls, which run in parallel (ROWS FROM): shorter ones
+    are padded with NULLs.
 
-    Fields: the input's, each call's, then the ordinality (bigint from 1) where asked for.
-    is_outer: an input row without any row of the calls (for which `condition` is true, which
-    reads input and call columns) stays, padded. in_select: the calls are whole expressions of a
-    select list around functions of sets, one column each.
+    Fields: the input's, each call's, then the ordinality (bigint from 1) if requested. is_outer: an
+    input row without any row of the calls (for which `condition` is true, which reads input and
+    call columns) stays, padded. in_select: the calls are whole select-list expressions around
+    set-returning functions, one column each.
     """
 
     input: Plan
@@ -382,14 +379,14 @@ class TableFunction:
     in_select: bool = False
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class SetOperation:
-    """kind: "intersect" or "except"; both sides have equal types. Rows are equal as groups are
-    (NULL is NULL). Without is_all each row of the answer comes once.
+    """A set operation. kind: "intersect" or "except"; both inputs have equal types. Rows are equal
+    as groups are (NULL equals NULL). Without is_all each output row occurs once.
 
-    compared: set when lowered; the first so many columns tell whether rows are equal, of the
-    others the least by text among equal left rows is shown. None: all are compared.
+    compared: set by lowering; the first that many columns decide equality, the others show the
+    least by text among equal left rows. None: all are compared.
     """
 
     kind: str
@@ -400,28 +397,29 @@ class SetOperation:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The left input's; in both sides of an intersection a column must be NULL to be."""
+        """The left input's; a column of an intersection is nullable only if it is in both
+        inputs."""
         if self.kind == "except":
             return self.left.fields
         pairs = zip(self.left.fields, self.right.fields, strict=True)
         return tuple(Field(a.name, a.type, a.is_nullable and b.is_nullable) for a, b in pairs)
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class RecursionRef:
-    """Inside the step of the Recursive of this name: the rows that the last round found."""
+    """Inside the step of the Recursive of this name: the rows found in the previous round."""
 
     name: str
     fields: tuple[Field, ...]
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Recursive:
     """WITH RECURSIVE: base UNION [ALL] step, the step over RecursionRef(name).
 
-    is_distinct: UNION, a row once found is not found again. name is unique in the plan.
+    is_distinct: UNION, a row is found only once. name is unique in the plan.
     """
 
     name: str
@@ -431,19 +429,19 @@ class Recursive:
     fields: tuple[Field, ...]
 
 
-# What the body of a loop reads; names that no WITH entry has, which begin with a letter.
+# The names that a loop's body reads; no WITH entry has them, since those begin with a letter.
 LOOP_ROWS, LOOP_ROUNDS, LOOP_INPUT = ".rows", ".rounds", ".input"
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Loop:
-    """A Recursive as it is lowered (see dataflow.sql.bind.rounds); no rule ever meets one.
+    """A lowered Recursive (see dataflow.sql.bind.rounds); rules never see one.
 
-    inputs: the base, then what the step reads beside its own rows. body: the step of many rounds
-    at once, over RecursionRefs of the rows, the rounds and the inputs; each row has its round as
-    its last column. Rows of base and body have the fields, then key forms where a UNION has
-    columns that need one; keys: the columns that tell them apart, () for UNION ALL.
+    inputs: the base, then the other inputs of the step. body: the step for many rounds at once,
+    over RecursionRefs of the rows, the rounds and the inputs; the last column of a row is its
+    round. Rows of base and body have the fields, then the key forms that a UNION needs; keys: the
+    columns that distinguish rows, () for UNION ALL.
     """
 
     name: str
@@ -455,12 +453,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Apply:
-    """For each left row the rows of right, which reads the left's columns as OuterRef of level 0.
+    """For each left row the rows of right, which reads left columns as OuterRefs of level 0.
 
-    kind "inner" and "left": LATERAL; the output has the left fields, then the right's (nullable
-    for "left"). "semi" and "anti": the left rows for which right has a row, or none; the left
-    fields. residual: a condition over left and right rows; its outer references, like those of
-    left, are of the Applies around. Gone after the rule `decorrelate`.
+    kind "inner" and "left": LATERAL; the output has the left fields, then the right's (nullable for
+    "left"). "semi" and "anti": the left rows for which right has a row, or none; the left fields.
+    residual: a condition over left and right rows; its outer references, like those of left, belong
+    to enclosing Applies. The rule `decorrelate` removes all Applies.
     """
 
     kind: str
@@ -494,14 +492,15 @@ Plan = (
 )
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class ViewPlan:
     """A view, ready to be lowered.
 
-    key: positions of output columns that form a unique key and are never NULL; () makes it a bag.
-    warnings: told in the create response. evaluates: SQL of the subtrees computed in PostgreSQL.
-    pinned: canonical text and value, as PostgreSQL reads it, of what was computed once.
+    key: positions of output columns that form a unique key and are never NULL; () for a multiset
+    view. warnings: returned when the view is created. evaluates: SQL of the subtrees computed in
+    PostgreSQL. pinned: canonical text and value, as PostgreSQL reads it, of expressions that were
+    computed once.
     """
 
     root: Plan
@@ -515,7 +514,7 @@ _T = TypeVar("_T")
 
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    """The nodes that feed a node, left to right."""
+    """Return the inputs of a node, left to right."""
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
     if isinstance(plan, ThresholdFilter):
@@ -528,7 +527,8 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
 
 
 def fold(plan: Plan, visit: Callable[[Plan, tuple[_T, ...]], _T]) -> _T:
-    """visit(node, what it gave for the inputs), inputs first, each object once."""
+    """Return visit(node, its results for the inputs) of the root; visit inputs first, each object
+    once."""
     found: dict[int, _T] = {}
 
     def answer(node: Plan) -> _T:
@@ -540,7 +540,7 @@ def fold(plan: Plan, visit: Callable[[Plan, tuple[_T, ...]], _T]) -> _T:
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
-    """All scans of a plan, left to right, each object once."""
+    """Return all scans of a plan, left to right, each object once."""
     found: list[Scan] = []
     fold(plan, lambda node, _: found.append(node) if isinstance(node, Scan) else None)
     return tuple(found)

@@ -1,7 +1,7 @@
-"""References of a plan to the rows around it, and a plan moved into an Apply or out of one.
+"""Outer references of a plan, and moving a plan into or out of an Apply.
 
-An OuterRef counts the Applies between itself and the row it names, so a plan that is put somewhere
-else has its free references counted anew. Everything here keeps shared parts of a plan shared.
+An OuterRef counts the Applies between itself and the row it names, so moving a plan renumbers its
+free references. Invariant: shared parts of a plan stay shared.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, OuterRef, child
 from dataflow.plan.nodes import Apply, Plan, RecursionRef, Scan, Values, inputs_of
 from dataflow.plan.trees import expressions_within, map_expressions
 
-# The level of the row that the Apply being removed gives, once its right side is moved out.
+# The level of the removed Apply's left row, once its right side is moved out.
 OWN = -1
 _CONSTANT = (Scan, Values, RecursionRef)
 
 
 def outer_refs(expression: Expression) -> set[OuterRef]:
-    """All outer references in an expression."""
+    """Return all outer references in an expression."""
     if isinstance(expression, OuterRef):
         return {expression}
     return set().union(*(outer_refs(child) for child in children(expression)))
 
 
 class Levels:
-    """Which levels of outer references are free in a plan; remembers what it has seen."""
+    """The levels of outer references that are free in a plan; caches its results."""
 
     def __init__(self) -> None:
-        # The plan is kept beside the answer: an id is one plan's as long as that plan lives.
+        # The plan is stored with the result: its id is unique only while it lives.
         self._known: dict[int, tuple[Plan, frozenset[int]]] = {}
 
     def of(self, plan: Plan) -> frozenset[int]:
-        """The levels, counted from outside the plan."""
+        """Return the levels, counted from outside the plan."""
         if id(plan) not in self._known:
             self._known[id(plan)] = (plan, self._find(plan))
         return self._known[id(plan)][1]
@@ -50,7 +50,7 @@ class Levels:
 
 
 def moved(plan: Plan, by: int) -> Plan:
-    """The plan with its free references `by` levels further out."""
+    """Return the plan with its free references `by` levels further out."""
     levels = Levels()
     known: dict[tuple[int, int], Plan] = {}
 
@@ -68,7 +68,7 @@ def moved(plan: Plan, by: int) -> Plan:
 
 
 def inward(expression: Expression) -> Expression:
-    """An expression of a block as the right side of an Apply over that block sees it."""
+    """Return an expression of a block as written in the right side of an Apply over that block."""
 
     def change(leaf: Expression) -> Expression:
         if isinstance(leaf, ColumnRef):
@@ -88,12 +88,12 @@ def _moved(expression: Expression, depth: int, by: int) -> Expression:
 
 
 def own_columns(expression: Expression) -> set[int]:
-    """The columns that an expression reads of the row of the Apply being removed."""
+    """Return the columns that an expression reads of the removed Apply's left row."""
     return {r.index for r in outer_refs(expression) if r.level == OWN}
 
 
 class OwnReads:
-    """Which plans read the row of the Apply being removed; remembers what it has seen."""
+    """Which plans read the removed Apply's left row; caches its results."""
 
     def __init__(self) -> None:
         self._levels = Levels()
@@ -102,14 +102,14 @@ class OwnReads:
         return OWN in self._levels.of(plan)
 
     def columns(self, plan: Plan) -> list[int]:
-        """The columns of that row that a plan reads, in order."""
+        """Return the columns of that row that a plan reads, in order."""
         found: set[int] = set()
-        seen: set[int] = set()
+        visited: set[int] = set()
 
         def visit(node: Plan) -> None:
-            if id(node) in seen or not self(node):
+            if id(node) in visited or not self(node):
                 return
-            seen.add(id(node))
+            visited.add(id(node))
             found.update(i for e in expressions_within(node) for i in own_columns(e))
             for below in inputs_of(node):
                 visit(below)
@@ -119,7 +119,7 @@ class OwnReads:
 
 
 def placed(expression: Expression, by: int) -> Expression:
-    """An expression of a right side once the left row stands before its columns, `by` wide."""
+    """Return an expression of a right side over the left row's `by` columns followed by its own."""
 
     def change(leaf: Expression) -> Expression:
         if isinstance(leaf, ColumnRef):
@@ -132,7 +132,7 @@ def placed(expression: Expression, by: int) -> Expression:
 
 
 def may_fail(expression: Expression) -> bool:
-    """Whether some row may be an error, or PostgreSQL has to be asked."""
+    """Return whether some row may be an error, or PostgreSQL must evaluate it."""
 
     def change(leaf: Expression) -> Expression:
         return ColumnRef(0, leaf.type) if isinstance(leaf, OuterRef) else leaf
@@ -141,7 +141,7 @@ def may_fail(expression: Expression) -> bool:
 
 
 def may_fail_often(expression: Expression) -> bool:
-    """The same, sums and products left aside: they fail by overflow alone."""
+    """Like `may_fail`, except for sums and products, which fail by overflow only."""
     if isinstance(expression, Call) and expression.function in ("+", "-", "*"):
         return any(map(may_fail_often, expression.arguments))
     return may_fail(expression)

@@ -1,7 +1,7 @@
-"""A plan over another version of a relation that it reads: columns found again by their names.
+"""Rebase a plan on another version of a relation that it reads: columns are matched by name.
 
-Pure functions of frozen trees. Invariant: what stands above a scan sees the same fields, so that
-the state of every operator stays what it is.
+Pure functions of frozen trees. Invariant: the fields above a scan stay the same, so the state of
+every operator stays valid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataflow.schema import Relation, RelationName
 
 
 def what_is_missing(plan: Plan, name: RelationName, relation: Relation) -> list[str]:
-    """What keeps a plan from reading `relation` where it reads `name` now; empty when nothing."""
+    """Return what prevents a plan from reading `relation` in place of `name`; empty if nothing
+    does."""
     found = {f.name: f for f in relation.fields}
     missing: dict[str, None] = {}
     for scan in scans_of(plan):
@@ -35,7 +36,7 @@ def what_is_missing(plan: Plan, name: RelationName, relation: Relation) -> list[
 
 
 def _is_key_kept(old: Relation, new: Relation) -> bool:
-    """Whether the old key still tells rows apart."""
+    """Return whether the old key still distinguishes rows."""
     if not old.key:
         return True
     names = [new.fields[i].name for i in new.key]
@@ -43,12 +44,12 @@ def _is_key_kept(old: Relation, new: Relation) -> bool:
 
 
 def reading(plan: Plan, name: RelationName, relation: Relation) -> Plan:
-    """The plan with `relation` in place of `name`; nothing of it may be missing."""
-    places = {f.name: i for i, f in enumerate(relation.fields)}
+    """Return the plan with `relation` in place of `name`; nothing may be missing."""
+    positions = {f.name: i for i, f in enumerate(relation.fields)}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         if isinstance(node, Scan) and node.relation.name == name:
-            columns = tuple(places[node.relation.fields[c].name] for c in node.columns)
+            columns = tuple(positions[node.relation.fields[c].name] for c in node.columns)
             return replace(node, relation=relation, columns=columns)
         return with_inputs(node, inputs)
 

@@ -1,6 +1,6 @@
-"""What the rules share: a plan rebuilt over new inputs, conjuncts, and where columns come from.
+"""Helpers of the rules: rebuild a plan over new inputs, conjuncts, column substitution.
 
-Pure functions of frozen trees; a plan that did not change is given back as the same object.
+Pure functions of frozen trees; an unchanged plan is returned as the same object.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from dataflow.types import BOOL
 
 
 def bottom_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with `change` applied to every node, inputs first, to each object once."""
+    """Return the plan with `change` applied to every node, inputs first, to each object once."""
     return fold(plan, lambda node, inputs: change(with_inputs(node, inputs)))
 
 
 def expressions_within(plan: Plan) -> tuple[Expression, ...]:
-    """The expressions of a node itself, also those inside its calls and sort keys."""
+    """Return the expressions of a node itself, also those inside its calls and sort keys."""
     inputs = inputs_of(plan)
     return tuple(
         found
@@ -53,7 +53,7 @@ def expressions_within(plan: Plan) -> tuple[Expression, ...]:
 def map_expressions(
     plan: Plan, change: Callable[[Expression], Expression], inputs: Sequence[Plan]
 ) -> Plan:
-    """The same node over other inputs, with each of its own expressions changed."""
+    """Return the same node over other inputs, with each of its own expressions changed."""
     own = inputs_of(plan)
     changed = {
         f.name: _mapped(getattr(plan, f.name), change)
@@ -88,7 +88,7 @@ def _mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
 
 
 def conjunction(parts: Sequence[Expression]) -> Expression | None:
-    """All of the parts, each once; None for none."""
+    """Return the conjunction of the parts, each once; None for none."""
     distinct = list(dict.fromkeys(parts))
     if not distinct:
         return None
@@ -96,13 +96,13 @@ def conjunction(parts: Sequence[Expression]) -> Expression | None:
 
 
 def shifted(expression: Expression, by: int) -> Expression:
-    """The expression with every column `by` positions further right."""
+    """Return the expression with every column `by` positions further right."""
     return remap(expression, {i: i + by for i in columns_of(expression)})
 
 
 def can_substitute(expression: Expression, inputs: Sequence[Expression]) -> bool:
-    """Whether the columns may be replaced by inputs: what goes to PostgreSQL reads columns only,
-    and nothing is computed twice."""
+    """Return whether the columns may be replaced by inputs: PostgreSQL's expressions read columns
+    only, and nothing may be computed twice."""
     if any(
         not isinstance(inputs[i], ColumnRef | Literal) for i in _columns_in_postgres(expression)
     ):
@@ -114,7 +114,7 @@ def can_substitute(expression: Expression, inputs: Sequence[Expression]) -> bool
 
 
 def in_postgres(expression: Expression) -> bool:
-    """Whether PostgreSQL computes a part of the expression."""
+    """Return whether PostgreSQL computes a part of the expression."""
     return isinstance(expression, InPostgres) or any(map(in_postgres, children(expression)))
 
 

@@ -1,6 +1,6 @@
 """Walks over plans that see each object once: plans are graphs, see dataflow.plan.nodes.
 
-Pure functions; a node that did not change is given back as the same object.
+Pure functions; an unchanged node is returned as the same object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataflow.plan.nodes import (
 
 
 def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
-    """The same node over other inputs of the same fields."""
+    """Return the same node over other inputs of the same fields."""
     if all(new is old for new, old in zip(inputs, inputs_of(plan), strict=True)):
         return plan
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
@@ -41,34 +41,34 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
 
 
 def copied(plan: Plan) -> Plan:
-    """Equal nodes that are other objects."""
+    """Return an equal copy of the nodes."""
     if not inputs_of(plan):
         return replace(plan)
     return with_inputs(plan, [copied(i) for i in inputs_of(plan)])
 
 
 def nodes_of(plan: Plan) -> tuple[Plan, ...]:
-    """Every object of a plan once, inputs before what reads them, left to right."""
+    """Return every object of a plan once, inputs before their readers, left to right."""
     found: list[Plan] = []
     fold(plan, lambda node, _: found.append(node))
     return tuple(found)
 
 
 def shared_nodes(plan: Plan) -> frozenset[int]:
-    """The ids of the objects that several nodes read, or one node twice.
+    """Return the ids of the objects that several nodes read, or one node twice.
 
-    They hold as long as the plan is kept.
+    They are valid only while the plan lives.
     """
     readers = Counter(id(i) for node in nodes_of(plan) for i in inputs_of(node))
     return frozenset(node for node, count in readers.items() if count > 1)
 
 
 def with_equal_parts_shared(plan: Plan) -> Plan:
-    """The same plan, its equal parts being one object."""
+    """Return the same plan with equal parts merged into one object."""
     known: dict[Plan, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
-        # Over inputs that are one object where equal, comparing two nodes is cheap.
+        # Comparing two nodes is cheap, since equal inputs are one object.
         over = with_inputs(node, inputs)
         return known.setdefault(over, over)
 
@@ -76,7 +76,7 @@ def with_equal_parts_shared(plan: Plan) -> Plan:
 
 
 def conjuncts(predicate: Expression | None) -> list[Expression]:
-    """The operands of a conjunction; [] for None."""
+    """Return the operands of a conjunction; [] for None."""
     if predicate is None:
         return []
     if isinstance(predicate, Call) and predicate.function == "and":
@@ -85,5 +85,5 @@ def conjuncts(predicate: Expression | None) -> list[Expression]:
 
 
 def refs(plan: Plan) -> tuple[ColumnRef, ...]:
-    """A reference to each output column."""
+    """Return a reference to each output column."""
     return tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields))

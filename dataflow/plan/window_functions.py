@@ -1,6 +1,6 @@
-"""What the planner knows of window functions: which look at frames, ties, NULLs.
+"""Properties of window functions: which depend on frames, ties, NULLs.
 
-Names are as the canonical text has them: without a schema a function is PostgreSQL's own.
+Names are those of the canonical text: without a schema a function is built in.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataflow.types import SqlType, TypeKind
 NUMBERING = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"})
 SHIFTING = frozenset({"lag", "lead"})
 PICKING = frozenset({"first_value", "last_value", "nth_value"})
-# These do not look at the frame, whatever is written.
+# These ignore the frame.
 UNFRAMED = NUMBERING | SHIFTING
-# They give back, or count, an argument of a row as it is.
+# They return, or count, an argument of a row unchanged.
 IN_ROWS = UNFRAMED | PICKING | {"count"}
 NEVER_NULL = (NUMBERING - {"ntile"}) | {"count"}
 # Their value over a set of rows does not depend on the order of the rows.
@@ -32,7 +32,7 @@ _BY_PEERS = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
 def depends_on_ties(call: WindowCall) -> bool:
-    """Whether the value may depend on the order of rows that ORDER BY cannot tell apart."""
+    """Return whether the value may depend on the order of rows that tie in ORDER BY."""
     if call.function in _BY_PEERS:
         return False
     if call.function not in _UNORDERED:
@@ -43,7 +43,7 @@ def depends_on_ties(call: WindowCall) -> bool:
 
 
 def is_native(call: WindowCall) -> bool:
-    """Whether there is a kernel; otherwise PostgreSQL computes the call."""
+    """Return whether there is a kernel; otherwise PostgreSQL computes the call."""
     if call.function in IN_ROWS:
         return True
     if len(call.arguments) != 1:

@@ -1,7 +1,8 @@
-"""The way in: from the user's query to a view's plan.
+"""The entry point: from the user's query to a view's plan.
 
-PostgreSQL analyzes, the binder builds a plan of its canonical form, rules rewrite it, and its
-invariants are checked. All refusals happen here, before anything of a view exists.
+PostgreSQL analyzes the query, the binder builds a plan of its canonical form, rules rewrite the
+plan, and its invariants are checked. Invariant: every refusal happens here, before any part of a
+view exists.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from dataflow.sql.rules import rewrite
 
 
 def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
-    """The plan of a view.
+    """Return the plan of a view.
 
-    SqlError: the query is wrong (PostgreSQL's words and position) or not maintained.
-    SourceError: a relation cannot be followed. analyzer is open for the time of the call.
+    Raise SqlError if the query is invalid (with PostgreSQL's message and position) or cannot be
+    maintained, SourceError if a relation cannot be replicated. analyzer must be open during the
+    call.
     """
     analysis = analyzer.analyze(one_query(query))
     context = Context(analyzer, analysis.text, query).calling(analysis)
@@ -66,9 +68,10 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
 
 
 def with_fields(plan: Plan, analysis: Analysis) -> Plan:
-    """The plan under the exact names of the analysis, its types compared with PostgreSQL's."""
+    """Return the plan under the exact names of the analysis; check its types against
+    PostgreSQL's."""
     for ours, theirs in zip(plan.fields, analysis.fields, strict=True):
-        # The collation is the plan's: a maintained view keeps the one that it was made with.
+        # The plan's collation is used: a maintained view keeps the one it was created with.
         if (ours.type.name, ours.type.kind) != (theirs.type.name, theirs.type.kind):
             raise InvariantError(
                 "sql.plan",

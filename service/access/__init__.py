@@ -1,4 +1,5 @@
-"""Who may do what: tokens, operations and the one decision that authorizes them.
+"""Tokens, operations and the one decision that authorizes a caller.
 
-May import `factory` and below. Start with `authorization.py`.
+Terms: caller (a token or a psql session), API role, database role, operation, need. May import
+`factory` and below. Start with `authorization.py`.
 """

@@ -1,12 +1,11 @@
-"""Who may do what: the one decision for REST, psql and whatever else acts for somebody.
+"""Authorization: the one decision for REST, psql and everything else that acts for a caller.
 
-A caller has an API role, and may have a database role. Without one it acts as the service, which
-may do everything that the API role allows. With one PostgreSQL's own rights count, as they are at
-this moment: of the role on views, on their schemas, on what a query reads. Which hosts and folders
-sources and sinks reach is a setting of the service, for all callers alike
-(service/runtime/security_limits.py).
-Invariant: a database role that cannot be acted for any more may do nothing; the service's own
-rights never stand in for it.
+A caller has an API role, and may have a database role. Without a database role it acts as the
+service, and may do everything its API role allows. With one, PostgreSQL's current privileges count:
+on views, on their schemas, and on what a query reads. Which hosts and folders sources and sinks may
+reach is a setting of the service, the same for all callers (service/runtime/security_limits.py).
+Invariant: a database role that can no longer be used may do nothing; the service's own privileges
+never replace it.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ _DECLARING = {
     "source.drop": "tidemark.drop_source(text, jsonb)",
     "source.retry": "tidemark.retry_source(text, jsonb)",
 }
-# Of these the role's rights at the source count too, where that is another database.
+# For these, privileges at the source count too, if that is another database.
 _AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE)
 
 
 class Authorization:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
-    def __init__(self, parts: ServiceFactory) -> None:
-        self._parts = parts
-        self._control = parts.control()
+    def __init__(self, factory: ServiceFactory) -> None:
+        self._factory = factory
+        self._control = factory.control()
 
     def require(self, caller: Caller, name: str, view: ViewRow | None = None) -> None:
-        """Whether a caller may do the operation of this name. view: that it is about.
+        """Require that a caller may do an operation. view: the one it concerns.
 
         TidemarkError auth.role, auth.db_role, auth.rights, view.not_owner.
         """
@@ -64,8 +63,8 @@ class Authorization:
         facts = self._usable(caller, operation)
         if operation.need is Need.SERVICE:
             raise _no_right(
-                f'role "{caller.db_role}" may not do this',
-                "take a token without a database role: tokens give rights that it does not have",
+                f'role "{caller.db_role}" may not use this operation',
+                "use a token without a database role",
             )
         if operation.need is Need.DECLARE:
             self._require_declaring(caller.db_role, _DECLARING[name])
@@ -74,25 +73,28 @@ class Authorization:
             _require_view(caller.db_role, operation.need, view, rights, facts)
 
     def require_named(self, caller: Caller, name: str, title: str) -> None:
-        """The same, by the name of the view; TidemarkError also view.not_found, view.bad_name."""
+        """Do the same with the view's name. TidemarkError also view.not_found, view.bad_name."""
         is_about_one = OPERATIONS[name].need in OF_A_VIEW
         if is_about_one:
             self._control.ensure()
         self.require(caller, name, find_view(self._control, title) if is_about_one else None)
 
-    def seen(self, caller: Caller, views: Sequence[ViewRow]) -> list[ViewRow]:
-        """The views of which a list may tell a caller: those that its role owns or may read."""
+    def visible(self, caller: Caller, views: Sequence[ViewRow]) -> list[ViewRow]:
+        """Return the views that a caller may see in a list: those its role owns or may read."""
         if not caller.db_role:
             return list(views)
         facts, rights = self._usable(caller, OPERATIONS["view.list"]), self._rights(caller)
-        return [v for v in views if _is_seen(rights.get(v.identity, ViewRights()), facts)]
+        return [v for v in views if _is_visible(rights.get(v.identity, ViewRights()), facts)]
 
     def relations_of(
         self, caller: Caller, name: str, views: Iterable[ViewRow]
     ) -> set[tuple[str, str]] | None:
-        """The (source, relation) whose raw records a caller may read, or change ("dead_letter.
-        change"): those that some view reads which it may read, or that all views which read them
-        are its own. None: any."""
+        """Return the (source, relation) pairs whose raw records a caller may read or change; None:
+        all.
+
+        Reading needs SELECT on some view that reads the relation. Changing ("dead_letter.change")
+        needs ownership of all views that read it.
+        """
         operation = OPERATIONS[name]
         require_role(caller, operation.least)
         if not caller.db_role:
@@ -111,27 +113,32 @@ class Authorization:
         return {relation for relation, each in found.items() if enough(each)}
 
     def require_records(
-        self, caller: Caller, name: str, found: set[tuple[str, str]] | None, *wanted: str
+        self, caller: Caller, name: str, found: set[tuple[str, str]] | None, *requested: str
     ) -> None:
-        """Whether what `relations_of` has found for a caller and an operation holds a source, or
-        some relations of it (wanted: the source, relations). TidemarkError auth.rights."""
-        source, *relations = wanted
+        """Require that `found`, from `relations_of`, contains a source, or some of its relations.
+
+        requested: the source, then relations. TidemarkError auth.rights.
+        """
+        source, *relations = requested
         if found is None:
             return
         here = {relation for of, relation in found if of == source}
         if here and here.issuperset(relations):
             return
+        is_change = name == "dead_letter.change"
         title = ", ".join(f'"{source}.{r}"' for r in relations if r not in here) or f'"{source}"'
-        does = "own all views that read" if name == "dead_letter.change" else "read a view of"
+        lacks = "does not own all views that read" if is_change else "may not read any view of"
         raise _no_right(
-            f'role "{caller.db_role}" may not {does} {title}',
-            "records are shown to those who may SELECT from a view that reads them, and tried again"
-            " or dropped by the owner of all such views",
+            f'role "{caller.db_role}" {lacks} {title}',
+            "dead letters are visible with SELECT on a view that reads the relation; only the owner"
+            " of all such views may retry or drop them",
         )
 
     def readers_of(self, caller: Caller, owner: str) -> tuple[str, ...]:
-        """The roles that must be allowed to read what a view's query reads, its owner first: both
-        who asks for the query and who owns the view, since it shows the answer to its readers."""
+        """Return the roles that must be allowed to read what a view's query reads, its owner first.
+
+        Both the caller and the owner must be: the view shows the answer to its readers.
+        """
         if not caller.db_role or caller.db_role == owner:
             return (owner,)
         facts = role_facts.find_role(self._control, caller.db_role)
@@ -139,8 +146,10 @@ class Authorization:
         return (owner,) if is_service else (owner, caller.db_role)
 
     def require_schema(self, caller: Caller, schema: str) -> None:
-        """Whether a caller may have a view in a schema: CREATE, as for a table. SinkError
-        sink.privilege; a schema that is missing has its own error elsewhere."""
+        """Require CREATE on a schema, as for a table. SinkError sink.privilege.
+
+        A missing schema is reported elsewhere.
+        """
         role = caller.db_role
         if role and role_facts.may_create_in(self._control, role, schema) is False:
             raise SinkError(
@@ -150,9 +159,12 @@ class Authorization:
             )
 
     def require_parents(self, role: str, parents: Iterable[RelationName]) -> None:
-        """Whether a role may read maintained views that a query reads, where these lie in another
-        database than the one that analyzed it. SinkError sink.privilege."""
-        if not self._parts.is_sink_apart or not self._parts.role_of(role):
+        """Require that a role may read the views that a query reads, if they are not in the source
+        database.
+
+        SinkError sink.privilege.
+        """
+        if not self._factory.is_sink_apart or not self._factory.role_of(role):
             return
         for parent in parents:
             if not role_facts.may_select(self._control, role, parent.schema, parent.name):
@@ -166,8 +178,10 @@ class Authorization:
     # --- what the decision rests on --------------------------------------------------------------
 
     def _usable(self, caller: Caller, operation: Operation) -> RoleFacts:
-        """The caller's database role, which the service can act as. A role that has logged in by
-        itself (psql) needs no more than to be there."""
+        """Return the caller's database role if the service can act as it.
+
+        A role that logged in itself (psql) only has to exist.
+        """
         role = caller.db_role
         self._control.ensure()
         facts = role_facts.find_role(self._control, role)
@@ -176,12 +190,12 @@ class Authorization:
         if caller.is_session:
             return facts
         if facts.is_super:
-            raise _unusable(role, "it is a superuser, whose rights no token gives")
-        if not self._parts.is_sink_apart and not facts.may_be_set:
-            raise _unusable(role, "the service's role is no member of it")
-        if self._parts.is_sink_apart and operation.need in _AT_SOURCE:
+            raise _unusable(role, "it is a superuser, and no token may act as one")
+        if not self._factory.is_sink_apart and not facts.may_be_set:
+            raise _unusable(role, "the service's role is not a member of it")
+        if self._factory.is_sink_apart and operation.need in _AT_SOURCE:
             try:
-                self._parts.source.check_role(role)
+                self._factory.source.check_role(role)
             except SourceError as error:
                 if error.code != "source.role":
                     raise
@@ -203,35 +217,37 @@ class Authorization:
 
 
 def require_role(caller: Caller, least: Role) -> None:
-    """Whether a caller has an API role, or one that includes it. TidemarkError auth.role."""
+    """Require an API role, or one that includes it. TidemarkError auth.role."""
     if caller.role < least:
         raise TidemarkError(
             "auth.role",
-            f"this needs the role {least.word}",
-            detail=f'token "{caller.name}" is of a {caller.role.word}',
-            hint="ask an admin for a token of that role",
+            f'this operation needs the API role "{least.word}"',
+            detail=f'token "{caller.name}" has the role "{caller.role.word}"',
+            hint="ask an admin for a token with that role",
         )
 
 
 def of_session(role: str) -> Caller:
-    """Who asks by CALL: a role that has logged in to PostgreSQL, and may call the procedure."""
+    """Return the caller of a CALL: a role that logged in to PostgreSQL."""
     return Caller("psql", Role.OPERATOR, role, is_session=True)
 
 
 def operation_of(procedure: str) -> str:
-    """The operation of a procedure. TidemarkError request.invalid."""
+    """Return the operation of a procedure. TidemarkError request.invalid."""
     if procedure not in PROCEDURES:
         raise TidemarkError(
             "request.invalid",
-            f'there is no operation "{procedure}"',
-            hint="the procedures of schema tidemark are those that this service knows",
+            f'operation "{procedure}" does not exist',
+            hint="list the procedures with \\df tidemark.*",
         )
     return PROCEDURES[procedure]
 
 
 async def authorize(request: HTTPConnection) -> None:
-    """What every route depends on: the decision, by the route that was found and its path. A
-    WebSocket asks by itself once it is open, so that it can tell why it is refused."""
+    """Authorize a request by its route and path; every route depends on this.
+
+    A WebSocket is authorized once it is open, so that it can report the reason of a refusal.
+    """
     if request.scope["type"] == "websocket":
         return
     assert isinstance(request, Request)
@@ -240,7 +256,7 @@ async def authorize(request: HTTPConnection) -> None:
 
 
 async def authorize_view(connection: HTTPConnection, name: str) -> None:
-    """The decision on an operation, on the view in the connection's path where it is about one."""
+    """Authorize an operation, on the view in the connection's path if it concerns one."""
     caller, path = connection.state.caller, connection.path_params
     title = path.get("view") or path.get("name") or ""
     decision: Authorization = connection.app.state.authorization
@@ -255,7 +271,7 @@ def _require_view(
 ) -> None:
     is_owner = rights.is_owner or facts.is_of_service
     if need is Need.OWNED and not is_owner:
-        hint = "let its owner do it"
+        hint = "ask its owner"
         if rights.may_join:
             hint += f", or GRANT {quote_name(view.created_by)} TO {quote_name(role)};"
         raise TidemarkError(
@@ -264,7 +280,7 @@ def _require_view(
             detail=f'its owner is "{view.created_by}"',
             hint=hint,
         )
-    is_enough = rights.may_read if need is Need.READ else _is_seen(rights, facts)
+    is_enough = rights.may_read if need is Need.READ else _is_visible(rights, facts)
     if need is not Need.OWNED and not is_enough:
         name = f"{quote_name(view.schema)}.{quote_name(view.name)}"
         raise _no_right(
@@ -273,21 +289,21 @@ def _require_view(
         )
 
 
-def _is_seen(rights: ViewRights, facts: RoleFacts) -> bool:
+def _is_visible(rights: ViewRights, facts: RoleFacts) -> bool:
     return rights.is_owner or rights.may_read or facts.is_of_service
 
 
 def _no_right(what: str, hint: str) -> TidemarkError:
     return TidemarkError(
-        "auth.rights", what, detail="it is the database role of the token", hint=hint
+        "auth.rights", what, detail="this is the database role of the token", hint=hint
     )
 
 
 def _unusable(role: str, why: str) -> TidemarkError:
     return TidemarkError(
         "auth.db_role",
-        f'database role "{role}" cannot be used any more',
+        f'database role "{role}" can no longer be used',
         detail=why,
-        hint=f"make the role again, GRANT {quote_name(role)} TO the service's role, or take another"
-        " token",
+        hint=f"create the role again, GRANT {quote_name(role)} TO the service's role, or use"
+        " another token",
     )

@@ -1,9 +1,8 @@
-"""Every operation that somebody can ask for, and what it needs: the one table of authorization.
+"""Every operation of the API, and what it requires: the one table of authorization.
 
-ROUTES and PROCEDURES lead to it from REST and from psql, COMMANDS lists what the command line does
-without a service. `service/access/authorization.py` decides by it. Invariant: a route or procedure
-that
-is in neither list is refused, and a test fails for it (tests/security/test_authorization.py).
+ROUTES and PROCEDURES map REST and psql to operations; COMMANDS lists CLI commands that run without
+a service. `service/access/authorization.py` decides by this table. Invariant: a route or procedure
+missing from both maps is refused, and tests/security/test_authorization.py fails for it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,18 @@ from service.access.tokens import Role
 
 
 class Need(Enum):
-    """What a database role needs for an operation, beside the API role.
+    """What an operation requires of a database role, in addition to the API role.
 
-    NOTHING: the answer holds nothing of a view's rows or query. LISTED: it holds the views that
-    the role owns or may read, and nothing of others. SEEN: the role owns the view or may SELECT
-    from its table. READ: it may SELECT from its table. OWNED: it owns the view, or is a member of
-    the role that does. QUERY: what runs has the rights of the role. CREATE: the same, and CREATE
-    on the view's schema. DECLARE: EXECUTE on the procedures for sources. READERS: as READ, or for
-    a change as OWNED, of the views that read a source's relation. SERVICE: no database role at
-    all, only a token that acts as the service.
+    - NOTHING: the answer contains nothing of a view's rows or query
+    - LISTED: the answer contains only views that the role owns or may read
+    - SEEN: the role owns the view or has SELECT on its table
+    - READ: the role has SELECT on the view's table
+    - OWNED: the role owns the view, or is a member of its owner
+    - QUERY: PostgreSQL runs the query with the role's privileges
+    - CREATE: as QUERY, plus CREATE on the view's schema
+    - DECLARE: EXECUTE on the procedures for sources
+    - READERS: as READ, or for a change as OWNED, on the views that read a source's relation
+    - SERVICE: a token without a database role, which acts as the service
     """
 
     NOTHING = "nothing"
@@ -46,8 +48,9 @@ OF_A_VIEW = (Need.SEEN, Need.READ, Need.OWNED)
 
 @dataclass(frozen=True)
 class Operation:
-    """least: the API role that it needs at least; is_dear: it has PostgreSQL analyze or run a
-    user's query, or reaches other hosts (service/api/call_limits.py)."""
+    """least: the minimum API role. is_dear: PostgreSQL analyzes or runs a user's query, or the
+    service contacts other hosts (service/api/call_limits.py).
+    """
 
     name: str
     least: Role
@@ -59,10 +62,10 @@ _PUBLIC, _READER, _OPERATOR, _ADMIN = Role.PUBLIC, Role.READER, Role.OPERATOR, R
 OPERATIONS: Mapping[str, Operation] = {
     o.name: o
     for o in (
-        # Load balancers have no token; without one it says no more than whether all is well.
+        # Load balancers have no token; without one, the answer only says whether all is well.
         Operation("health", _PUBLIC, Need.NOTHING),
         Operation("health.live", _PUBLIC, Need.NOTHING),
-        # The files of the console: what they show is asked for with a token.
+        # The console's files; their data needs a token.
         Operation("console", _PUBLIC, Need.NOTHING),
         Operation("description", _READER, Need.NOTHING),
         Operation("metrics", _READER, Need.NOTHING),
@@ -76,7 +79,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("view.changes", _READER, Need.READ),
         Operation("view.errors", _READER, Need.READ),
         Operation("view.verify", _READER, Need.READ, is_dear=True),
-        # By CALL: all that was found is kept in the sink, with rows.
+        # By CALL: all differences are stored in the sink, with rows.
         Operation("view.verify_kept", _OPERATOR, Need.OWNED, is_dear=True),
         Operation("query", _READER, Need.QUERY, is_dear=True),
         Operation("view.validate", _READER, Need.QUERY, is_dear=True),
@@ -102,7 +105,7 @@ OPERATIONS: Mapping[str, Operation] = {
     )
 }
 
-# (method, path as routes write it). HEAD is as GET, a WebSocket is GET.
+# (method, path pattern of the route). HEAD is treated as GET, a WebSocket as GET.
 ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/health"): "health",
     ("GET", "/health/live"): "health.live",
@@ -167,8 +170,8 @@ PROCEDURES: Mapping[str, str] = {
     "drop_source": "source.drop",
     "retry_source": "source.retry",
 }
-# Commands that ask no service. Who runs one has the settings, with which the service itself is
-# started, or the databases' own passwords: they act as the service.
+# Commands that need no running service. Whoever runs one has the service's settings, or the
+# databases' passwords, so they act as the service.
 COMMANDS = frozenset(
     {
         *("serve", "demo", "doctor", "init", "restore", "checkpoints"),
@@ -177,7 +180,7 @@ COMMANDS = frozenset(
 )
 
 _READING = ("GET", "HEAD", "OPTIONS")
-# Paths without parameters go before: a view may be called "validate".
+# Paths without parameters come first: a view may be called "validate".
 _PATTERNS = sorted(
     ((method, path, compile_path(path)[0], name) for (method, path), name in ROUTES.items()),
     key=lambda entry: ("{" in entry[1], entry[1]),
@@ -185,8 +188,7 @@ _PATTERNS = sorted(
 
 
 def operation_at(method: str, path: str) -> tuple[Operation, Mapping[str, str]] | None:
-    """The operation that a request asks for, and the parameters in its path; None for what no
-    route answers.
+    """Return the operation of a request and its path parameters; None if no route matches.
 
     >>> operation, parameters = operation_at("HEAD", "/views/a")
     >>> operation.name, parameters
@@ -194,17 +196,17 @@ def operation_at(method: str, path: str) -> tuple[Operation, Mapping[str, str]] 
     >>> operation_at("PATCH", "/views/a") is None
     True
     """
-    asked = "GET" if method == "HEAD" else method
-    for known, _, pattern, name in _PATTERNS:
-        found = pattern.match(path) if known == asked else None
+    requested = "GET" if method == "HEAD" else method
+    for method, _, pattern, name in _PATTERNS:
+        found = pattern.match(path) if method == requested else None
         if found:
             return OPERATIONS[name], found.groupdict()
     return None
 
 
 def role_for(method: str, path: str) -> Role:
-    """The least API role that may make a request: of what no route answers, reading is a reader's
-    and all else an operator's.
+    """Return the minimum API role of a request; without a route, reader to read, operator
+    otherwise.
 
     >>> role_for("GET", "/views/a").word, role_for("DELETE", "/views/a").word
     ('reader', 'operator')
@@ -218,7 +220,7 @@ def role_for(method: str, path: str) -> Role:
 
 
 def route_operation(method: str, path: str) -> str:
-    """The operation of a route, given as routes write it: HEAD is GET without its body.
+    """Return the operation of a route pattern; HEAD is GET without its body.
 
     >>> route_operation("HEAD", "/views") == route_operation("GET", "/views")
     True

@@ -1,9 +1,9 @@
-"""Bearer tokens: made, shown once, kept as hashes, and looked up at next to no cost.
+"""Bearer tokens: created, shown once, stored as hashes, and verified at almost no cost.
 
-A token is 256 random bits, so one SHA-256 is enough: what makes passwords need slow, salted hashes
-is that they can be guessed, and nobody can guess or tabulate 2**256 of these. Comparison takes the
-same time whatever differs. Invariant: once a token was made, no request without one is let in,
-also when all of them are revoked or the control tables cannot be read.
+A token is 256 random bits, so one SHA-256 is enough. Passwords need slow, salted hashes because
+they can be guessed; nobody can guess or tabulate 2**256 values. Comparison takes constant time.
+Invariant: once a token was created, a request without a valid one is refused, even if all are
+revoked or the control tables cannot be read.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from service.runtime.log import log
 from storage import clock
 
 PREFIX = "tdm"
-# How long a revoked token may still be taken by another API process than that which revoked it.
+# How long other API processes may still accept a revoked token.
 CACHE_S = 3.0
-# An unknown token may have been made elsewhere: the table is read again for it, this often.
+# An unknown token may have been created elsewhere: the table is read again, at most this often.
 MISS_S = 0.5
-# While the sink is away tokens that were known go on to be good this long.
+# While the sink is down, cached tokens stay valid this long.
 STALE_S = 300.0
 USED_EVERY_S = 300.0
 _NOBODY = hashlib.sha256(b"").digest()
 
 
 class Role(IntEnum):
-    """What a caller may do; each includes those before it."""
+    """The API role of a caller; each includes those before it."""
 
     PUBLIC = 0
     READER = 1
@@ -45,14 +45,17 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """As people write it."""
+        """Return the name that users write."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks for something. db_role: whose rights count, and who owns what is created, "" for
-    the service itself; is_session: that role has logged in to PostgreSQL and asks by CALL."""
+    """The caller of an operation.
+
+    db_role: whose privileges count, and the owner of what it creates; "" for the service itself.
+    is_session: the role logged in to PostgreSQL and calls a procedure.
+    """
 
     name: str
     role: Role
@@ -61,17 +64,17 @@ class Caller:
 
 
 ANYBODY = Caller("", Role.PUBLIC)
-# Who calls a service on loopback that has no tokens: whoever is on this machine.
+# The caller of a service on loopback without tokens: anyone on this machine.
 OPEN = Caller("local", Role.ADMIN)
 
 
 def hash_of(token: str) -> bytes:
-    """What is kept of a token."""
+    """Return the stored form of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 class Tokens:
-    """The tokens of one service; safe for several threads."""
+    """The tokens of one service; thread-safe."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -94,7 +97,7 @@ class Tokens:
         lifetime_s: float | None = None,
         by: str = "",
     ) -> tuple[str, TokenRow]:
-        """(the token, what is kept of it). TidemarkError token.name_taken."""
+        """Return (token, its stored row). TidemarkError token.name_taken."""
         identity = secrets.token_hex(6)
         token = f"{PREFIX}_{identity}_{secrets.token_urlsafe(32)}"
         ends = None if lifetime_s is None else clock.utc() + timedelta(seconds=lifetime_s)
@@ -108,22 +111,22 @@ class Tokens:
         return token, next(r for r in self.list() if r.id == identity)
 
     def list(self) -> list[TokenRow]:
-        """All tokens that were ever made."""
+        """Return all tokens ever created."""
         self._ensure()
         return token_records.list_tokens(self._control)
 
     def revoke(self, name: str, by: str = "") -> None:
-        """End a token at once. TidemarkError token.not_found."""
+        """Revoke a token at once. TidemarkError token.not_found."""
         self._ensure()
         if not token_records.revoke_token(self._control, name):
             raise TidemarkError(
-                "token.not_found", f'there is no token "{name}"', hint="see GET /tokens"
+                "token.not_found", f'token "{name}" does not exist', hint="see GET /tokens"
             )
         self.forget()
         log.info("token.revoked", name=name, by=by or OPEN.name)
 
     def forget(self) -> None:
-        """Read the table again at the next look."""
+        """Make the next lookup read the table again."""
         with self._lock:
             self._read_at = min(self._read_at, time.monotonic() - CACHE_S)
             self._tried_at = -STALE_S
@@ -131,18 +134,18 @@ class Tokens:
     # --- looking up ----------------------------------------------------------------------------
 
     def is_fresh(self, token: str) -> bool:
-        """Whether `find` and `is_any` would answer without asking the database."""
+        """Return True if `find` and `is_any` would answer without a query."""
         now = time.monotonic()
-        is_known = not token or _identity(token) in self._rows
-        return now - self._read_at < CACHE_S and (is_known or now - self._tried_at < MISS_S)
+        is_cached = not token or _identity(token) in self._rows
+        return now - self._read_at < CACHE_S and (is_cached or now - self._tried_at < MISS_S)
 
     def is_any(self) -> bool:
-        """Whether a token was ever made. TemporaryError when that is not known."""
+        """Return True if a token was ever created. TemporaryError if that cannot be read."""
         self._refresh(CACHE_S)
         return bool(self._rows)
 
     def find(self, token: str) -> Caller | None:
-        """Who has this token; None when nobody has, or not any more."""
+        """Return the caller with this token; None if the token is not valid."""
         self._refresh(CACHE_S)
         identity = _identity(token)
         if identity not in self._rows:
@@ -157,14 +160,14 @@ class Tokens:
         return Caller(row.name, Role[row.role.upper()], row.db_role or "")
 
     def live_names(self) -> set[str]:
-        """The names of the tokens that are good now. TemporaryError when that is not known."""
+        """Return the names of all valid tokens. TemporaryError if they cannot be read."""
         self._refresh(CACHE_S)
         now = clock.utc()
         rows = [r for r in self._rows.values() if r.revoked_at is None]
         return {r.name for r in rows if r.expires_at is None or r.expires_at > now}
 
     def has_live(self) -> bool:
-        """Whether some token is good now."""
+        """Return True if any token is valid now."""
         return bool(self.live_names())
 
     # --- inside --------------------------------------------------------------------------------
@@ -172,8 +175,8 @@ class Tokens:
     def _refresh(self, oldest_s: float) -> None:
         with self._lock:
             now = time.monotonic()
-            is_known = now - self._read_at < STALE_S
-            if now - self._read_at < oldest_s or (is_known and now - self._tried_at < MISS_S):
+            has_rows = now - self._read_at < STALE_S
+            if now - self._read_at < oldest_s or (has_rows and now - self._tried_at < MISS_S):
                 return
             self._tried_at = now
             try:
@@ -183,14 +186,14 @@ class Tokens:
                     token_records.mark_used(self._control, list(self._unsaved))
                     self._unsaved.clear()
             except TidemarkError as error:
-                if is_known:
+                if has_rows:
                     log.warning("tokens.stale", code=error.code)
                     return
                 raise TemporaryError(
                     "auth.unavailable",
-                    "who is asking cannot be looked up just now",
+                    "the token cannot be checked at the moment",
                     detail=error.what,
-                    hint="the sink holds the tokens: see that it can be reached",
+                    hint="tokens are stored in the sink: check that it is reachable",
                 ) from None
             self._rows = {row.id: row for row in rows}
             self._read_at = time.monotonic()
@@ -208,6 +211,6 @@ class Tokens:
 
 
 def _identity(token: str) -> str:
-    """The part by which a token's row is found; it is no secret."""
+    """Return the part that identifies the token's row; it is not secret."""
     parts = token.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == PREFIX else ""

@@ -1,7 +1,7 @@
-"""What the API process counts of itself: calls by route and status, and the time to an answer.
+"""Figures of the API process: calls by route and status, and the time to the first byte.
 
-A route is named as it is declared (`/views/{name}`), never as it was asked for, so that nobody can
-make figures without end. A stream counts when it begins.
+Invariant: a route is counted under its declared path (`/views/{name}`), never under the requested
+one, so that the number of figures is bounded. A stream is counted when it begins.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class ApiFigures:
         self._seconds: dict[str, Histogram] = {}
 
     def count(self, call: tuple[str, str, str], seconds: float) -> None:
-        """Count one answer; call: method, route, status."""
+        """Count one response. call: method, route, status."""
         with self._lock:
             self._answered[call] = self._answered.get(call, 0) + 1
             self._seconds.setdefault(call[1], Histogram()).observe(seconds)
 
     def facts(self) -> dict[str, Any]:
-        """answered: by (method, route, status); seconds: by route, a histogram's facts."""
+        """Return `answered` by (method, route, status), and `seconds` by route as histograms."""
         with self._lock:
             seconds = {route: one.facts() for route, one in self._seconds.items()}
             return {"answered": dict(self._answered), "seconds": seconds}
 
 
 class CountCalls:
-    """ASGI middleware that counts every HTTP call."""
+    """ASGI middleware that counts every HTTP request."""
 
     def __init__(self, app: ASGIApp, figures: ApiFigures) -> None:
         self._app = app
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the call on, and look at the status of its answer."""
+        """Forward the request and count the status of its response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
 
-        async def look(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 method = scope["method"] if scope["method"] in METHODS else OTHER
                 route = getattr(scope.get("route"), "path", OTHER)
@@ -61,4 +61,4 @@ class CountCalls:
                 self._figures.count(call, time.perf_counter() - started)
             await send(message)
 
-        await self._app(scope, receive, look)
+        await self._app(scope, receive, count_and_send)

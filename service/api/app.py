@@ -1,7 +1,7 @@
 """The REST application: routes, and errors as problem+json (RFC 9457).
 
-It holds no state, the catalog in the sink database does. Invariant: whatever goes wrong, the
-answer has a stable `code`, and never a trace or a secret.
+It holds no state; the catalog in the sink database does. Invariant: every error response has a
+stable `code`, and never a traceback or a secret.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from service.subscriptions.change_feed import ChangeFeeds
 from service.subscriptions.subscriptions import Subscriptions
 from service.verify.comparison import Verify
 
-# What is served, in the order in which paths are tried.
+# In the order in which paths are matched.
 ROUTERS = (
     overview.router,
     views.router,
@@ -74,51 +74,51 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application over one service's settings."""
+    """Return the application for one service's settings."""
     app = FastAPI(
         title="Tidemark",
         version=release.VERSION,
         description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
-        # FastAPI's own pages load their programs from another host; ours is the console's.
+        # FastAPI's own pages load scripts from another host; /docs is part of the console.
         docs_url=None,
         redoc_url=None,
     )
-    parts = ServiceFactory(settings)
+    factory = ServiceFactory(settings)
     authorization = Authorization(ServiceFactory(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
-    app.state.standings = standings = Standings(settings, parts)
-    app.state.catalog = Catalog(settings, parts, authorization, standings)
-    app.state.life = Life(parts, authorization)
-    app.state.sinks = SinkCatalog(parts, authorization)
+    app.state.standings = standings = Standings(settings, factory)
+    app.state.catalog = Catalog(settings, factory, authorization, standings)
+    app.state.life = Life(factory, authorization)
+    app.state.sinks = SinkCatalog(factory, authorization)
     app.state.sources = SourceCatalog(settings, ServiceFactory(settings), authorization, standings)
     app.state.glances = Glances(
-        parts, authorization, app.state.catalog, app.state.sources, standings
+        factory, authorization, app.state.catalog, app.state.sources, standings
     )
     app.state.completion = Completion(ServiceFactory(settings), authorization)
     app.state.console = read_files()
-    app.state.verify = Verify(settings, parts)
+    app.state.verify = Verify(settings, factory)
     app.state.reading = Reading(ServiceFactory(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(ServiceFactory(settings), feeds)
     figures = ApiFigures()
-    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures, standings)
-    app.state.tokens = Tokens(parts.control())
-    app.state.parts = parts
+    app.state.scrape = Scrape(settings, factory, app.state.catalog, figures, standings)
+    app.state.tokens = Tokens(factory.control())
+    app.state.factory = factory
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(authorize)])
     describe(app)
     routes = [route for router in ROUTERS for route in router.routes]
     table = RouteTable(routes, open_paths=[OPEN_PATH])
-    # The guard comes last: it is the outermost layer.
+    # Middleware that is added last is outermost: the guard sees a request before Conventions.
     address = f"{socket.gethostname()} {settings.host}:{settings.port}"
-    app.add_middleware(Conventions, table=table, control=parts.control(), server=address)
+    app.add_middleware(Conventions, table=table, control=factory.control(), server=address)
     app.add_middleware(
         Guard, settings=settings, tokens=app.state.tokens, authorization=authorization
     )
-    # Around all else: what is refused counts too.
+    # Outermost: refused requests count too.
     app.add_middleware(CountCalls, figures=figures)
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(Refused, _on_refused)
@@ -149,7 +149,7 @@ def _on_bad_request(_: Request, error: Exception) -> JSONResponse:
             status=422,
             code="request.invalid",
             detail=f"{where}: {first['msg']}",
-            hint="see /docs for what each call takes",
+            hint="see /docs for the parameters of each call",
         )
     )
 
@@ -167,4 +167,4 @@ def _on_depth(_request: Request, _error: Exception) -> JSONResponse:
 
 def _on_bug(request: Request, error: Exception) -> JSONResponse:
     log.error("request.failed", path=request.url.path, exc_info=error)
-    return answer(ProblemModel(title="an error of the service itself", status=500, code="internal"))
+    return answer(ProblemModel(title="internal error of the service", status=500, code="internal"))

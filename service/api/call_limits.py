@@ -1,9 +1,10 @@
-"""Limits of what runs at once for callers: queries, and what else has PostgreSQL analyze or run a
-user's text or reaches other hosts (`is_dear` in service/access/operations.py).
+"""Concurrency limits for expensive calls (`is_dear` in service/access/operations.py).
 
-They have threads of their own, so that no number of them keeps any other call waiting, and each
-token has a share that is less than all of them. Invariant: a call that finds no free worker within
-WAIT_S is answered with 429, and holds no thread while it waits.
+Those are queries, and all calls for which PostgreSQL analyzes or runs a user's SQL or the service
+connects to other hosts. They run in their own thread pool, so other calls never wait for them.
+Each token may use only a part of that pool.
+Invariant: a call without a free worker within WAIT_S gets status 429; it holds no thread meanwhile.
+Runs in the event loop of the API process.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ T = TypeVar("T")
 
 
 class QueryLimits:
-    """One for an API process; used in its event loop."""
+    """The limits of one API process; used in its event loop only."""
 
     def __init__(self, settings: Settings) -> None:
         self._per_token = settings.query_workers_per_token
         self._pool = ThreadPoolExecutor(settings.query_workers, "query")
         self._free = asyncio.Semaphore(settings.query_workers)
         self._verifying = asyncio.Semaphore(1)
-        # By the name of the token: what is left of its share, and how many calls it has here.
-        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        # By token name: the free workers of its quota, and its number of calls in progress.
+        self._quotas: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def worker(self, caller: Caller) -> AsyncIterator[None]:
-        """A worker for the caller, for as long as the block. Refused request.too_many."""
-        share = self._join(caller.name)
+        """Reserve a worker for the caller while the block runs. Refused request.too_many."""
+        quota = self._join(caller.name)
         try:
-            # A token waits for its own share first, so that its calls wait in nobody's way.
-            async with _in_time(share), _in_time(self._free):
+            # A token waits for its own quota first, so that its calls block no other token.
+            async with _in_time(quota), _in_time(self._free):
                 yield
         finally:
             self._leave(caller.name)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run in a thread of the workers; inside of `worker`."""
+        """Run in a worker thread; call it inside `worker`."""
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     @asynccontextmanager
     async def verification(self, caller: Caller, timeout_s: float) -> AsyncIterator[None]:
-        """A worker for the one verification that goes on at a time. TemporaryError verify.busy."""
+        """Reserve a worker for a verification; one runs at a time. TemporaryError verify.busy."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._verifying.acquire()
@@ -74,21 +75,21 @@ class QueryLimits:
             self._verifying.release()
 
     def _join(self, name: str) -> asyncio.Semaphore:
-        share, calls = self._shares.get(name) or (asyncio.Semaphore(self._per_token), 0)
-        self._shares[name] = share, calls + 1
-        return share
+        quota, calls = self._quotas.get(name) or (asyncio.Semaphore(self._per_token), 0)
+        self._quotas[name] = quota, calls + 1
+        return quota
 
     def _leave(self, name: str) -> None:
-        share, calls = self._shares.pop(name)
+        quota, calls = self._quotas.pop(name)
         if calls > 1:
-            self._shares[name] = share, calls - 1
+            self._quotas[name] = quota, calls - 1
 
 
 async def run_limited(
     request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Run what blocks for a route: by a worker where the route's operation is dear, else in the
-    thread pool of all routes."""
+    """Run a blocking function for a route: in a worker if the operation is expensive, else in the
+    shared thread pool."""
     name = route_operation(request.method, request.scope["route"].path)
     if not OPERATIONS[name].is_dear:
         return await run_in_threadpool(function, *args, **kwargs)
@@ -107,8 +108,8 @@ async def _in_time(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
             "request.too_many",
             429,
             "too many queries are running",
-            detail=f"none of them ended within {WAIT_S:g} s",
-            hint="ask again later, with fewer calls at a time; the service's operator sets"
+            detail=f"no worker became free within {WAIT_S:g} s",
+            hint="try again later with fewer concurrent calls; the operator can raise"
             " TIDEMARK_QUERY_WORKERS and TIDEMARK_QUERY_WORKERS_PER_TOKEN",
             headers={"Retry-After": f"{WAIT_S:.0f}"},
         ) from None

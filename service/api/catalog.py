@@ -1,8 +1,9 @@
-"""What the API does: analyze, ask for views, and tell how they stand.
+"""Create, validate, drop and describe views.
 
-All of it goes through the control tables and the pipeline's figures, so an API process can be
-killed and started at any time. Invariant: nothing is asked for that is known to be refused, and
-what is refused leaves nothing behind.
+State is in the control tables and the pipeline's figures only, so an API process can be killed
+and started at any time. Thread-safe.
+Invariant: a request is checked completely before it enters the catalog. A refused request leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from dataflow.plan.properties.view_key import why_bag
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
-from service.api.health import Known, service_standing, view_standing, warnings_of
+from service.api.clock import ensure_clock
+from service.api.health import StatusInputs, service_standing, view_standing, warnings_of
 from service.api.models import (
-    AskModel,
     CreateView,
     DataflowAnswer,
     FieldModel,
     Health,
     PlanAnswer,
+    ReadModel,
     Validation,
     ViewModel,
 )
@@ -38,7 +40,7 @@ from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import plan_definition
+from service.factory.planning import MOVING, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -58,43 +60,46 @@ MAX_POSITION = 2**64 - 1
 
 
 class Catalog:
-    """One for an API process; safe for several threads."""
+    """The views of a service; one per API process, thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         standings: Standings,
     ) -> None:
         self._settings = settings
-        self._parts = parts
+        self._factory = factory
         self._authorization = authorization
         self._standings = standings
-        self._control = parts.control()
-        self._sink = parts.sink()
+        self._control = factory.control()
+        self._sink = factory.sink()
 
     # --- creating ----------------------------------------------------------------------------
 
     def create(self, body: CreateView, by: Caller, identity: str = "") -> str:
-        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date.
+        """Request a view and return its name in the form of URL paths.
 
-        by: who asks; its database role is to own the view and must be allowed to read what it
-        reads. identity: of the view, so that asking twice is asking once.
+        Fail if the query cannot be maintained. by: the caller; its database role will own the view
+        and must be able to read the view's tables. identity: makes the call idempotent.
         """
         schema, name = parse_name(body.name)
         self._control.ensure()
         self._authorization.require(by, "view.create")
         asker = by.db_role
+        if body.options.now == MOVING:
+            ensure_clock(self._control, self._factory)
         rows = self._control.list_views()
         definition = plan_definition(
             identity or uuid.uuid4().hex,
             (schema, name),
             body.query,
-            self._parts,
+            self._factory,
             rows,
             sources=self._control.list_sources(),
             asker=asker,
+            now=body.options.now,
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)
@@ -108,7 +113,7 @@ class Catalog:
         if needs_slot and is_first:
             ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
-        estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
+        estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
         self._control.insert_view(
             ViewRow(
@@ -129,39 +134,41 @@ class Catalog:
         return path_name(schema, name)
 
     def validate(self, query: str, by: Caller) -> Validation:
-        """What this caller would create."""
+        """Return what the query would become if this caller created it."""
         self._control.ensure()
         self._authorization.require(by, "view.validate")
         asker = by.db_role
         rows = self._control.list_views()
         sources = self._control.list_sources()
         definition = plan_definition(
-            "", ("", ""), query, self._parts, rows, sources=sources, asker=asker
+            "", ("", ""), query, self._factory, rows, sources=sources, asker=asker
         )
         self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
-        estimate = estimated(self._parts, definition, rows, "auto")
+        estimate = estimated(self._factory, definition, rows, "auto")
         warnings = [*plan.warnings, *check_rows(estimate, None)]
+        why_no_key = why_bag(plan.root)
+        reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
         return Validation(
             kind=kind_of(plan),
             key=key_names(plan),
-            why_bag=why_bag(plan.root),
+            why_no_key=why_no_key,
+            why_bag=why_no_key,
             fields=_field_models(output_fields.to_json(stored(plan.root.fields))),
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
-            backfill=self._parts.choose_engine(definition, "auto"),
-            asks=[
-                AskModel.model_validate(facts) for facts in deeply(lambda: requirement_facts(plan))
-            ],
+            backfill=self._factory.choose_engine(definition, "auto"),
+            reads=reads,
+            asks=reads,
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
         )
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
-        """Ask for a view to be dropped; its identity. Refused while other views read it.
+        """Request the drop of a view and return its identity. Fail while other views read it.
 
-        before: called once it is known that nothing refuses it.
+        before: called after all checks have passed.
         """
         row = self._row(name)
         self._authorization.require(by, "view.drop", row)
@@ -171,15 +178,15 @@ class Catalog:
                 "view.has_children",
                 f'view "{row.title}" is read by other views',
                 detail=", ".join(c.title for c in children),
-                hint="drop those first",
+                hint="drop those views first",
             )
-        dependents = self._parts.view_tables().dependents(table_of(row))
+        dependents = self._factory.view_tables().dependents(table_of(row))
         if dependents:
             raise TidemarkError(
                 "view.has_dependents",
-                f'the table of view "{row.title}" cannot be dropped',
-                detail=f"these depend on it: {', '.join(dependents)}",
-                hint="drop those first",
+                f'view "{row.title}" cannot be dropped: other objects depend on its table',
+                detail=", ".join(dependents),
+                hint="drop those objects first",
             )
         if before is not None:
             before()
@@ -189,39 +196,41 @@ class Catalog:
         return row.identity
 
     def exists(self, identity: str) -> bool:
-        """Whether a view of this identity, or a sink of it, is still there."""
+        """Return True while the view, or a sink of it, exists."""
         if any(r.identity == identity for r in self._control.list_views()):
             return True
         sinks = sink_records.list_sinks(self._control)
         return any(sink.view_identity == identity for sink in sinks)
 
-    # --- telling -------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------
 
     def view(self, name: str) -> ViewModel:
-        """One view as it stands."""
+        """Return one view with its current status."""
         row = self._row(name)
         verified = verification_records.newest(self._control)
-        known = self._standings.known()
-        return self._model(row, self._control.count_errors(), verified, known)
+        inputs = self._standings.inputs()
+        return self._model(row, self._control.count_errors(), verified, inputs)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
-        """The views that a caller may see, by name, all or some of those behind one.
-        TidemarkError view.bad_name."""
+        """Return the views that the caller may see, ordered by name.
+
+        most: at most so many. after: only those after this name. TidemarkError view.bad_name.
+        """
         self._control.ensure()
-        behind = parse_name(after) if after else ("", "")
+        after_name = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), verification_records.newest(self._control)
         all_rows = self._control.list_views()
-        rows = self._authorization.seen(by, all_rows)
+        rows = self._authorization.visible(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
-        found = [r for r in rows if (r.schema, r.name) > behind][:most]
-        known = replace(self._standings.known(), views=all_rows)
-        return [self._model(row, errors, verified, known) for row in found]
+        found = [r for r in rows if (r.schema, r.name) > after_name][:most]
+        inputs = replace(self._standings.inputs(), views=all_rows)
+        return [self._model(row, errors, verified, inputs) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
-        """How a view is computed."""
+        """Return the plan of a view, and the parts that it shares with other views."""
         row = self._row(name)
         facts = row.plan or {}
-        shared = shared_with_others(row.title, self._told(row)["nodes"])
+        shared = shared_with_others(row.title, self._dataflow_figures(row)["nodes"])
         return PlanAnswer(
             text="\n".join([facts.get("text", ""), *map(shown, shared)]),
             tree=facts.get("tree", {}),
@@ -230,18 +239,20 @@ class Catalog:
         )
 
     def dataflow(self, name: str) -> DataflowAnswer:
-        """The nodes that compute a view, with figures when it runs."""
+        """Return the nodes that compute a view, with figures while it runs."""
         row = self._row(name)
-        return dataflow_of(row.title, self._told(row), (row.plan or {}).get("nodes", []))
+        return dataflow_of(
+            row.title, self._dataflow_figures(row), (row.plan or {}).get("nodes", [])
+        )
 
     def metrics(self) -> dict[str, dict[str, Any] | None]:
-        """The newest figures of each group's pipeline, the default one's first."""
+        """Return the newest figures of each group's pipeline, the default group first."""
         return self._standings.figures()
 
     def health(self) -> Health:
-        """Whether views are kept up to date."""
+        """Return the status of the service, its reasons and figures."""
         groups = self._standings.figures()
-        status, reasons = service_standing(self._standings.known(groups))
+        status, reasons = service_standing(self._standings.inputs(groups))
         default = groups.pop(DEFAULT_GROUP)
         found = versions()
         return Health(
@@ -251,56 +262,58 @@ class Catalog:
     # --- waiting -------------------------------------------------------------------------------
 
     def check_wait(self, name: str, position: str) -> int:
-        """The position as a number; the view must be there."""
+        """Return the position as a number; fail if the view does not exist."""
         self._row(name)
         try:
             return parse_lsn(position)
         except ValueError as error:
             raise TidemarkError(
-                "position.bad", str(error), hint="SELECT pg_current_wal_flush_lsn()"
+                "position.bad",
+                str(error),
+                hint="use the result of SELECT pg_current_wal_flush_lsn()",
             ) from None
 
     def visible_position(self, name: str) -> int | None:
-        """The position that the view's rows show; None while it is not live.
+        """Return the position that the view's rows show; None while it is not live.
 
-        TidemarkError view.paused: they stand still.
+        TidemarkError view.paused: its position does not advance.
         """
         row = self._row(name)
         if row.status == ViewState.PAUSED and row.change is None:
             raise TidemarkError(
                 "view.paused",
                 f'view "{row.title}" is paused',
-                detail=f"its rows stand at {(row.positions or {}).get(SOURCE, 'no position')}",
-                hint="resume it",
+                detail=f"its rows show position {(row.positions or {}).get(SOURCE, 'none')}",
+                hint="resume the view",
             )
         if row.status != ViewState.LIVE:
             return None
         progress = self._progress(group_of(row))
         if progress is None:
             return None
-        # Nothing of the database is read: all of it is visible.
+        # The view reads no table of the database, so every position is visible.
         return progress.positions.get(SOURCE, MAX_POSITION)
 
     def current_position(self) -> int:
-        """Up to where the source has committed just now."""
-        return self._parts.source.current_position()
+        """Return the source's current commit position."""
+        return self._factory.source.current_position()
 
     def nudge_source(self) -> None:
-        """Commit a WAL message, so that an idle source's position moves on at once."""
-        self._parts.source.heartbeat()
+        """Commit a WAL message, so that the position of an idle source advances at once."""
+        self._factory.source.heartbeat()
 
     def wait_timeout(self, name: str, position: str, reached: int | None) -> TidemarkError:
-        """The error of a wait whose time is up."""
+        """Return the error of a wait that timed out."""
         shown = "none yet" if reached is None else format_lsn(reached)
         return TidemarkError(
             "view.wait_timeout",
             f'view "{name}" has not reached position {position} in time',
             detail=f"visible now: {shown}",
-            hint="see its status and lag, or wait longer",
+            hint="check the view's status and lag, or raise timeout_s",
         )
 
     def format_position(self, position: int) -> str:
-        """A position as PostgreSQL writes it."""
+        """Return a position in PostgreSQL's notation."""
         return format_lsn(position)
 
     # --- inside --------------------------------------------------------------------------------
@@ -308,8 +321,8 @@ class Catalog:
     def _row(self, name: str) -> ViewRow:
         return find_view(self._control, name)
 
-    def _told(self, row: ViewRow) -> dict[str, Any]:
-        """What the pipeline tells of the nodes of the view's group."""
+    def _dataflow_figures(self, row: ViewRow) -> dict[str, Any]:
+        """Return the node figures that the pipeline of the view's group wrote last."""
         return read_dataflow(self._settings.for_group(group_of(row)).state)
 
     def _progress(self, group: str) -> Progress | None:
@@ -320,11 +333,11 @@ class Catalog:
         row: ViewRow,
         errors: dict[str, int],
         verified: dict[str, dict[str, Any]],
-        known: Known,
+        inputs: StatusInputs,
     ) -> ViewModel:
         group = group_of(row)
-        figures = known.figures.get(group) or {}
-        standing = view_standing(known, row)
+        figures = inputs.figures.get(group) or {}
+        standing = view_standing(inputs, row)
         position, positions = None, {}
         if row.status == ViewState.PAUSED:
             positions = dict(row.positions or {})
@@ -335,7 +348,7 @@ class Catalog:
                 positions = {s: p for s, p in progress.positions.items() if s in read}
             position = positions.get(SOURCE)
         lag = None
-        # While the source is away, nobody knows how far it is.
+        # While the source is unreachable, its position is unknown.
         if position is not None and not figures.get("source_error"):
             lag = max(0, figures.get("source_position", 0) - position)
         return ViewModel(
@@ -348,7 +361,7 @@ class Catalog:
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
-            warnings=[*row.warnings, *warnings_of(known, row)],
+            warnings=[*row.warnings, *warnings_of(inputs, row)],
             rows=self._sink.row_count(table_of(row)) if row.status in READABLE else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,

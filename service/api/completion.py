@@ -1,8 +1,8 @@
-"""What a query can name: tables, views and relations of sources, with their columns.
+"""Names for completion in the console: tables, views and relations of sources, with columns.
 
-For whoever writes a query in the console. Invariant: a caller is told of nothing that its query
-could not read: of tables by PostgreSQL's own rights of its database role, of views by those that it
-sees; a reader without a database role reads views alone, and is told of no tables.
+Invariant: a caller gets only names that its query could read. Tables follow the rights of its
+database role in PostgreSQL, views follow what it may see. A reader without a database role can
+query views only, so it gets no tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.views.requested_changes import table_of
 
 
 class TableModel(BaseModel):
-    """Something that a query can read. kind: table, view (one of Tidemark's), or source."""
+    """A relation that a query can read. kind: table, view (maintained by Tidemark), or source."""
 
     schema_name: str = Field(serialization_alias="schema")
     name: str
@@ -28,28 +28,28 @@ class TableModel(BaseModel):
 
 
 class TableList(BaseModel):
-    """By schema and name; of very many tables the first."""
+    """Ordered by schema and name; cut if there are very many tables."""
 
     tables: list[TableModel]
 
 
 class Completion:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
+        self._control = factory.control()
 
     def tables(self, by: Caller) -> TableList:
-        """What this caller's queries can read. TidemarkError auth.db_role."""
+        """Return what this caller's queries can read. TidemarkError auth.db_role."""
         self._control.ensure()
         self._authorization.require(by, "table.list")
         views = self._control.list_views()
-        seen = self._authorization.seen(by, views)
+        visible = self._authorization.visible(by, views)
         found = [
             TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
-            for v in seen
+            for v in visible
         ]
         for source in self._control.list_sources():
             for relation in source.relations if source.type != "postgres" else ():
@@ -59,7 +59,7 @@ class Completion:
                         schema_name=source.name, name=relation["name"], kind="source", columns=names
                     )
                 )
-        # The tables of views that are not shown are not shown as tables either.
+        # Hide the tables of views: visible ones are listed as views, others not at all.
         hidden = {(v.schema, v.name) for v in views}
         hidden |= {(v.schema, target_of(table_of(v)).name) for v in views if v.fields}
         found += [
@@ -73,7 +73,7 @@ class Completion:
         if not by.db_role and by.role < Role.OPERATOR:
             return []
         try:
-            return self._parts.source.readable_tables(by.db_role)
+            return self._factory.source.readable_tables(by.db_role)
         except TidemarkError as error:
             log.info("tables.unlisted", code=error.code)
             return []

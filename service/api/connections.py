@@ -1,10 +1,11 @@
-"""Connections to the API, each with a limit on how long it may take nothing further.
+"""Connections to the API with a timeout for each phase.
 
-uvicorn closes a connection that is idle after an answer; one that never sends a whole request, or
-takes no answer, stays for ever. Here each phase of a connection has its time: until the headers are
-whole, until the body is, until what was written is taken. Where there are too many, the one that
-has waited longest for a request makes room. Invariant: a request that is whole is never cut short
-by any of this; how long its answer may take is its own affair.
+uvicorn closes a connection that is idle after a response. It never closes one that does not
+complete its request or does not read the response. Here each phase has a timeout: until the headers
+are complete, until the body is, until written data is read. At the connection limit, the connection
+that has waited longest for a request is closed.
+Invariant: a complete request is never cut short by this; its handler limits its own time.
+Runs in the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HEADERS, _BODY, _ANSWER = "headers", "body", "answer"
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Seconds of each phase, and how many connections there may be."""
+    """Seconds per phase, and the maximum number of connections."""
 
     headers_s: float
     body_s: float
@@ -34,7 +35,7 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
-        """Those of a service. Streams give up a reader before its connection is given up."""
+        """Return the limits of a service. A stream drops a slow reader before this closes it."""
         taking_s = max(settings.body_timeout_s, 2.0 * settings.changes_patience_s)
         return cls(
             settings.header_timeout_s, settings.body_timeout_s, taking_s, settings.connections
@@ -42,14 +43,14 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """One connection, until a WebSocket takes it over. limits: of its class, see `limited`."""
+    """One connection, until a WebSocket takes over. limits: a class attribute, see `limited`."""
 
     limits: ConnectionLimits
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = ""
-        # When that began, by the loop's clock.
+        # When the phase began, by the loop's clock.
         self.since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -57,15 +58,15 @@ class Connection(H11Protocol):
     # --- asyncio's protocol ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, if there is room."""
+        """Wait for a request, or close the connection at the limit."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.most and not self._make_space():
-            self._end(503, code="request.too_many", title="there are too many connections")
+            self._end(503, code="request.too_many", title="too many connections")
             return
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Process received bytes and update the phase."""
         super().data_received(data)
         self._watch()
 
@@ -75,18 +76,18 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel the timers."""
         self._cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The other side takes nothing just now."""
+        """Start the write timeout: the client is not reading."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self.limits.taking_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Cancel the write timeout: the client reads again."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -96,11 +97,11 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request in hand, or none that is whole."""
+        """Return True while it has no complete request."""
         return self._phase != _ANSWER
 
     def _watch(self) -> None:
-        """Give the phase that it is in now its time, once."""
+        """Start the timeout of the current phase when the phase changes."""
         phase = self._phase_now()
         if phase == self._phase or self.transport.is_closing():
             return
@@ -115,7 +116,7 @@ class Connection(H11Protocol):
 
     def _phase_now(self) -> str:
         if self.transport.get_protocol() is not self:
-            # A WebSocket has a protocol and time-outs of its own.
+            # A WebSocket has its own protocol and timeouts.
             return _ANSWER
         if self.conn.their_state is h11.SEND_BODY:
             return _BODY
@@ -124,15 +125,15 @@ class Connection(H11Protocol):
 
     def _headers_late(self) -> None:
         if self.conn.trailing_data[0]:
-            self._end(408, code="request.timeout", title="the request did not come in time")
+            self._end(408, code="request.timeout", title="the request did not arrive in time")
         else:
             self._end()
 
     def _body_late(self) -> None:
-        self._end(408, code="request.timeout", title="the request's body did not come in time")
+        self._end(408, code="request.timeout", title="the request's body did not arrive in time")
 
     def _make_space(self) -> bool:
-        """End the connection that has waited longest for a request."""
+        """Close the connection that has waited longest for a request."""
         others = [c for c in self.connections if isinstance(c, Connection) and c is not self]
         waiting = [c for c in others if c.is_idle and not c.transport.is_closing()]
         if not waiting:
@@ -141,13 +142,13 @@ class Connection(H11Protocol):
         return True
 
     def _end(self, status: int = 0, *, code: str = "", title: str = "") -> None:
-        """Close, with a problem where there is none of an answer yet."""
+        """Close; send a problem first if no response has begun."""
         if self.transport.is_closing():
             return
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete
         if is_answering:
-            # Its application sees that the client has gone.
+            # Tell the application that the client has disconnected.
             cycle.disconnected = True
             cycle.message_event.set()
         has_begun = is_answering and cycle.response_started
@@ -179,5 +180,5 @@ class Connection(H11Protocol):
 
 
 def limited(settings: Settings) -> type[Connection]:
-    """The class of a service's connections."""
+    """Return the connection class with the limits of a service."""
     return type("Connection", (Connection,), {"limits": ConnectionLimits.of(settings)})

@@ -1,10 +1,10 @@
-"""The console's built files, and the page /docs, as the API process serves them: in memory, and
-gzipped once they are asked for.
+"""The built files of the console and of /docs: served from memory, gzipped at first use.
 
-They are part of the package (service/console/dist, made by `make console`). Names below /assets
-hold a hash of their content and are kept by browsers for good; the page itself is asked for again
-each time and answered by its ETag. It must never need anything from another host: the policy sent
-with it forbids that, and inline scripts and sheets too.
+They are part of the package (service/console/dist, built by `make console`). Names below /assets
+contain a hash of the content, so browsers cache them forever. Browsers revalidate the pages by ETag
+at each load.
+Invariant: a page loads nothing from another host. Its Content-Security-Policy forbids that, and
+inline scripts and style sheets too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        # Browsers themselves write style attributes while one types over coloured text.
+        # Browsers write style attributes themselves when one types over coloured text.
         "style-src-attr 'unsafe-inline'",
         "img-src 'self' data:",
         "connect-src 'self'",
@@ -42,14 +42,14 @@ _ALWAYS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Vary": "Accept-Encoding",
 }
-_FOR_GOOD = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_REVALIDATE = "no-cache"
 _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 
 
 @dataclass(frozen=True)
 class ConsoleFile:
-    """One file with the headers that go with it."""
+    """One file with its headers."""
 
     plain: bytes
     etag: str
@@ -58,11 +58,11 @@ class ConsoleFile:
 
     @cached_property
     def zipped(self) -> bytes:
-        """What is sent to those who take gzip."""
+        """The gzipped content."""
         return gzip.compress(self.plain, 9, mtime=0)
 
-    def answer(self, accepted: str, known: str) -> tuple[int, bytes, dict[str, str]]:
-        """Status, body and headers for a request's Accept-Encoding and If-None-Match.
+    def answer(self, accepted: str, if_none_match: str) -> tuple[int, bytes, dict[str, str]]:
+        """Return (status, body, headers) for a request's Accept-Encoding and If-None-Match.
 
         >>> page = ConsoleFile(b"x", "abc", "text/html", "no-cache")
         >>> page.answer("br, gzip;q=0.8", "")[1] == page.zipped, page.answer("gzip;q=0", "")[:2]
@@ -73,7 +73,7 @@ class ConsoleFile:
         is_zipped = _takes_gzip(accepted)
         etag = f'"{self.etag}-gzip"' if is_zipped else f'"{self.etag}"'
         headers = {**_ALWAYS, "Cache-Control": self.cache, "ETag": etag}
-        tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+        tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
         if "*" in tags or etag in tags:
             return 304, b"", headers
         headers["Content-Type"] = self.media_type
@@ -83,7 +83,7 @@ class ConsoleFile:
 
 
 def read_files(folder: Path = DIST) -> dict[str, ConsoleFile]:
-    """All files by their path below the folder; empty where the console was not built."""
+    """Return all files by path below the folder; empty if the console was not built."""
     paths = [folder / PAGE, folder / DOCS, *sorted((folder / ASSETS).glob("*"))]
     return {p.relative_to(folder).as_posix(): _read(p) for p in paths if p.is_file()}
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> ConsoleFile:
         plain,
         hashlib.sha256(plain).hexdigest()[:20],
         "text/html; charset=utf-8" if is_page else _TYPES.get(path.suffix, guessed),
-        _ASK_AGAIN if is_page else _FOR_GOOD,
+        _REVALIDATE if is_page else _IMMUTABLE,
     )
 
 

@@ -1,8 +1,8 @@
-"""What holds for all of REST alike: methods, unknown parameters, HEAD, tags, keys of repetition.
+"""Conventions of all REST calls: methods, unknown parameters, HEAD, ETags, Idempotency-Key.
 
-A plain ASGI layer behind the guard; streams pass it untouched. Invariant: a request that a route
-would take differently from how it was meant is refused before the route sees it: a misspelt
-parameter, a resource that is another one by now (If-Match), a key used for something else.
+An ASGI layer inside the guard; streams pass through it unchanged.
+Invariant: a request is refused before its route runs if a parameter is unknown, if the resource has
+changed (If-Match), or if its Idempotency-Key belongs to another request.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from service.api.request_guard import headers_of
 from service.api.route_table import PathRoutes, RouteTable
 
 CREATING = ("/views", "/sources", "/views/{view}/sinks")
-# What a resource is, whatever it does just now: the first half of its tag.
+# The definition of a resource, without its status: the first half of its ETag.
 _LASTING = ("name", "schema", "view", "type", "query", "options", "fields", "created_at")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_KEPT_HEADERS = ("content-type", "location")
+_STORED_HEADERS = ("content-type", "location")
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class Conventions:
-    """Wraps an application."""
+    """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, table: RouteTable, control: Control, server: str) -> None:
         self._app = app
         self._table = table
         self._control = control
-        # `server` is what no two processes have at a time: the address that this one listens at.
+        # `server` is unique among running processes: the listening address of this one.
         self._worker = Worker(server, secrets.token_hex(8))
         self._has_freed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on as it is meant, or refuse it."""
+        """Forward a valid request, or refuse it."""
         routes = self._table.find(scope["path"]) if scope["type"] == "http" else None
         if routes is None:
             await self._app(scope, receive, send)
@@ -65,18 +65,18 @@ class Conventions:
             raise Refused(
                 "request.invalid",
                 405,
-                f"{method} is not for this path",
-                detail=f"it takes {', '.join(routes.told_methods)}",
-                headers={"Allow": ", ".join(routes.told_methods)},
+                f"{method} is not allowed for this path",
+                detail=f"allowed: {', '.join(routes.described_methods)}",
+                headers={"Allow": ", ".join(routes.described_methods)},
             )
         asked = "GET" if method == "HEAD" else method
-        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        names = [name for name, _ in given]
+        parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        names = [name for name, _ in parameters]
         if unknown := routes.unknown(asked, names):
             raise _invalid(f'query: "{unknown[0][:80]}" is not a parameter of this call')
         if repeated := routes.repeated(asked, names):
             raise _invalid(f'query: "{repeated[0][:80]}" is given more than once')
-        self._refuse_nul([("path", scope["path"]), *given])
+        self._refuse_nul([("path", scope["path"]), *parameters])
         headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:
             await self._answer_get(scope, receive, send, headers.get("if-none-match", ""))
@@ -84,26 +84,28 @@ class Conventions:
         if "if-match" in headers and method != "GET":
             await self._require_match(scope, receive, headers["if-match"])
         if method == "POST" and routes.path in CREATING and "idempotency-key" in headers:
-            waits = [v for k, v in given if k == "wait_s"]
+            waits = [v for k, v in parameters if k == "wait_s"]
             await self._answer_once(scope, receive, send, headers["idempotency-key"], waits)
             return
         await self._app(scope, receive, send)
 
     @staticmethod
-    def _refuse_nul(given: Iterable[tuple[str, str]]) -> None:
-        """PostgreSQL has no text with a NUL, so nothing is called so and nothing is found by it."""
-        for name, value in given:
+    def _refuse_nul(parameters: Iterable[tuple[str, str]]) -> None:
+        """Refuse NUL in names and values: PostgreSQL's text cannot contain it."""
+        for name, value in parameters:
             if "\0" in value:
-                why = "a text holds a NUL, which PostgreSQL has no place for"
+                why = "the text contains NUL, which PostgreSQL cannot store"
                 raise _invalid(f"{name[:80]}: {why}")
 
     # --- tags ----------------------------------------------------------------------------------
 
-    async def _answer_get(self, scope: Scope, receive: Receive, send: Send, known: str) -> None:
-        """With a tag; without a body where it is known already, or was not asked for."""
+    async def _answer_get(
+        self, scope: Scope, receive: Receive, send: Send, known_tags: str
+    ) -> None:
+        """Answer with an ETag; without a body for HEAD, or as 304 if the client has it."""
         asked = {**scope, "method": "GET"}
         found = await self._asked(asked, receive)
-        # What is counted outside is told by what the routing has found.
+        # Routing results, such as the route, are needed by the outer layer that counts calls.
         scope.update({k: v for k, v in asked.items() if k not in scope})
         headers = list(found.start["headers"])
         status, body = found.start["status"], found.body
@@ -111,7 +113,7 @@ class Conventions:
             tag = found.header("etag") or f'"{tag_of(found)}"'
             if not found.header("etag"):
                 headers.append((b"etag", tag.encode()))
-            if known.strip() == "*" or set(_TAG.findall(known)) & set(_TAG.findall(tag)):
+            if known_tags.strip() == "*" or set(_TAG.findall(known_tags)) & set(_TAG.findall(tag)):
                 status, body = 304, b""
                 headers = [(k, v) for k, v in headers if not k.lower().startswith(b"content-")]
         if scope["method"] == "HEAD":
@@ -119,8 +121,8 @@ class Conventions:
         await send({**found.start, "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _require_match(self, scope: Scope, receive: Receive, wanted: str) -> None:
-        """Whether the resource is still what the caller takes it for."""
+    async def _require_match(self, scope: Scope, receive: Receive, expected: str) -> None:
+        """Refuse with 412 if the resource no longer has the caller's ETag."""
         path = scope["path"]
         routes = self._table.find(path)
         if routes is None or "GET" not in routes.parameters:
@@ -128,20 +130,20 @@ class Conventions:
         raw = path.encode()
         asked = {**scope, "method": "GET", "path": path, "raw_path": raw, "query_string": b""}
         found = await self._asked(asked, _nothing)
-        if found.start["status"] != 200 or wanted.strip() == "*":
+        if found.start["status"] != 200 or expected.strip() == "*":
             return
         lasting = tag_of(found).partition("-")[0]
-        if lasting not in {tag.partition("-")[0] for tag in _TAG.findall(wanted)}:
+        if lasting not in {tag.partition("-")[0] for tag in _TAG.findall(expected)}:
             raise Refused(
                 "request.changed",
                 412,
-                "it is not what it was",
-                detail=f'its tag is "{tag_of(found)}" now',
-                hint="look at it again, and ask again if you still want that",
+                "the resource has changed",
+                detail=f'its ETag is now "{tag_of(found)}"',
+                hint="read it again, and repeat the request with the new ETag",
             )
 
     async def _asked(self, scope: Scope, receive: Receive) -> _Answer:
-        """What the application answers, whole."""
+        """Return the application's whole response."""
         found = _Answer()
         await self._app(scope, receive, found.take)
         return found
@@ -156,7 +158,7 @@ class Conventions:
                 "request.invalid",
                 400,
                 "the request is not valid",
-                detail="Idempotency-Key: 1 to 255 printable characters of ASCII without blanks",
+                detail="Idempotency-Key: 1 to 255 printable ASCII characters without spaces",
             )
         body = await _body_of(receive)
         caller = getattr(scope.get("state", {}).get("caller"), "name", "")
@@ -164,9 +166,9 @@ class Conventions:
         shape = hashlib.sha256(scope["query_string"] + b"\n" + body).hexdigest()
         wait_s = float(waits[0]) if waits and re.fullmatch(r"\d{1,4}", waits[0]) else 0.0
         await run_in_threadpool(self._control.ensure)
-        kept = await run_in_threadpool(self._claim, claim, shape, wait_s)
-        if kept is not None:
-            await _replay(kept, shape, send)
+        stored = await run_in_threadpool(self._claim, claim, shape, wait_s)
+        if stored is not None:
+            await _replay(stored, shape, send)
             return
         found = _Answer()
         try:
@@ -176,16 +178,16 @@ class Conventions:
             if status >= 500:
                 await run_in_threadpool(idempotency.forget, self._control, claim)
             else:
-                headers = {name: found.header(name) for name in _KEPT_HEADERS}
-                kept = StoredAnswer(
+                headers = {name: found.header(name) for name in _STORED_HEADERS}
+                stored = StoredAnswer(
                     shape, status, {k: v for k, v in headers.items() if v}, found.body
                 )
-                await run_in_threadpool(idempotency.keep, self._control, claim, kept)
+                await run_in_threadpool(idempotency.store_answer, self._control, claim, stored)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
 
     def _claim(self, claim: RequestKey, shape: str, wait_s: float) -> StoredAnswer | None:
-        # Not before somebody asks: only then is it certain that the address is ours alone.
+        # At the first request, not earlier: only then this process surely owns the address.
         if not self._has_freed:
             idempotency.free(self._control, self._worker)
             self._has_freed = True
@@ -193,28 +195,28 @@ class Conventions:
 
 
 class _Answer:
-    """An answer that is gathered."""
+    """Collects a response."""
 
     def __init__(self) -> None:
         self.start: dict[str, Any] = {}
         self.body = b""
 
     async def take(self, part: Message) -> None:
-        """What the application sends."""
+        """Store a message that the application sends."""
         if part["type"] == "http.response.start":
             self.start = dict(part)
         else:
             self.body += part.get("body", b"")
 
     def header(self, name: str) -> str:
-        """The value of a header, "" without."""
-        wanted = name.encode()
-        found = (v for k, v in self.start.get("headers", ()) if k.lower() == wanted)
+        """Return the value of a header, "" if absent."""
+        expected = name.encode()
+        found = (v for k, v in self.start.get("headers", ()) if k.lower() == expected)
         return next(found, b"").decode("latin-1")
 
 
 def tag_of(found: _Answer) -> str:
-    """A tag of two halves: what the resource is, and the answer as it stands."""
+    """Return an ETag of two hashes: of the resource's definition, and of the whole response."""
     whole = hashlib.blake2b(found.body, digest_size=8).hexdigest()
     try:
         facts = json.loads(found.body)
@@ -226,27 +228,27 @@ def tag_of(found: _Answer) -> str:
     return f"{hashlib.blake2b(lasting, digest_size=8).hexdigest()}-{whole}"
 
 
-async def _replay(kept: StoredAnswer, shape: str, send: Send) -> None:
-    if kept.fingerprint != shape:
+async def _replay(stored: StoredAnswer, shape: str, send: Send) -> None:
+    if stored.fingerprint != shape:
         raise Refused(
             "request.key_reused",
             422,
             "this Idempotency-Key was used for another request",
-            hint="take a new key for each thing that you want",
+            hint="use a new key for each operation",
         )
-    if kept.status is None:
+    if stored.status is None:
         raise Refused(
             "request.in_progress",
             409,
-            "the first request with this Idempotency-Key is not answered yet",
-            hint="ask again in a moment",
+            "the first request with this Idempotency-Key is still in progress",
+            hint="try again in a moment",
             headers={"Retry-After": "1"},
         )
-    headers = [(k.encode(), v.encode()) for k, v in kept.headers.items()]
+    headers = [(k.encode(), v.encode()) for k, v in stored.headers.items()]
     headers.append((b"idempotency-replayed", b"true"))
-    headers.append((b"content-length", str(len(kept.body)).encode()))
-    await send({"type": "http.response.start", "status": kept.status, "headers": headers})
-    await send({"type": "http.response.body", "body": kept.body})
+    headers.append((b"content-length", str(len(stored.body)).encode()))
+    await send({"type": "http.response.start", "status": stored.status, "headers": headers})
+    await send({"type": "http.response.body", "body": stored.body})
 
 
 async def _body_of(receive: Receive) -> bytes:
@@ -259,13 +261,13 @@ async def _body_of(receive: Receive) -> bytes:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """The request's body once more, and then what comes."""
+    """Return a receive function that yields the body again, then the following messages."""
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def told() -> Message:
+    async def replayed() -> Message:
         return parts.pop() if parts else await receive()
 
-    return told
+    return replayed
 
 
 async def _nothing() -> Message:
@@ -278,5 +280,5 @@ def _invalid(detail: str) -> Refused:
         422,
         "the request is not valid",
         detail=detail,
-        hint="see /docs for what each call takes",
+        hint="see /docs for the parameters of each call",
     )

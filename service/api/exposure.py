@@ -1,7 +1,7 @@
-"""Whether the service may listen where it is told to: on loopback freely, elsewhere protected.
+"""Checks before the service listens: freely on loopback, elsewhere only protected.
 
-Invariant: nothing listens where others reach it before there is a token, nor in plain text unless
-the operator has said that something else encrypts (`--insecure`).
+Invariant: the service does not listen on another address without a token, nor without TLS unless
+the operator states that a proxy encrypts (`--insecure`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from service.runtime.addresses import is_loopback
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-# A service that was killed just now may still have its port.
+# The port of a service that was just killed may still be in use.
 PORT_WAIT_S = 2.0
 
 
 def check_port(settings: Settings, wait_s: float = PORT_WAIT_S) -> None:
-    """TidemarkError port.taken where the service could not listen."""
+    """Fail if the service could not listen. TidemarkError port.taken."""
     end = time.monotonic() + wait_s
     while fault := _bind_fault(settings.host, settings.port):
         if getattr(fault, "errno", 0) != errno.EADDRINUSE or time.monotonic() > end:
             raise TidemarkError(
                 "port.taken",
-                f"port {settings.host}:{settings.port} cannot be listened on",
+                f"cannot listen on port {settings.host}:{settings.port}",
                 detail=str(fault),
-                hint="stop what has it, or choose another with --port",
+                hint="stop the process that uses it, or choose another port with --port",
             )
         time.sleep(0.1)
 
 
 def _bind_fault(host: str, port: int) -> Exception | None:
-    """Why nothing can listen there, None where it can."""
+    """Return why the port cannot be bound, None if it can."""
     if not port:
         return None
     try:
@@ -51,7 +51,7 @@ def _bind_fault(host: str, port: int) -> Exception | None:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(address)
-                # A port that is only bound somewhere else shows itself here.
+                # A port that is bound elsewhere without listening fails only here.
                 probe.listen(1)
     except (OSError, OverflowError, UnicodeError) as error:
         return error
@@ -59,7 +59,7 @@ def _bind_fault(host: str, port: int) -> Exception | None:
 
 
 def check_exposure(settings: Settings) -> list[TidemarkError]:
-    """What keeps the service from listening; warnings go to the log."""
+    """Return why the service must not listen; write warnings to the log."""
     found = _certificate_problems(settings)
     if is_loopback(settings.host):
         return found
@@ -69,9 +69,10 @@ def check_exposure(settings: Settings) -> list[TidemarkError]:
             found.append(
                 TidemarkError(
                     "service.no_token",
-                    f'without a token the service does not listen on "{settings.host}"',
-                    detail="whoever reaches it could create and drop views",
-                    hint="tidemark token create NAME --role admin --direct; or listen on 127.0.0.1",
+                    f'the service does not listen on "{settings.host}" without a token',
+                    detail="anyone who can reach the port could create and drop views",
+                    hint="run: tidemark token create NAME --role admin --direct;"
+                    " or listen on 127.0.0.1",
                 )
             )
     finally:
@@ -80,9 +81,9 @@ def check_exposure(settings: Settings) -> list[TidemarkError]:
         found.append(
             TidemarkError(
                 "service.no_tls",
-                f'without TLS the service does not listen on "{settings.host}"',
+                f'the service does not listen on "{settings.host}" without TLS',
                 detail="tokens and rows would cross the network in plain text",
-                hint="--tls-cert and --tls-key; or --insecure behind a proxy that encrypts",
+                hint="use --tls-cert and --tls-key; or --insecure behind a proxy with TLS",
             )
         )
     elif not settings.tls_cert:
@@ -103,7 +104,7 @@ def _certificate_problems(settings: Settings) -> list[TidemarkError]:
                 "service.tls",
                 "the certificate and its key cannot be used",
                 detail=str(error),
-                hint="PEM files: the certificate first, then those that signed it; the key plain",
+                hint="use PEM files: the certificate, then its chain; the key unencrypted",
             )
         ]
     return []

@@ -1,9 +1,8 @@
-"""How a view, a source, a pipeline and the service stand: the one place that decides it.
+"""Status of views, sources, pipelines and the service: the only module that decides it.
 
-REST, psql, the command line, the console and the metrics show what is decided here and nothing
-else. All of it is a function of `Known`, which `service/api/status_collector.py` gathers.
-Invariant: what has
-not been seen working lately is never called healthy, and what is not healthy says why.
+REST, psql, the command line, the console and the metrics show these decisions.
+All functions are pure; their input is `StatusInputs` (from `service/api/status_collector.py`).
+Invariant: nothing counts as healthy without a recent report, and every other status has a reason.
 """
 
 from __future__ import annotations
@@ -41,11 +40,13 @@ _CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known at one moment. figures: of each group's pipeline, None before its first;
-    processes: as the supervisor tells of them; views, sources, sinks: the catalog's rows as they
-    were read last; compiling: what of the kernels is still to be compiled; is_young: this process
-    has just begun, and the pipelines may have too."""
+class StatusInputs:
+    """The facts of one moment, from which every status follows.
+
+    figures: of each group's pipeline, None before its first report. processes: as the supervisor
+    reports them. views, sources, sinks: catalog rows as last read. compiling: the kernels that are
+    still being compiled. is_young: this process has just started, so pipelines may have too.
+    """
 
     figures: Mapping[str, Mapping[str, Any] | None]
     processes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -63,65 +64,66 @@ class Known:
 
     @cached_property
     def readers(self) -> Mapping[str, set[str]]:
-        """The groups that read each source for views that are kept, or are to be."""
+        """By source, the groups that read it for maintained views."""
         found: dict[str, set[str]] = {}
         for view in self.views:
-            for name in _read_directly(view) if _is_kept(view) else ():
+            for name in _read_directly(view) if _is_maintained(view) else ():
                 found.setdefault(name, set()).add(group_of(view))
         return found
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How something stands, and why it is not as it should be."""
+    """A status, with the error that explains it."""
 
     status: str
     error: ProblemModel | None = None
 
 
 def is_stale(figures: Mapping[str, Any] | None) -> bool:
-    """Whether these figures are too old to tell anything, or there are none."""
+    """Return True if there are no figures, or they are too old."""
     return figures is None or not is_fresh(figures, STALE_S)
 
 
 # --- a pipeline --------------------------------------------------------------------------------
 
 
-def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
-    """Why a group's pipeline does nothing for its views; None while it works, or begins."""
-    figures = known.figures.get(group) or {}
+def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
+    """Return why a group's pipeline does not process changes; None while it works or starts."""
+    figures = inputs.figures.get(group) or {}
     if figures.get("refused"):
         return ProblemModel(**figures["refused"])
     name = "the pipeline" if group == DEFAULT_GROUP else f'the pipeline of group "{group}"'
-    told = known.processes.get(_child_of(group), {})
-    if told.get("is_over") and told.get("code"):
-        what, hint = f"{name} has ended and is not started again", "its log says why"
-        return _problem(what, f"exit code {told['code']}", hint, code="pipeline.ended")
+    reported = inputs.processes.get(_child_of(group), {})
+    if reported.get("is_over") and reported.get("code"):
+        what, hint = f"{name} has ended and is not restarted", "see its log"
+        return _problem(what, f"exit code {reported['code']}", hint, code="pipeline.ended")
     now = time.monotonic()
-    ends = [end for end in told.get("ends", ()) if end <= now]
+    ends = [end for end in reported.get("ends", ()) if end <= now]
     often = repeated_ends(ends, now)
     is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
     if is_down or often:
-        what = f"{name} has ended unexpectedly and is started again"
+        what = f"{name} has ended unexpectedly and is being restarted"
         if often:
-            what = f"{name} has ended {often} times within a minute, and is started again each time"
-        detail = f"exit code {told['code']}" if told.get("code") is not None else ""
+            what = f"{name} has ended {often} times within a minute; each time it is restarted"
+        detail = f"exit code {reported['code']}" if reported.get("code") is not None else ""
         return _problem(what, detail, "see its log", code="pipeline.restarting")
-    is_new = group not in known.figures
-    if is_stale(known.figures.get(group)) and not (known.is_young or is_new):
-        what, hint = f"{name} has not reported lately", "see its log; is the machine overloaded?"
+    is_new = group not in inputs.figures
+    if is_stale(inputs.figures.get(group)) and not (inputs.is_young or is_new):
+        what = f"{name} has not reported within the last {STALE_S:g} s"
+        hint = "see its log, and check whether the machine is overloaded"
         return _problem(what, "", hint, code="pipeline.silent")
     return None
 
 
-def is_starting(known: Known) -> bool:
-    """Whether it is too early to say how the default group's pipeline does."""
-    if known.compiling:
+def is_starting(inputs: StatusInputs) -> bool:
+    """Return True while it is too early to judge the default group's pipeline."""
+    if inputs.compiling:
         return True
-    figures = known.figures.get(DEFAULT_GROUP)
+    figures = inputs.figures.get(DEFAULT_GROUP)
     is_reported = figures is not None and "refused" in figures
-    is_waited_for = known.is_young and is_stale(figures) and not is_reported
-    return is_waited_for and pipeline_problem(known, DEFAULT_GROUP) is None
+    is_waited_for = inputs.is_young and is_stale(figures) and not is_reported
+    return is_waited_for and pipeline_problem(inputs, DEFAULT_GROUP) is None
 
 
 def _child_of(group: str) -> str:
@@ -131,112 +133,116 @@ def _child_of(group: str) -> str:
 # --- a source ----------------------------------------------------------------------------------
 
 
-def database_standing(known: Known, group: str) -> Standing:
-    """How the database stands, as a group's pipeline reads it."""
-    problem = pipeline_problem(known, group)
+def database_standing(inputs: StatusInputs, group: str) -> Standing:
+    """Return the status of the source database for one group's pipeline."""
+    problem = pipeline_problem(inputs, group)
     if problem is not None:
-        return Standing(_unread(problem, known.figures.get(group)), problem)
-    text = (known.figures.get(group) or {}).get("source_error")
+        return Standing(_unread(problem, inputs.figures.get(group)), problem)
+    text = (inputs.figures.get(group) or {}).get("source_error")
     return Standing(RETRYING, _parsed(text, "source.unreachable")) if text else Standing(RUNNING)
 
 
-def source_standing(known: Known, row: SourceRow, group: str | None = None) -> Standing:
-    """How a source stands: as it is read worst, or as one group reads it."""
+def source_standing(inputs: StatusInputs, row: SourceRow, group: str | None = None) -> Standing:
+    """Return the status of a source for one group, or the worst over all groups."""
     if row.type == "postgres":
-        return database_standing(known, row.name.partition("/")[2] or DEFAULT_GROUP)
-    readers = known.readers.get(row.name, set())
-    groups = [g for g in known.figures if group is None or g == group]
+        return database_standing(inputs, row.name.partition("/")[2] or DEFAULT_GROUP)
+    readers = inputs.readers.get(row.name, set())
+    groups = [g for g in inputs.figures if group is None or g == group]
     found: list[Standing] = []
-    if not readers and any(row.name in _read_directly(v) for v in known.views):
-        # What kept the views from being kept: nothing tries it any more.
+    if not readers and any(row.name in _read_directly(v) for v in inputs.views):
+        # Its views have failed or are paused, so no pipeline tries the source any more.
         found.append(Standing(row.status, problem_of_row(row)))
     for each in groups:
-        facts = (known.figures[each] or {}).get("sources", {}).get(row.name)
-        problem = pipeline_problem(known, each)
+        facts = (inputs.figures[each] or {}).get("sources", {}).get(row.name)
+        problem = pipeline_problem(inputs, each)
         if problem is not None and (facts is not None or each in readers):
-            found.append(Standing(_unread(problem, known.figures[each]), problem))
+            found.append(Standing(_unread(problem, inputs.figures[each]), problem))
         elif facts is not None:
-            found.append(Standing(facts["status"], _told_by_feed(row, facts)))
+            found.append(Standing(facts["status"], _feed_problem(row, facts)))
     return max(found, key=lambda s: _WORST.index(s.status), default=Standing(RUNNING))
 
 
 def _unread(problem: ProblemModel, figures: Mapping[str, Any] | None) -> str:
-    """What a source is that no pipeline reads just now: someone must act, or it goes on alone."""
+    """Return the status of a source without a working pipeline: stopped if someone must act."""
     needs_someone = bool((figures or {}).get("refused")) or problem.code == "pipeline.ended"
     return STOPPED if needs_someone else RETRYING
 
 
-def _told_by_feed(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | None:
+def _feed_problem(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | None:
     if facts["status"] == RUNNING:
         return None
-    told = facts.get("problem")
-    if told:
-        return _problem(told["detail"], "", told["hint"], code=told["code"])
+    reported = facts.get("problem")
+    if reported:
+        return _problem(reported["detail"], "", reported["hint"], code=reported["code"])
     return problem_of_row(row) or _parsed(facts.get("error") or "", "source.unreachable")
 
 
 # --- a view ------------------------------------------------------------------------------------
 
 
-def view_standing(known: Known, row: ViewRow) -> Standing:
-    """How a view stands. A live one is kept up to date; while a source that it reads is away for
-    the moment it stays live, with the reason; where somebody or something must act first it is
-    degraded: readable, and standing still."""
-    told = problem_of_row(row)
+def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
+    """Return the status of a view.
+
+    A live view stays live, with a reason, while a source is temporarily unreachable. It is degraded
+    (readable, not updated) if someone must act first, or the sink or the pipeline is unavailable.
+    """
+    reported = problem_of_row(row)
     if row.status in _STANDING_STILL:
-        return Standing(row.status, told)
+        return Standing(row.status, reported)
     group = group_of(row)
-    figures = known.figures.get(group) or {}
-    pipeline = pipeline_problem(known, group)
+    figures = inputs.figures.get(group) or {}
+    pipeline = pipeline_problem(inputs, group)
     if pipeline is not None:
         if row.status != ViewState.LIVE:
-            return Standing(row.status, told or pipeline)
+            return Standing(row.status, reported or pipeline)
         is_refused = figures.get("refused")
         return Standing(ViewState.FAILED if is_refused else ViewState.DEGRADED, pipeline)
-    found = [*_sources_of(known, row, group)]
+    found = [*_sources_of(inputs, row, group)]
     worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)
     if row.status != ViewState.LIVE:
-        return Standing(row.status, told or (None if worst is None else worst.error))
+        return Standing(row.status, reported or (None if worst is None else worst.error))
     if worst is not None and worst.status == STOPPED:
         return Standing(ViewState.DEGRADED, worst.error)
     if figures.get("sink_error"):
         return Standing(ViewState.DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
-    return Standing(ViewState.LIVE, told if worst is None or worst.error is None else worst.error)
+    return Standing(
+        ViewState.LIVE, reported if worst is None or worst.error is None else worst.error
+    )
 
 
-def warnings_of(known: Known, row: ViewRow) -> list[str]:
-    """What a view is not told of just now, and what the sink lacks of it."""
+def warnings_of(inputs: StatusInputs, row: ViewRow) -> list[str]:
+    """Return a warning per unreachable source of a view, and one for an unreachable sink."""
     group = group_of(row)
-    figures = known.figures.get(group) or {}
-    told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
-    told[MAIN_SOURCE] = figures.get("source_error", "")
-    read = _read(known, row)
-    found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
+    figures = inputs.figures.get(group) or {}
+    reported = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
+    reported[MAIN_SOURCE] = figures.get("source_error", "")
+    read = _read(inputs, row)
+    found = [f'source "{name}" is away: {reported[name]}' for name in read if reported.get(name)]
     sink_error = figures.get("sink_error")
     return [*found, sink_error] if sink_error else found
 
 
-def _sources_of(known: Known, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
-    """The sources that a view depends on, also by way of others, as its group reads them."""
-    declared = {s.name: s for s in known.sources}
-    for name in _read(known, row):
+def _sources_of(inputs: StatusInputs, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
+    """Yield the sources that a view depends on, directly or through other views."""
+    declared = {s.name: s for s in inputs.sources}
+    for name in _read(inputs, row):
         if name == MAIN_SOURCE:
-            yield name, database_standing(known, group)
+            yield name, database_standing(inputs, group)
         elif name in declared:
-            yield name, source_standing(known, declared[name], group)
+            yield name, source_standing(inputs, declared[name], group)
 
 
-def _read(known: Known, row: ViewRow) -> list[str]:
-    by_title = known.by_title
+def _read(inputs: StatusInputs, row: ViewRow) -> list[str]:
+    by_title = inputs.by_title
     names: dict[str, None] = {}
-    waiting, seen = [row], {row.identity}
+    waiting, visited = [row], {row.identity}
     while waiting:
         view = waiting.pop()
         names |= dict.fromkeys(_read_directly(view))
         parents = (view.plan or {}).get("parents", [])
         found = [by_title[tuple(p)] for p in parents if tuple(p) in by_title]
-        waiting += [p for p in found if p.identity not in seen]
-        seen |= {p.identity for p in found}
+        waiting += [p for p in found if p.identity not in visited]
+        visited |= {p.identity for p in found}
     return list(names)
 
 
@@ -244,7 +250,7 @@ def _read_directly(row: ViewRow) -> list[str]:
     return [source for source, _ in (row.plan or {}).get("reads", [])]
 
 
-def _is_kept(row: ViewRow) -> bool:
+def _is_maintained(row: ViewRow) -> bool:
     return (
         row.status not in (ViewState.FAILED, ViewState.PAUSED)
         and row.desired != DesiredState.DROPPED
@@ -254,31 +260,31 @@ def _is_kept(row: ViewRow) -> bool:
 # --- the service -------------------------------------------------------------------------------
 
 
-def service_standing(known: Known) -> tuple[str, list[str]]:
-    """ "ok", "starting" or "degraded", and all the reasons for the last."""
-    if is_starting(known):
-        return STARTING, [known.compiling] if known.compiling else []
+def service_standing(inputs: StatusInputs) -> tuple[str, list[str]]:
+    """Return "ok", "starting" or "degraded", and the reasons of "degraded"."""
+    if is_starting(inputs):
+        return STARTING, [inputs.compiling] if inputs.compiling else []
     reasons = [
         reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
-        for group in known.figures
-        for reason in _reasons_of_group(known, group)
+        for group in inputs.figures
+        for reason in _reasons_of_group(inputs, group)
     ]
-    stopped = {g for g in known.figures if pipeline_problem(known, g) is not None}
-    reasons += _reasons_of_sources(known, stopped)
-    reasons += _few("views", _reasons_of_views(known, stopped))
-    reasons += _few("sinks", _reasons_of_sinks(known))
-    if known.free_bytes is not None:
-        reasons += filter(None, [no_space(known.free_bytes)])
+    stopped = {g for g in inputs.figures if pipeline_problem(inputs, g) is not None}
+    reasons += _reasons_of_sources(inputs, stopped)
+    reasons += _few("views", _reasons_of_views(inputs, stopped))
+    reasons += _few("sinks", _reasons_of_sinks(inputs))
+    if inputs.free_bytes is not None:
+        reasons += filter(None, [no_space(inputs.free_bytes)])
     return (DEGRADED if reasons else OK), reasons
 
 
-def _reasons_of_group(known: Known, group: str) -> list[str]:
-    figures = known.figures.get(group) or {}
+def _reasons_of_group(inputs: StatusInputs, group: str) -> list[str]:
+    figures = inputs.figures.get(group) or {}
     words = ("wal_alarm", "source_error", "sink_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
     if figures.get("checkpoint_error"):
-        found.append(f"the state is not copied: {figures['checkpoint_error']}")
-    problem = pipeline_problem(known, group)
+        found.append(f"checkpoints fail: {figures['checkpoint_error']}")
+    problem = pipeline_problem(inputs, group)
     if problem is None:
         return found
     if figures.get("refused"):
@@ -287,41 +293,41 @@ def _reasons_of_group(known: Known, group: str) -> list[str]:
     return [f"{problem.title} [{problem.code}]", *found]
 
 
-def _reasons_of_sources(known: Known, stopped: set[str]) -> Iterator[str]:
-    """Those beside the database, where it is not their pipelines that are to blame."""
-    working = {g: f for g, f in known.figures.items() if g not in stopped}
-    for row in known.sources:
-        if row.type == "postgres" or row.name not in known.readers:
+def _reasons_of_sources(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
+    """Yield reasons for external sources, unless the cause is their pipeline."""
+    working = {g: f for g, f in inputs.figures.items() if g not in stopped}
+    for row in inputs.sources:
+        if row.type == "postgres" or row.name not in inputs.readers:
             continue
         for group in working:
-            found = source_standing(known, row, group)
+            found = source_standing(inputs, row, group)
             if found.status != RUNNING:
                 word = "away" if found.status == RETRYING else found.status
                 yield f'source "{row.name}" is {word}: {_said(found.error)}'
                 break
 
 
-def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
-    for row in sorted(known.views, key=lambda v: (v.schema, v.name)):
+def _reasons_of_views(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
+    for row in sorted(inputs.views, key=lambda v: (v.schema, v.name)):
         if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
             continue
         if row.status == ViewState.FAILED:
             yield f'view "{row.title}" has failed: {_said(problem_of_row(row))}'
         elif row.status == ViewState.DEGRADED:
-            yield f'view "{row.title}" is built anew: {_said(problem_of_row(row))}'
+            yield f'view "{row.title}" is being rebuilt: {_said(problem_of_row(row))}'
         elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
             yield f'view "{row.title}" is not live yet: {_said(problem_of_row(row))}'
 
 
-def _reasons_of_sinks(known: Known) -> Iterator[str]:
-    for row in known.sinks:
+def _reasons_of_sinks(inputs: StatusInputs) -> Iterator[str]:
+    for row in inputs.sinks:
         if row.desired == sink_worker.LIVE and row.status in (sink_worker.FAILED, RETRYING):
             word = "has failed" if row.status == sink_worker.FAILED else "is away"
             yield f'sink "{row.title}" {word}: {_said(problem_of_row(row))}'
 
 
 def _few(what: str, reasons: Iterable[str]) -> list[str]:
-    """So many that somebody still reads them."""
+    """Return the first MOST_NAMED reasons, and the number of the others."""
     found = list(reasons)
     more = len(found) - MOST_NAMED
     return [*found[:MOST_NAMED], f"and {more} more {what}"] if more > 0 else found
@@ -331,7 +337,7 @@ def _few(what: str, reasons: Iterable[str]) -> list[str]:
 
 
 def _said(problem: ProblemModel | None) -> str:
-    return "nobody knows why" if problem is None else f"{problem.title} [{problem.code}]"
+    return "the reason is unknown" if problem is None else f"{problem.title} [{problem.code}]"
 
 
 def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
@@ -339,11 +345,11 @@ def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
 
 
 def _parsed(text: str, code: str) -> ProblemModel:
-    """A problem of what figures say in words.
+    """Return the problem that figures report as text with its code in brackets.
 
     >>> _parsed("the server is gone [source.unreachable]", "internal").code
     'source.unreachable'
     """
     found = _CODED.fullmatch(text)
     what, code = (found[1], found[2]) if found else (text, code)
-    return _problem(what, "", "it is tried again by itself", code=code)
+    return _problem(what, "", "the service retries automatically", code=code)

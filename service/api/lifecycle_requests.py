@@ -1,8 +1,9 @@
-"""The life of a view as users ask for it: replace, rebuild, pause, resume, rename, move, cancel.
+"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, cancel.
 
-The API's side: what is asked for is looked at whole before the catalog knows of it, then done by
-the pipeline. Invariant: what is known to be refused is never begun, and names what stands in its
-way; of each view one change is under way at most.
+This is the API's side. It checks a request completely, then enters it into the catalog; the
+pipeline executes it. Thread-safe.
+Invariant: a request that would be refused is never entered, and its error names the obstacle. A
+view has at most one change in progress.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.parse.renaming import with_renamed_table
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
+from service.api.clock import ensure_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import plan_definition
+from service.factory.planning import MOVING, PINNED, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
@@ -51,8 +53,8 @@ from storage.failpoints import failpoint
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for. name: as paths take it, once it is done; change: its id, "" for a pause
-    and for what is done already."""
+    """An accepted request. name: of the view when it is done, in the form of URL paths. change: its
+    id, "" for a pause and for a request that is already done."""
 
     identity: str
     name: str
@@ -61,27 +63,27 @@ class Asked:
 
 
 class Life:
-    """One for an API process; safe for several threads. Names are as users write them.
+    """The lifecycle operations; one per API process, thread-safe. Names are as users write them.
 
-    by: who asks. Every call raises what `Authorization.require` does.
+    by: the caller. Every method raises the errors of `Authorization.require`.
     """
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
-        self._tables = parts.view_tables()
+        self._control = factory.control()
+        self._tables = factory.view_tables()
 
     # --- another version -------------------------------------------------------------------------
 
     def replace(
         self, name: str, query: str, options: Mapping[str, Any] | None = None, *, by: Caller
     ) -> Asked:
-        """Another query for a view. options: those to change; the group stays. Both its owner and
-        who asks must be allowed to read what the query reads.
+        """Request another query for a view. options: those to change; the group cannot change.
 
+        Both the view's owner and the caller must be able to read the query's tables.
         TidemarkError view.not_live, view.busy, view.cycle, view.has_sinks, view.children_refuse,
-        view.has_dependents, and what creating it would be refused for.
+        view.has_dependents, and the errors of creating such a view.
         """
         row = self._to_change(name, "view.replace", by)
         changed = {**row.options, **(options or {})}
@@ -89,28 +91,34 @@ class Life:
             raise TidemarkError(
                 "view.other_group",
                 f'view "{row.title}" is in group "{group_of(row)}"',
-                detail="a view stays in its group",
+                detail="a view cannot change its group",
                 hint="drop the view and create it in the other group",
             )
-        definition = self._planned(row, query, is_known=True)
+        if changed.get("now") == MOVING:
+            ensure_clock(self._control, self._factory)
+        definition = self._planned(row, query, is_existing=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
-                self._planned(row, query, is_known=True, asker=role)
+                self._planned(row, query, is_existing=True, asker=role, options=changed)
             self._authorization.require_parents(role, definition.parents())
         return self._ask_version(row, definition, changed, "replace")
 
     def rebuild(self, name: str, *, by: Caller) -> list[Asked]:
-        """Compute a view anew from a new snapshot, and show the difference; also the way out of
-        "failed", for the views too that have failed with it, whoever owns them. As `replace` by
-        its own query, under the names that its tables have now."""
+        """Request that a view is computed again from a new snapshot.
+
+        Of a failed view, also rebuild the views that failed with it, whoever owns them. The effect
+        is that of `replace` with the view's own query, under the current names of its tables.
+        """
         row = self._to_change(name, "view.rebuild", by)
-        definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
+        definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
         asked = [self._ask_version(row, definition, row.options, "rebuild")]
         return asked + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
 
     def _rebuild_readers(self, row: ViewRow) -> list[Asked]:
-        """Bring back what reads a view and has failed for its reason. They are planned once it is
-        live: their queries may read a table that is there no more."""
+        """Request rebuilds of the views that read this one and failed for the same reason.
+
+        They are planned once it is live: its table may not exist before.
+        """
         reasons = {row.code, "view.parent_failed"}
         asked = []
         for found in _staying(row, self._control.list_views()):
@@ -130,20 +138,20 @@ class Life:
     def _ask_version(
         self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
     ) -> Asked:
-        warnings = self._look_at(row, definition)
+        warnings = self._check_version(row, definition)
         if kind == "replace":
             rows = self._control.list_views()
-            estimate = estimated(self._parts, definition, rows, "auto", SHORT_S)
+            estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)
             warnings += check_rows(estimate, options.get("most_rows"))
         query, names = definition.query, definition.names
         return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
 
     def _ask(
-        self, row: ViewRow, change: dict[str, Any], told: dict[str, Any], **wanted: str
+        self, row: ViewRow, change: dict[str, Any], replacing: dict[str, Any], **fields: str
     ) -> Asked:
-        """Enter a change; TidemarkError view.busy when another one was faster."""
+        """Enter a change into the catalog. TidemarkError view.busy if another one came first."""
         if not change_requests.ask_change(
-            self._control, row.identity, row.desired, change, replacing=told, **wanted
+            self._control, row.identity, row.desired, change, replacing=replacing, **fields
         ):
             raise busy(row)
         failpoint("api.change.asked")
@@ -155,29 +163,34 @@ class Life:
         query: str,
         names: KnownNames = UNKNOWN,
         *,
-        is_known: bool = False,
+        is_existing: bool = False,
         asker: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> ViewDefinition:
-        """Another version of a view. names: what its tables were called in the query; is_known: it
-        may be named in its own query, which is refused by its name and not read as a table; asker:
-        whose rights count, its owner's by default."""
+        """Return the definition of another version of a view.
+
+        names: the names of its tables in the query. is_existing: the view exists, so a query that
+        names it is refused as a cycle instead of read as a table. asker: the role whose rights
+        count, by default the owner. options: those of the version, by default the view's own.
+        """
         rows, sources = self._control.list_views(), self._control.list_sources()
-        name = ("", "") if is_known else (row.schema, row.name)
+        name = ("", "") if is_existing else (row.schema, row.name)
         found = plan_definition(
             row.identity,
             name,
             query,
-            self._parts,
+            self._factory,
             rows,
             sources=sources,
             asker=row.created_by if asker is None else asker,
             names=names,
+            now=(row.options if options is None else options).get("now", PINNED),
         )
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)
 
-    def _look_at(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
-        """What stands in the way of a version is refused; the warnings."""
+    def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
+        """Fail if the version is not possible; return its warnings."""
         rows = self._control.list_views()
         _require_no_cycle(row, definition, rows)
         require_parents(definition, rows, group_of(row))
@@ -191,13 +204,13 @@ class Life:
         found = self._tables.dependents(before)
         if found:
             raise has_dependents(row.title, found)
-        lost = self._tables.not_kept(before, table)
-        return [f"not carried over to the new table: {title}" for title in lost]
+        not_carried = self._tables.not_carried_over(before, table)
+        return [f"not carried over to the new table: {title}" for title in not_carried]
 
     def _require_readers(
         self, row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]
     ) -> None:
-        """Views that read this one must be able to read the new version too."""
+        """Fail unless the views that read this one can read the new version too."""
         readers = []
         for child in children_of(row, rows):
             if child.status not in CHANGEABLE or child.change is not None:
@@ -207,7 +220,7 @@ class Life:
             try:
                 readers.append(self._planned(child, child.query, names_in(child.plan)))
             except SqlError as error:
-                # Somebody has dropped a table by hand: the reader fails for it, and can come back.
+                # Someone dropped a table manually: the reader fails for it, and can be rebuilt.
                 if error.code != "sql.undefined_table":
                     raise
         missing = readers_lost(definition, readers)
@@ -215,19 +228,19 @@ class Life:
             raise readers_refuse(row.title, missing)
 
     def cancel(self, name: str, *, by: Caller) -> Asked:
-        """Give up what is under way; the view stays what it is. TidemarkError view.no_change."""
+        """Cancel the change in progress; the view is unchanged. TidemarkError view.no_change."""
         row = self._row(name, "view.cancel", by)
         change = row.change
-        told = {**(row.replacing or {}), "status": CANCELLED}
-        wanted = {"desired": DesiredState.PAUSED} if row.status == ViewState.PAUSED else {}
+        replacing = {**(row.replacing or {}), "status": CANCELLED}
+        fields = {"desired": DesiredState.PAUSED} if row.status == ViewState.PAUSED else {}
         is_ended = change is not None and change_requests.end_change(
-            self._control, row.identity, change["id"], replacing=told, **wanted
+            self._control, row.identity, change["id"], replacing=replacing, **fields
         )
         if not is_ended:
             raise TidemarkError(
                 "view.no_change",
-                f'nothing is under way for view "{row.title}"',
-                detail="it may have been done just now",
+                f'view "{row.title}" has no change in progress',
+                detail="it may have just completed",
                 hint="see its `replacing`",
             )
         return Asked(row.identity, path_name(row.schema, row.name))
@@ -235,24 +248,27 @@ class Life:
     # --- pauses ----------------------------------------------------------------------------------
 
     def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
-        """Keep a view's rows as they are and compute it no longer; with cascade the views that
-        read it too. TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children."""
+        """Request that a view keeps its rows and is no longer maintained.
+
+        cascade: also the views that read it. TidemarkError view.not_live, view.busy,
+        view.has_sinks, view.has_children.
+        """
         row = self._row(name, "view.pause", by)
         rows = self._control.list_views()
-        # One that is being resumed waits for this one.
+        # A reader that is being resumed waits for this view.
         readers = [r for r in _staying(row, rows) if r.desired != DesiredState.PAUSED]
         if readers and not cascade:
             raise TidemarkError(
                 "view.has_children",
                 f'view "{row.title}" is read by other views',
                 detail=", ".join(r.title for r in readers),
-                hint="pause those first, or all of them with cascade",
+                hint="pause those first, or pause all of them with cascade",
             )
         for found in (row, *readers):
             self._authorization.require(by, "view.pause", found)
             require_free(found)
             require_status(found, ViewState.LIVE)
-            self._require_no_sinks(found, "they would stand still and look up to date")
+            self._require_no_sinks(found, "they would not be updated but look current")
         for found in (*reversed(readers), row):
             if not change_requests.ask_pause(self._control, found.identity):
                 raise busy(found)
@@ -262,8 +278,11 @@ class Life:
         ]
 
     def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
-        """Compute a paused view anew and keep it up to date again; with cascade the paused views
-        that read it too. TidemarkError view.not_paused, and as `replace`."""
+        """Request that a paused view is rebuilt and maintained again.
+
+        cascade: also the paused views that read it. TidemarkError view.not_paused, and the errors
+        of `replace`.
+        """
         row = self._row(name, "view.resume", by)
         if row.status != ViewState.PAUSED:
             raise TidemarkError(
@@ -296,8 +315,10 @@ class Life:
     # --- names -----------------------------------------------------------------------------------
 
     def rename(self, name: str, new: str, *, by: Caller) -> Asked:
-        """Another name in the same schema, where CREATE is needed. TidemarkError view.bad_name,
-        view.name_taken, sink.name_taken, view.has_sinks, view.busy."""
+        """Request another name in the same schema, on which the caller needs CREATE.
+
+        TidemarkError view.bad_name, view.name_taken, sink.name_taken, view.has_sinks, view.busy.
+        """
         row = self._row(name, "view.rename", by)
         self._authorization.require_schema(by, row.schema)
         try:
@@ -305,19 +326,19 @@ class Life:
         except TidemarkError as error:
             raise TidemarkError(
                 "view.bad_name",
-                f'"{new}" is not a name alone',
+                f'"{new}" is not a name without a schema',
                 detail=error.detail,
                 hint="to change the schema, move the view",
             ) from None
         return self._move(row, SinkTable(row.schema, plain, (), (0,)))
 
     def move(self, name: str, schema: str, *, by: Caller) -> Asked:
-        """The same name in another schema. TidemarkError as `rename`, sink.schema_missing."""
+        """Request another schema. TidemarkError of `rename`, sink.schema_missing."""
         row = self._row(name, "view.move", by)
-        # Read as a name is, so that it folds and is refused alike.
-        wanted, _ = parse_name(f"{schema}.x")
-        self._authorization.require_schema(by, wanted)
-        return self._move(row, SinkTable(wanted, row.name, (), (0,)))
+        # Parsed as part of a name, so that it is folded and refused in the same way.
+        folded, _ = parse_name(f"{schema}.x")
+        self._authorization.require_schema(by, folded)
+        return self._move(row, SinkTable(folded, row.name, (), (0,)))
 
     def _move(self, row: ViewRow, table: SinkTable) -> Asked:
         require_status(row, *CHANGEABLE)
@@ -339,7 +360,7 @@ class Life:
     # --- waiting ---------------------------------------------------------------------------------
 
     def is_done(self, asked: Asked) -> bool:
-        """Whether what was asked for is done; raises why it was given up."""
+        """Return True once the request is done. Raise the error of a request that failed."""
         row = next((r for r in self._control.list_views() if r.identity == asked.identity), None)
         if row is None:
             raise TidemarkError("view.not_found", "the view was dropped", hint="see GET /views")
@@ -347,13 +368,13 @@ class Life:
             return row.status == asked.status
         if not asked.change or (row.change or {}).get("id") == asked.change:
             return not asked.change
-        told = row.replacing or {}
-        if told.get("id") == asked.change and told.get("status") in (FAILED, CANCELLED):
-            raise failure_of(row, told)
+        facts = row.replacing or {}
+        if facts.get("id") == asked.change and facts.get("status") in (FAILED, CANCELLED):
+            raise failure_of(row, facts)
         return True
 
     def name_now(self, asked: Asked) -> str:
-        """The view's name as paths take it, which a rename may not have changed yet."""
+        """Return the view's current name for URL paths; a rename may still be in progress."""
         rows = self._control.list_views()
         row = next((r for r in rows if r.identity == asked.identity), None)
         return asked.name if row is None else path_name(row.schema, row.name)
@@ -361,7 +382,7 @@ class Life:
     # --- inside ----------------------------------------------------------------------------------
 
     def _row(self, name: str, operation: str, by: Caller) -> ViewRow:
-        """The view of this name, for an operation on it."""
+        """Return the view of this name; fail unless the caller may do the operation on it."""
         self._control.ensure()
         row = find_view(self._control, name)
         self._authorization.require(by, operation, row)
@@ -374,7 +395,7 @@ class Life:
 
 
 def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]) -> dict[str, str]:
-    """By identity, the queries of the views that read this one, with its new name."""
+    """Return, by identity, the queries of the readers with the view's new name."""
     queries, refused = {}, {}
     for child in children:
         if child.status not in CHANGEABLE or child.change is not None:
@@ -389,18 +410,20 @@ def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]
     return queries
 
 
-def failure_of(row: ViewRow, told: Mapping[str, Any]) -> TidemarkError:
-    """Why a change was given up."""
-    kind = told.get("kind", "change")
-    if told["status"] == CANCELLED:
+def failure_of(row: ViewRow, facts: Mapping[str, Any]) -> TidemarkError:
+    """Return the error of a change that failed or was cancelled."""
+    kind = facts.get("kind", "change")
+    if facts["status"] == CANCELLED:
         return TidemarkError(
-            "view.cancelled", f'the {kind} of view "{row.title}" was cancelled', hint="ask again"
+            "view.cancelled",
+            f'the {kind} of view "{row.title}" was cancelled',
+            hint="request it again",
         )
     return TidemarkError(
-        told.get("code") or "view.failed",
-        f'the {kind} of view "{row.title}" failed; the view is what it was',
-        detail=told.get("detail") or "",
-        hint=told.get("hint") or "",
+        facts.get("code") or "view.failed",
+        f'the {kind} of view "{row.title}" failed; the view is unchanged',
+        detail=facts.get("detail") or "",
+        hint=facts.get("hint") or "",
     )
 
 
@@ -412,10 +435,10 @@ def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[V
             "view.cycle",
             f'view "{row.title}" would read itself',
             detail=f"the query reads {', '.join(map(str, found))}",
-            hint="a view can read only what does not read it",
+            hint="a view must not read itself, directly or through other views",
         )
 
 
 def _staying(row: ViewRow, rows: Sequence[ViewRow]) -> list[ViewRow]:
-    """The views that read this one, directly or not, and are not to be dropped."""
+    """Return the views that read this one, directly or indirectly, and are not being dropped."""
     return [r for r in readers_of(row, rows) if r.desired != DesiredState.DROPPED]

@@ -1,7 +1,8 @@
-"""What REST takes and answers, as pydantic models: the OpenAPI description comes from here.
+"""Pydantic models of REST's requests and responses; the OpenAPI description comes from here.
 
-Fields may be added, never renamed or given another meaning: clients rely on them. What is taken
-forbids unknown fields, so that a misspelt option is refused and not passed over.
+Invariant: fields may be added. A rename keeps the earlier name for one release and marks it
+deprecated; no field changes its meaning. Requests forbid unknown fields, so that a misspelt option
+is refused instead of ignored. Docstrings and descriptions are public: they appear in /docs.
 """
 
 from __future__ import annotations
@@ -14,31 +15,33 @@ from service.views.estimate_models import Estimate
 from service.views.lifecycle import ViewState
 
 
-def _number(given: object) -> object:
-    """A number as JSON has it. ValueError for what pydantic would take for one.
+def _number(value: object) -> object:
+    """Accept JSON numbers only. ValueError for booleans and texts, which pydantic would convert.
 
     >>> _number(2.5)
     2.5
     """
-    if isinstance(given, bool | str):
+    if isinstance(value, bool | str):
         raise ValueError("Input should be a number")
-    return given
+    return value
 
 
-# In a body; in a path or a parameter everything is text.
+# For bodies; paths and query parameters are always text.
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
-# PostgreSQL has no text with a NUL.
+# PostgreSQL's text cannot contain NUL.
 Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
 
 
 class ViewOptions(BaseModel):
-    """Options of a view. backfill: "auto" takes Spark for large sources, else this machine.
+    """Options of a view. backfill: "auto" uses Spark for large sources, else a local process.
 
-    group: views of one group change together; each group beside the default one has a pipeline
-    process, a slot and epochs of its own, and its views read no views of another.
-    changes_retention_s: keep the view's changes for so long even while nobody reads them.
-    most_rows: of how many rows a part of the plan may be estimated, 10,000,000,000 by default.
+    group: views of one group show the same position. Each further group has its own pipeline
+    process, slot and epochs; its views cannot read views of another group.
+    changes_retention_s: seconds to retain the view's changes, even without subscribers.
+    most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
+    now: "pinned" fixes now() when the view is built; "moving" makes it the clock of each epoch
+    (docs/TIME.md).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,18 +50,19 @@ class ViewOptions(BaseModel):
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
+    now: Literal["pinned", "moving"] = "pinned"
 
     @field_validator("group")
     @classmethod
     def _is_free(cls, group: str) -> str:
-        # Its slot would be that of a service whose prefix ends in _source.
+        # Its slot name would collide with a service whose prefix ends in _source.
         if group == "source":
-            raise ValueError("no group can be called so")
+            raise ValueError("this name is reserved")
         return group
 
 
 class CreateView(BaseModel):
-    """A view to be kept up to date."""
+    """A view to create."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -74,14 +78,14 @@ class CreateView(BaseModel):
     name: str = Field(
         min_length=1,
         max_length=130,
-        description="name, or schema.name; quoted as in SQL if need be",
+        description="name, or schema.name; quoted as in SQL where needed",
     )
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
     options: ViewOptions = Field(default_factory=lambda: ViewOptions.model_validate({}))
 
 
 class ValidateView(BaseModel):
-    """A query to analyze without creating anything."""
+    """A query to analyze; nothing is created."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -97,7 +101,7 @@ class FieldModel(BaseModel):
 
 
 class ProblemModel(BaseModel):
-    """An error (RFC 9457). code is stable; position is where in the query, both from 1."""
+    """An error (RFC 9457). code is stable. position: line and column in the query, from 1."""
 
     type: str = "about:blank"
     title: str
@@ -109,40 +113,40 @@ class ProblemModel(BaseModel):
 
 
 class ViewModel(BaseModel):
-    """A view as it stands."""
+    """A view with its current status."""
 
     name: str
     schema_name: str = Field(serialization_alias="schema")
     query: str
-    status: ViewState = Field(description="degraded: its rows stand still, and `error` says why")
-    kind: str = Field(description="keyed: a plain table; bag: a view over rows with multiplicities")
+    status: ViewState = Field(description="degraded: not being updated; `error` has the reason")
+    kind: str = Field(description="keyed: a plain table; bag: a multiset view, without a key")
     key: list[str]
     fields: list[FieldModel]
     options: dict[str, Any]
-    group: str = Field(description="the views that change together with this one")
+    group: str = Field(description="the group of views that show the same position")
     warnings: list[str]
-    rows: int | None = Field(description="about how many rows it holds; null until live")
-    positions: dict[str, str] = Field(description="position that its rows show, by source")
+    rows: int | None = Field(description="number of rows, estimated; null until live")
+    positions: dict[str, str] = Field(description="the position that its rows show, by source")
     lag_bytes: int | None = Field(
-        description="WAL written at the source and not yet shown; null while it is away"
+        description="WAL at the source that is not yet visible; null if the source is unreachable"
     )
-    backfill: dict[str, Any] | None = Field(description="progress while it is built")
+    backfill: dict[str, Any] | None = Field(description="progress while the view is built")
     plan: str = Field(description="summary of the plan")
     errors: int = Field(description="source rows left out because an expression fails for them")
     verification: dict[str, Any] | None = Field(
-        default=None, description="the newest comparison with PostgreSQL's own answer"
+        default=None, description="the newest comparison with PostgreSQL's answer"
     )
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None
-    version: int = Field(0, description="counts the queries and rebuilds that it has had")
+    version: int = Field(0, description="incremented by each replace and rebuild")
     replacing: dict[str, Any] | None = Field(
-        None, description="the change under way, its progress, or why the newest one was given up"
+        None, description="the change in progress, or why the last one failed or was cancelled"
     )
 
 
 class ReplaceView(BaseModel):
-    """Another query for a view. options: those that change; a view stays in its group."""
+    """Another query for a view. options: those to change; the group cannot change."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -165,15 +169,15 @@ class ReplaceView(BaseModel):
 
 
 class RenameView(BaseModel):
-    """Another name for a view, in the same schema."""
+    """A new name for a view, in the same schema."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "revenue"}})
 
-    name: str = Field(min_length=1, max_length=130, description="quoted as in SQL if need be")
+    name: str = Field(min_length=1, max_length=130, description="quoted as in SQL where needed")
 
 
 class MoveView(BaseModel):
-    """Another schema for a view."""
+    """A new schema for a view."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"schema": "reports"}})
 
@@ -181,14 +185,14 @@ class MoveView(BaseModel):
 
 
 class ViewList(BaseModel):
-    """Views by name. next: gives those behind them as `after`; null at the end."""
+    """Views ordered by name. next: `after` of the next page; null at the end."""
 
     views: list[ViewModel]
     next: str | None = None
 
 
 class CreateSink(BaseModel):
-    """Where a view is to go beside its table. options: of the type, docs/KAFKA_SINK.md has them."""
+    """An additional sink of a view. options: those of its type (docs/KAFKA_SINK.md)."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -207,31 +211,31 @@ class CreateSink(BaseModel):
 
 
 class SinkModel(BaseModel):
-    """A further sink of a view as it stands, as it was a second ago."""
+    """An additional sink of a view, as of a second ago."""
 
     name: str
     view: str
     type: str
     status: str = Field(description="starting, live, retrying, failed or dropping")
     options: dict[str, Any]
-    epoch: int | None = Field(description="the newest epoch that it holds; null before the first")
-    positions: dict[str, Any] = Field(description="position that it shows, by source")
-    backlog_bytes: int | None = Field(description="what waits for it on disk")
+    epoch: int | None = Field(description="the newest epoch written to it; null before the first")
+    positions: dict[str, Any] = Field(description="the position that it shows, by source")
+    backlog_bytes: int | None = Field(description="bytes on disk that wait to be written to it")
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None
 
 
 class SinkList(BaseModel):
-    """Sinks of one view, oldest first. next: as of views."""
+    """Sinks of one view, oldest first. next: `after` of the next page; null at the end."""
 
     sinks: list[SinkModel]
     next: str | None = None
 
 
 class ConditionModel(BaseModel):
-    """A plain condition on a column. operator: =, <>, <, <=, >, >=, in, is null, is not null; kind:
-    how the values are compared (int, decimal, float, text, bool, date, ...)."""
+    """A simple condition on a column. operator: =, <>, <, <=, >, >=, in, is null, is not null.
+    kind: how values are compared (int, decimal, float, text, bool, date, ...)."""
 
     column: str
     operator: str
@@ -239,9 +243,12 @@ class ConditionModel(BaseModel):
     values: list[str] = Field(description="as PostgreSQL prints them")
 
 
-class AskModel(BaseModel):
-    """What a query reads of one table or relation. conditions: rows for which one of them does not
-    hold change nothing; others than plain ones are not told."""
+class ReadModel(BaseModel):
+    """What a query reads of one table or relation.
+
+    conditions: a row that fails one of them cannot change the view. Only simple conditions are
+    listed.
+    """
 
     source: str
     schema_name: str = Field(alias="schema", serialization_alias="schema")
@@ -251,31 +258,40 @@ class AskModel(BaseModel):
 
 
 class Validation(BaseModel):
-    """What would be created."""
+    """The view that the query would become."""
 
     kind: str
     key: list[str]
-    why_bag: str = Field(description="why the view has no primary key; empty when it has one")
+    why_no_key: str = Field(description="why the view has no primary key; empty if it has one")
+    why_bag: str = Field(
+        description="earlier name of `why_no_key`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     fields: list[FieldModel]
     warnings: list[str]
-    in_postgres: list[str] = Field(description="expressions computed by PostgreSQL, in batches")
+    in_postgres: list[str] = Field(description="expressions evaluated by PostgreSQL, in batches")
     estimated_source_rows: int
-    backfill: str = Field(description="the road that `auto` would take")
-    asks: list[AskModel] = Field(default=[], description="what it reads of each table")
+    backfill: str = Field(description="the engine that `auto` would choose")
+    reads: list[ReadModel] = Field(default=[], description="what it reads of each table")
+    asks: list[ReadModel] = Field(
+        default=[],
+        description="earlier name of `reads`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     plan: str
-    estimate: Estimate | None = Field(None, description="what it would cost, as far as is known")
+    estimate: Estimate | None = Field(None, description="estimated cost; null if unknown")
 
 
 class WaitAnswer(BaseModel):
-    """The position that is visible now, at or past the one asked for."""
+    """The position that is visible now: the requested one or a later one."""
 
     position: str
     waited_ms: float
 
 
 class RowPage(BaseModel):
-    """Some rows of a view, of one snapshot. next: gives the page behind them; null at the end.
-    epoch, positions: what they show; null and none of a view that was paused when it was not
+    """A page of a view's rows, from one snapshot. next: `after` of the next page; null at the end.
+    epoch, positions: of the snapshot; null and empty for a view that was paused before it was
     live."""
 
     fields: list[FieldModel]
@@ -286,8 +302,8 @@ class RowPage(BaseModel):
 
 
 class Query(BaseModel):
-    """A query to be answered once. wait_s: how long views that it reads may take to show what was
-    committed before it; 0: as they are."""
+    """A query to answer once. wait_s: how long to wait until its views show all earlier commits; 0:
+    do not wait."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -303,8 +319,8 @@ class Query(BaseModel):
 
 
 class QueryAnswer(BaseModel):
-    """views: epoch and positions of each group of views, as the answer shows them; position: of
-    the source's log at that moment, when the answer is from the source's database."""
+    """views: epoch and positions of each group of views in the answer. position: of the source's
+    WAL, if the query ran in the source database."""
 
     fields: list[FieldModel]
     rows: list[dict[str, Any]]
@@ -314,10 +330,10 @@ class QueryAnswer(BaseModel):
 
 
 class SharedPartModel(BaseModel):
-    """A part of a view that other views read too: computed and kept once, not once for each.
+    """A part of a view that other views share: it is computed and stored once.
 
-    rows, bytes: about what is kept. saved_bytes: about what else would be kept again.
-    rows_in, rows_out: that passed it since the pipeline's start.
+    rows, bytes: stored, estimated. saved_bytes: saved by sharing, estimated.
+    rows_in, rows_out: processed since the pipeline started.
     """
 
     what: str
@@ -330,7 +346,7 @@ class SharedPartModel(BaseModel):
 
 
 class PlanAnswer(BaseModel):
-    """How a view is computed, and what of it is shared, as it was a second ago."""
+    """The plan of a view, and its shared parts, as of a second ago."""
 
     text: str
     tree: dict[str, Any]
@@ -339,12 +355,12 @@ class PlanAnswer(BaseModel):
 
 
 class NodeModel(BaseModel):
-    """One node of a view as it runs: rows of a table, a view that is read, or an operator.
+    """One node of a running view: a table, another view, or an operator.
 
-    inputs: ids of the nodes whose rows come in. shared_with: the other views that it runs for.
-    rows, bytes: about what it keeps. rows_in, rows_out: that passed it, time_s: that its steps
-    took, all since the pipeline's start: rates are differences of two answers. All are null for a
-    view that does not run, and for what another view computes.
+    inputs: ids of its input nodes. shared_with: the other views that use the node.
+    rows, bytes: of its state, estimated. rows_in, rows_out, time_s: totals since the pipeline
+    started; the difference of two answers gives a rate. Figures are null if the view does not run,
+    or if another view computes the node.
     """
 
     id: str
@@ -360,10 +376,10 @@ class NodeModel(BaseModel):
 
 
 class DataflowAnswer(BaseModel):
-    """The nodes of a view, each after what it reads, the view's output last.
+    """The nodes of a view, inputs before their readers, the view's output last.
 
-    at: when the figures were taken, since: when the totals began, in seconds since 1970; null
-    where there are no figures. Ids are the same as long as `since` is.
+    at: time of the figures; since: start of the totals; in seconds since 1970, null without
+    figures. Ids are stable while `since` is the same.
     """
 
     nodes: list[NodeModel]
@@ -372,16 +388,16 @@ class DataflowAnswer(BaseModel):
 
 
 class Live(BaseModel):
-    """The API answers; that is all."""
+    """The API process responds."""
 
     status: str = "ok"
 
 
 class Health(BaseModel):
-    """Whether the service works: "ok", "starting" or "degraded", and why.
+    """The status of the service: "ok", "starting" or "degraded", with the reasons.
 
-    pipeline: figures of the default group; groups: of the others. versions: of the program, and
-    those of the state and the control tables that it works with.
+    pipeline: figures of the default group; groups: of the others. versions: of the program, the
+    state and the control tables.
     """
 
     status: str

@@ -1,7 +1,7 @@
-"""The OpenAPI description: what FastAPI makes of the routes, and all problems and headers.
+"""The OpenAPI description: FastAPI's description of the routes, plus problems and headers.
 
-Invariant: every operation tells each problem that it may answer as application/problem+json, and
-shows one.
+Invariant: every operation lists each problem that it may return as application/problem+json, with
+an example.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from service.api.problems import PROBLEM_TYPE
 
 _SCHEMA = {"$ref": "#/components/schemas/ProblemModel"}
 _KEYED = {("post", "/views"), ("post", "/sources"), ("post", "/views/{view}/sinks")}
-_IF_NONE_MATCH = "tags that are known: 304 while one of them is still right"
-_IF_MATCH = "a tag of the resource: 412 when it is another one by now"
-_IDEMPOTENCY = "the same key again gets the same answer, for a day"
-# Of each method the problems that any call of it may meet.
+_IF_NONE_MATCH = "known ETags: 304 while one of them is current"
+_IF_MATCH = "an ETag of the resource: 412 if the resource has changed"
+_IDEMPOTENCY = "repeating the key returns the same response, for a day"
+# The problems that every operation may return; then those of operations that change something.
 _ALWAYS = ("401", "403", "404", "422", "500", "503")
 _CHANGING = ("400", "409", "412")
 
 
 def describe(app: FastAPI) -> None:
-    """Let the application describe itself so."""
+    """Install the completed OpenAPI description in the application."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
@@ -44,7 +44,7 @@ def describe(app: FastAPI) -> None:
 
 def _complete(path: str, method: str, call: dict[str, Any]) -> None:
     responses = call["responses"]
-    # Only here since FastAPI takes its own form of refusals for ours.
+    # FastAPI adds its own form of validation errors, which we do not send.
     responses.pop("422", None)
     codes = [*_ALWAYS, *(_CHANGING if method != "get" else ("400",))]
     if path.endswith(("/wait", "/rows")) or path == "/query":
@@ -68,7 +68,7 @@ def _complete(path: str, method: str, call: dict[str, Any]) -> None:
 
 def _add_headers(path: str, method: str, call: dict[str, Any]) -> None:
     if method == "get" and not path.endswith(("/changes", "/metrics", "/health")):
-        call["responses"]["304"] = {"description": "as it was"}
+        call["responses"]["304"] = {"description": "not modified"}
         _add_header(call, "If-None-Match", _IF_NONE_MATCH)
     if method in ("delete", "put"):
         _add_header(call, "If-Match", _IF_MATCH)

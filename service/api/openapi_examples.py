@@ -1,6 +1,6 @@
-"""Examples for the OpenAPI description: an answer of each call, a problem of each status.
+"""Examples for the OpenAPI description: a response of each call, a problem of each status.
 
-Every status that an operation may answer has a problem here; nothing in it is of a real service.
+Every status that an operation may return has an example here. All data is made up.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _NOT_FOUND = {
 }
 PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "400": (
-        "what was given cannot be understood",
+        "the request cannot be interpreted",
         {
             "title": 'column "amont" does not exist',
             "code": "sql.undefined_column",
@@ -92,34 +92,37 @@ PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "401": ("a token is needed", {"title": "this needs a token", "code": "auth.missing"}),
     "403": ("the token's role is too low", {"title": "not allowed", "code": "auth.role"}),
-    "404": ("there is no such thing", _NOT_FOUND),
+    "404": ("the object does not exist", _NOT_FOUND),
     "409": (
-        "not as things stand",
+        "the current state does not allow it",
         {"title": 'view "public.revenue" exists already', "code": "view.name_taken"},
     ),
     "410": (
-        "not kept any more",
-        {"title": "the changes since the token are gone", "code": "changes.expired"},
+        "no longer retained",
+        {"title": "the changes since the token are no longer retained", "code": "changes.expired"},
     ),
     "412": (
-        "it is another one by now",
-        {"title": "it is not what it was", "code": "request.changed"},
+        "the resource has changed",
+        {"title": "the resource has changed", "code": "request.changed"},
     ),
     "422": (
-        "the request does not fit",
+        "the request is not valid",
         {"title": "the request is not valid", "code": "request.invalid"},
     ),
     "429": (
-        "too many at a time",
+        "too many concurrent requests",
         {"title": "too many queries are running", "code": "request.too_many"},
     ),
-    "500": ("a fault of the service", {"title": "an error of the service", "code": "internal"}),
+    "500": (
+        "an internal error of the service",
+        {"title": "internal error of the service", "code": "internal"},
+    ),
     "503": (
-        "not just now; another try may do",
+        "temporarily unavailable; try again",
         {"title": "the source cannot be reached", "code": "source.unreachable"},
     ),
     "504": (
-        "time is up",
+        "timed out",
         {"title": "the position has not been reached in time", "code": "view.wait_timeout"},
     ),
 }

@@ -1,8 +1,9 @@
-"""Everything at a glance for the console: views, sources, sinks and pipelines in one answer.
+"""The overview for the console: views, sources, sinks and pipelines in one response.
 
-It may be asked for every second by many: a handful of statements over the control tables, kept
-for a moment for all askers; the rows of a few views are counted anew each time, the others are
-told as they were. It must never wait for the pipeline.
+Many consoles may request it every second. It costs a few statements over the control tables, and
+the result is cached for half a second for all callers. Each time only a few views are counted
+again; the others keep their last count. Thread-safe.
+Invariant: it never waits for the pipeline, and never longer than _COUNTING_S for counts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from service.access.tokens import OPEN, Caller
 from service.api.catalog import Catalog
 from service.api.health import (
     STALE_S,
-    Known,
     Standing,
+    StatusInputs,
     database_standing,
     service_standing,
     view_standing,
@@ -52,10 +53,10 @@ from service.views.requested_changes import table_of
 from service.views.view_lookup import find_view
 from storage import clock
 
-_KEPT_S = 0.5
+_CACHED_S = 0.5
 _COUNTED_S = 5.0
 _COUNTING_S = 0.25
-# In UTC with a Z: a plus would be a blank in an address.
+# In UTC with a Z: a plus sign in a URL means a space.
 _AFTER = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z)/([0-9a-f-]{36})")
 _FIGURES = {
     "epochs_written_total": 0,
@@ -67,6 +68,7 @@ _FIGURES = {
     "lag_seconds": None,
     "rss_bytes": None,
     "rss_peak_bytes": 0,
+    "wal_retained_bytes": None,
     "wal_kept_bytes": None,
     "wal_budget_bytes": None,
     "sink_stalled_s": 0.0,
@@ -76,47 +78,47 @@ _FIGURES = {
 
 
 class Glances:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
     def __init__(
         self,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         catalog: Catalog,
         sources: SourceCatalog,
         standings: Standings,
     ) -> None:
-        self._control = parts.control()
+        self._control = factory.control()
         self._authorization = authorization
-        self._sink = parts.sink()
+        self._sink = factory.sink()
         self._catalog = catalog
         self._sources = sources
         self._standings = standings
         self._lock = threading.Lock()
-        self._kept: Overview | None = None
-        self._kept_at = 0.0
-        self._settings = parts.settings
+        self._cached: Overview | None = None
+        self._cached_at = 0.0
+        self._settings = factory.settings
         self._counts: dict[str, tuple[float, int]] = {}
         self._counting: threading.Thread | None = None
         self._history = History(catalog.metrics)
         self._history.begin()
 
     def overview(self, by: Caller, *, has_history: bool = False) -> Overview:
-        """What there is, at most half a second old, as far as a caller may see it."""
+        """Return the overview as far as the caller may see it, at most half a second old."""
         with self._lock:
-            if self._kept is None or time.monotonic() - self._kept_at > _KEPT_S:
-                self._kept, self._kept_at = self._look(), time.monotonic()
-            kept = self._kept
+            if self._cached is None or time.monotonic() - self._cached_at > _CACHED_S:
+                self._cached, self._cached_at = self._collect(), time.monotonic()
+            cached = self._cached
         history = self._history.courses() if has_history else []
-        told = {"role": by.role.word, "history": history}
+        fields = {"role": by.role.word, "history": history}
         if by.db_role:
-            told |= self._seen(by, kept)
-        return kept.model_copy(update=told)
+            fields |= self._visible_to(by, cached)
+        return cached.model_copy(update=fields)
 
     def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
-        """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""
+        """Return a page of a view's error rows. TidemarkError view.not_found, request.invalid."""
         row = find_view(self._control, name)
-        found = read_left_out(self._control, row.title, limit + 1, _place(after))
+        found = read_left_out(self._control, row.title, limit + 1, _position(after))
         page = found[:limit]
         last = page[-1] if len(found) > limit else None
         return LeftOutList(
@@ -126,23 +128,23 @@ class Glances:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _seen(self, by: Caller, kept: Overview) -> dict[str, Any]:
-        """What stays of views and sinks for a database role, and of what sources say."""
-        rows = self._authorization.seen(by, self._control.list_views())
+    def _visible_to(self, by: Caller, cached: Overview) -> dict[str, Any]:
+        """Return the fields of the overview that a database role sees differently."""
+        rows = self._authorization.visible(by, self._control.list_views())
         titles = {row.title for row in rows}
         return {
-            # Their words may quote rows of any view.
+            # Reasons may quote rows of any view.
             "reasons": [],
-            "views": [v for v in kept.views if f"{v.schema_name}.{v.name}" in titles],
-            "sinks": [s for s in kept.sinks if s.view in titles],
+            "views": [v for v in cached.views if f"{v.schema_name}.{v.name}" in titles],
+            "sinks": [s for s in cached.sinks if s.view in titles],
             "sources": self._source_glances(by),
         }
 
-    def _look(self) -> Overview:
+    def _collect(self) -> Overview:
         self._control.ensure()
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
-        known = replace(self._standings.known(), views=rows)
-        figures, (status, reasons) = known.figures, service_standing(known)
+        inputs = replace(self._standings.inputs(), views=rows)
+        figures, (status, reasons) = inputs.figures, service_standing(inputs)
         errors = self._control.count_errors()
         lags = {g: self._lag(g, f) for g, f in figures.items()}
         self._count(rows)
@@ -151,22 +153,22 @@ class Glances:
             status=status,
             reasons=reasons,
             role="",
-            views=[self._view(r, known, lags.get(group_of(r)), errors) for r in rows],
+            views=[self._view(r, inputs, lags.get(group_of(r)), errors) for r in rows],
             sources=self._source_glances(OPEN),
             sinks=self._sink_glances(figures),
             pipelines=[
-                _pipeline(g, f, lags[g] or 0, database_standing(known, g))
+                _pipeline(g, f, lags[g] or 0, database_standing(inputs, g))
                 for g, f in figures.items()
                 if f
             ],
         )
 
     def _view(
-        self, row: ViewRow, known: Known, lag: int | None, errors: dict[str, int]
+        self, row: ViewRow, inputs: StatusInputs, lag: int | None, errors: dict[str, int]
     ) -> ViewGlance:
         is_live = row.status == ViewState.LIVE
-        figures = known.figures.get(group_of(row)) or {}
-        standing = view_standing(known, row)
+        figures = inputs.figures.get(group_of(row)) or {}
+        standing = view_standing(inputs, row)
         return ViewGlance(
             name=row.name,
             schema_name=row.schema,
@@ -183,7 +185,7 @@ class Glances:
         )
 
     def _lag(self, group: str, figures: Mapping[str, Any] | None) -> int | None:
-        """WAL that the source has written and the group's views do not show."""
+        """Return the bytes of WAL at the source that the group's views do not show yet."""
         progress = self._control.read_progress(self._settings.for_group(group).sink_key)
         if figures is None or figures.get("source_error"):
             return None
@@ -192,7 +194,7 @@ class Glances:
         return max(0, figures.get("source_position", 0) - progress.positions[SOURCE])
 
     def _count(self, rows: list[ViewRow]) -> None:
-        """Count some live views anew, beside everything else: their tables may be locked."""
+        """Count some live views in a thread of its own: their tables may be locked."""
         live = {r.identity: r for r in rows if r.status == ViewState.LIVE}
         self._counts = {i: c for i, c in self._counts.items() if i in live}
         if self._counting is None or not self._counting.is_alive():
@@ -201,7 +203,7 @@ class Glances:
         self._counting.join(_COUNTING_S)
 
     def _count_some(self, live: dict[str, ViewRow]) -> None:
-        """Those that were counted longest ago."""
+        """Count the views that were counted longest ago."""
         counts, now = self._counts, time.monotonic()
         for identity in sorted(live, key=lambda i: counts[i][0] if i in counts else -1.0):
             is_new = identity not in counts or now - counts[identity][0] > _COUNTED_S
@@ -210,7 +212,7 @@ class Glances:
             row = live[identity]
             try:
                 counts[identity] = (now, self._sink.row_count(table_of(row)))
-            except TidemarkError as error:  # it was dropped, or the sink is away
+            except TidemarkError as error:  # the view was dropped, or the sink is unreachable
                 log.debug("overview.uncounted", view=row.title, code=error.code)
                 break
 
@@ -230,9 +232,9 @@ class Glances:
         ]
 
     def _sink_glances(self, figures: Mapping[str, Mapping[str, Any] | None]) -> list[SinkGlance]:
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for group in figures.values():
-            told |= (group or {}).get("sinks", {})
+            reported |= (group or {}).get("sinks", {})
         return [
             SinkGlance(
                 name=sink.name,
@@ -241,7 +243,7 @@ class Glances:
                 status=sink.status,
                 error=problem_of_row(sink),
                 backlog_bytes=sink.backlog_bytes,
-                rows_total=told.get(sink.title, {}).get("rows_total", 0),
+                rows_total=reported.get(sink.title, {}).get("rows_total", 0),
             )
             for sink in sink_records.list_sinks(self._control)
         ]
@@ -262,7 +264,7 @@ def _pipeline(
     )
 
 
-def _place(after: str) -> tuple[datetime, str] | None:
+def _position(after: str) -> tuple[datetime, str] | None:
     if not after:
         return None
     found = _AFTER.fullmatch(after)
@@ -272,7 +274,7 @@ def _place(after: str) -> tuple[datetime, str] | None:
     except ValueError:
         found = None
     raise TidemarkError(
-        "request.invalid", "this is no place in the list", hint="give `next` of the page before"
+        "request.invalid", "`after` is not valid", hint="use `next` of the previous page"
     )
 
 
@@ -288,5 +290,5 @@ def _left_out(row: LeftOut) -> LeftOutModel:
     )
 
 
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

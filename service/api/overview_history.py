@@ -1,8 +1,7 @@
-"""The course of the last minutes for whoever opens the console: what the pipelines wrote of
-themselves, looked at every second and kept in memory.
+"""Figures of the last minutes for the console: the pipelines' reports, sampled every second.
 
-Only files are read for it, never a database. Invariant: it is bounded, and losing it loses nothing:
-after a restart of the API process it begins anew.
+It reads files only, never a database. A thread of its own samples; readers are thread-safe.
+Invariant: the memory is bounded. After a restart of the API process the history starts empty.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from typing import Any
 from service.api.overview_models import Course
 from service.runtime.log import log
 
-LOOK_S = 1.0
+POLL_S = 1.0
 LEAST_S = 1.9
 POINTS = 90
 
 _TOTALS = {"epochs": "epochs_written_total", "rows": "source_rows_total"}
-# The first of the names that is there.
+# The first name that is present counts.
 _GAUGES = {
     "memory": ("rss_bytes", "rss_peak_bytes"),
-    "wal": ("wal_kept_bytes",),
+    "wal": ("wal_retained_bytes",),
     "late": ("lag_seconds",),
 }
 Figures = dict[str, dict[str, Any] | None]
 
 
 class History:
-    """One for an API process; safe for several threads. read: each group's newest figures."""
+    """One per API process; thread-safe. read: returns each group's newest figures."""
 
     def __init__(self, read: Callable[[], Figures]) -> None:
         self._read = read
@@ -39,11 +38,11 @@ class History:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Look from now on, until the process ends."""
+        """Start sampling, until the process ends."""
         threading.Thread(target=self._run, name="overview history", daemon=True).start()
 
     def take(self, figures: Figures) -> None:
-        """Keep a point of each group that has reported anew.
+        """Store a point of each group that has a new report.
 
         >>> history = History(dict)
         >>> for at in (10.0, 11.0, 12.0):
@@ -54,18 +53,18 @@ class History:
         """
         with self._lock:
             self._points = {g: p for g, p in self._points.items() if figures.get(g)}
-            for group, told in figures.items():
-                if not told:
+            for group, facts in figures.items():
+                if not facts:
                     continue
                 points = self._points.setdefault(group, deque(maxlen=POINTS))
-                at = told["updated_at"]
+                at = facts["updated_at"]
                 if not points or at - points[-1][0] >= LEAST_S:
-                    points.append((at, _totals(group, told), _gauges(group, told)))
+                    points.append((at, _totals(group, facts), _gauges(group, facts)))
 
     def courses(self) -> list[Course]:
-        """What is kept, by group; a figure that was not there at a point is None."""
+        """Return the stored points by group; a figure missing at a point is None."""
         with self._lock:
-            kept = {group: list(points) for group, points in self._points.items()}
+            stored = {group: list(points) for group, points in self._points.items()}
         return [
             Course(
                 group=group,
@@ -73,7 +72,7 @@ class History:
                 totals=_columns([totals for _, totals, _ in points]),
                 gauges=_columns([gauges for _, _, gauges in points]),
             )
-            for group, points in kept.items()
+            for group, points in stored.items()
         ]
 
     def _run(self) -> None:
@@ -82,20 +81,22 @@ class History:
                 self.take(self._read())
             except (OSError, ValueError, KeyError) as error:
                 log.debug("overview.history", why=str(error))
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
-def _totals(group: str, told: dict[str, Any]) -> dict[str, float]:
-    found = {f"{word} {group}": told[figure] for word, figure in _TOTALS.items() if figure in told}
-    found |= {f"view {name}": v["changes"] for name, v in told.get("views", {}).items()}
-    found |= {f"source {name}": s["rows_total"] for name, s in told.get("sources", {}).items()}
-    return found | {f"sink {name}": s["rows_total"] for name, s in told.get("sinks", {}).items()}
+def _totals(group: str, facts: dict[str, Any]) -> dict[str, float]:
+    found = {
+        f"{word} {group}": facts[figure] for word, figure in _TOTALS.items() if figure in facts
+    }
+    found |= {f"view {name}": v["changes"] for name, v in facts.get("views", {}).items()}
+    found |= {f"source {name}": s["rows_total"] for name, s in facts.get("sources", {}).items()}
+    return found | {f"sink {name}": s["rows_total"] for name, s in facts.get("sinks", {}).items()}
 
 
-def _gauges(group: str, told: dict[str, Any]) -> dict[str, float]:
-    found = {f"{q} {group}": value for q, value in told.get("freshness_ms", {}).items()}
+def _gauges(group: str, facts: dict[str, Any]) -> dict[str, float]:
+    found = {f"{q} {group}": value for q, value in facts.get("freshness_ms", {}).items()}
     for word, names in _GAUGES.items():
-        values = [told[name] for name in names if told.get(name) is not None]
+        values = [facts[name] for name in names if facts.get(name) is not None]
         found |= {f"{word} {group}": value for value in values[:1]}
     return found
 

@@ -1,6 +1,6 @@
-"""What `GET /overview` and `GET /views/{name}/errors` answer, as pydantic models.
+"""Pydantic models of `GET /overview` and `GET /views/{name}/errors`.
 
-Fields may be added, never renamed or given another meaning: the console and others rely on them.
+Invariant: as in `models.py`, fields may be added; a rename keeps the earlier name for one release.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class ViewGlance(BaseModel):
     status: str
     kind: str
     group: str
-    rows: int | None = Field(description="about, as it was some seconds ago; null until live")
+    rows: int | None = Field(description="estimated, some seconds old; null until live")
     changes_total: int = Field(description="changes written since the pipeline started")
-    lag_bytes: int | None = Field(description="WAL written at the source and not yet shown")
-    errors: int = Field(description="source rows left out")
+    lag_bytes: int | None = Field(description="WAL at the source that is not yet visible")
+    errors: int = Field(description="number of error rows")
     backfill: dict[str, Any] | None
     error: ProblemModel | None
     created_at: str
 
 
 class SourceGlance(BaseModel):
-    """A source beside the database, in a list."""
+    """An external source in a list."""
 
     name: str
     type: str
@@ -43,7 +43,7 @@ class SourceGlance(BaseModel):
 
 
 class SinkGlance(BaseModel):
-    """A further sink of a view, in a list."""
+    """An additional sink of a view in a list."""
 
     name: str
     view: str
@@ -55,11 +55,11 @@ class SinkGlance(BaseModel):
 
 
 class PipelineGlance(BaseModel):
-    """A group's pipeline. Totals count since it started; quantiles are of the last epochs."""
+    """The pipeline of a group. Totals are since its start; quantiles are of the last epochs."""
 
     group: str
     is_up: bool = Field(description="it has reported within the last ten seconds")
-    status: str = Field(description="of the database that it reads: running, retrying or stopped")
+    status: str = Field(description="of the source database: running, retrying or stopped")
     error: ProblemModel | None
     started_at: float
     updated_at: float
@@ -67,19 +67,23 @@ class PipelineGlance(BaseModel):
     source_rows_total: int
     transactions_total: int
     rows_written_total: int
-    lag_bytes: int = Field(description="WAL written at the source and not yet shown")
-    lag_seconds: float | None = Field(description="how long ago all that is committed was shown")
+    lag_bytes: int = Field(description="WAL at the source that is not yet visible")
+    lag_seconds: float | None = Field(description="seconds since all commits were visible")
     freshness_ms: dict[str, float] = Field(description="commit to visible: p50, p99")
     step_ms: dict[str, float]
     rss_bytes: int | None
     rss_peak_bytes: int
-    wal_kept_bytes: int | None
+    wal_retained_bytes: int | None = Field(description="WAL that the source retains for the slot")
+    wal_kept_bytes: int | None = Field(
+        description="earlier name of `wal_retained_bytes`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     wal_budget_bytes: int | None
     sink_stalled_s: float
 
 
 class Course(BaseModel):
-    """A group's figures over the last minutes, by name; rates are made of totals."""
+    """Figures of a group over the last minutes, by name. Rates are differences of totals."""
 
     group: str
     at: list[float] = Field(description="seconds since 1970 of each point")
@@ -88,23 +92,21 @@ class Course(BaseModel):
 
 
 class Overview(BaseModel):
-    """Everything at a glance, cheap enough to be asked for every second."""
+    """All objects of the service in one response, cheap enough to request every second."""
 
     at: float = Field(description="seconds since 1970 at which the figures were taken")
     status: str
     reasons: list[str]
-    role: str = Field(description="what the asker may do: reader, operator or admin")
+    role: str = Field(description="role of the caller: reader, operator or admin")
     views: list[ViewGlance]
     sources: list[SourceGlance]
     sinks: list[SinkGlance]
     pipelines: list[PipelineGlance]
-    history: list[Course] = Field(
-        default=[], description="the last minutes, where it was asked for"
-    )
+    history: list[Course] = Field(default=[], description="the last minutes, if requested")
 
 
 class LeftOutModel(BaseModel):
-    """A source row that is left out of a view because an expression fails for it."""
+    """An error row: a source row left out of a view because an expression fails for it."""
 
     id: str
     operator: str
@@ -116,7 +118,7 @@ class LeftOutModel(BaseModel):
 
 
 class LeftOutList(BaseModel):
-    """Rows left out, the newest first; `next` is the `after` of the next page, null at the end."""
+    """Error rows, newest first. next: `after` of the next page; null at the end."""
 
     errors: list[LeftOutModel]
     next: str | None

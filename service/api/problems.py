@@ -1,7 +1,7 @@
-"""Errors as REST tells them: problem+json (RFC 9457), each code with its HTTP status.
+"""Errors as problem+json (RFC 9457), and the HTTP status of each error code.
 
-Invariant: the status of a code stands here and nowhere else; what has no line is 400 for SQL, 503
-where another try may heal it, else 422. No secret that this process knows stands in a problem.
+Invariant: only this module maps codes to statuses. A code without an entry is 503 if temporary, 400
+for SQL errors, else 422. Problems contain no secret that this process knows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _STATUS = {
 
 
 class Refused(Exception):
-    """A request that is not passed on, as a problem. headers: of its answer."""
+    """A refused request, with its problem. headers: of the response."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Refused(Exception):
 
 
 def problem_of_row(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
-    """What a row of the catalog says of its view, sink or source; None when nothing is wrong."""
+    """Return the problem in a catalog row of a view, sink or source; None if there is none."""
     if row.code is None:
         return None
     return ProblemModel(
@@ -99,26 +99,26 @@ def problem_json(error: TidemarkError) -> bytes:
 
 
 def problem_of(error: TidemarkError) -> ProblemModel:
-    """A TidemarkError as REST shows it."""
+    """Return the problem of a TidemarkError."""
     if isinstance(error, TemporaryError) or error.is_temporary:
         status = 503
     elif isinstance(error, SqlError):
         status = 400
     else:
         status = _STATUS.get(error.code, 422)
-    place = error.position
+    position = error.position
     return ProblemModel(
         title=error.what,
         status=status,
         code=error.code,
         detail=error.detail,
         hint=error.hint,
-        position=None if place is None else {"line": place.line, "column": place.column},
+        position=None if position is None else {"line": position.line, "column": position.column},
     )
 
 
 def answer(problem: ProblemModel, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem as a response."""
+    """Return a problem as a response, without secrets."""
     facts = problem.model_dump(exclude_none=True)
     shown = {name: scrub(v) if isinstance(v, str) else v for name, v in facts.items()}
     return JSONResponse(shown, status_code=problem.status, headers=headers, media_type=PROBLEM_TYPE)

@@ -1,8 +1,9 @@
-"""One scrape: the pipelines' figures, the views' states and the API's own as Prometheus text.
+"""Metrics as Prometheus text: figures of pipelines, views and the API process.
 
-A pipeline is a group of views: its figures bear the label `group`. What there is stands in
-`metric_list`; a sample of another name is a bug. A scrape never fails because something that it
-tells of does: what cannot be read just now is left out, and tidemark_catalog_up says so.
+Each pipeline serves a group of views; its figures have the label `group`. `metric_list` lists all
+metrics; a sample of another name is a bug.
+Invariant: a scrape succeeds even if its subject fails. Figures that cannot be read are omitted, and
+tidemark_catalog_up is 0 if the catalog cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from storage import clock
 
 UP_S = 10.0
 MOST_VIEWS = 500
-# Figures of a group that are told as they are, under the same name.
+# Figures of a group that become metrics of the same name.
 _PLAIN = (
     "epochs_stepped_total",
     "epochs_written_total",
@@ -42,6 +43,7 @@ _PLAIN = (
     "rows_written_total",
     "sink_waiting_epochs",
     "sink_stalled_s",
+    "wal_retained_bytes",
     "wal_kept_bytes",
     "wal_budget_bytes",
     "rss_bytes",
@@ -77,10 +79,12 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that a scrape tells. groups: each pipeline's figures, None before its first; dataflows:
-    its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`;
-    health: of the service; sources: how each stands, by group and name.
+class ScrapeFacts:
+    """The input of a scrape.
+
+    groups: figures of each pipeline, None before its first report. dataflows: figures of its nodes.
+    views: None if the catalog cannot be read. requests: `ApiFigures.facts`. health: status of the
+    service. sources: status by group and name.
     """
 
     groups: Mapping[str, dict[str, Any] | None]
@@ -103,17 +107,17 @@ class Page(Collector):
         self._families: dict[str, Any] = {}
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """A sample of a gauge or counter of the list; None is left out."""
+        """Add a sample of a listed gauge or counter; omit None."""
         if value is not None:
             self._family(name).add_metric(labels, value)
 
     def add_histogram(self, name: str, facts: Mapping[str, Any] | None, *labels: str) -> None:
-        """The buckets of a histogram of the list; None is left out."""
+        """Add the buckets of a listed histogram; omit None."""
         if facts is not None:
             self._family(name).add_metric(labels, buckets(dict(facts)), facts["sum"])
 
     def collect(self) -> Iterable[Metric]:
-        """The families in the order of the list."""
+        """Return the metric families in the order of the list."""
         return [self._families[m.name] for m in METRICS if m.name in self._families]
 
     def _family(self, name: str) -> Any:
@@ -125,28 +129,28 @@ class Page(Collector):
         return self._families[name]
 
 
-def render(told: Told) -> bytes:
-    """One scrape."""
+def render(scrape: ScrapeFacts) -> bytes:
+    """Return the text of one scrape."""
     page = Page()
-    page.add("tidemark_build_info", 1, told.version)
-    page.add("tidemark_healthy", told.health == "ok")
-    page.add("tidemark_health_reasons", told.reasons)
-    page.add("tidemark_catalog_up", told.views is not None)
-    page.add("tidemark_state_free_bytes", told.free_bytes)
-    for process, count in told.restarts.items():
+    page.add("tidemark_build_info", 1, scrape.version)
+    page.add("tidemark_healthy", scrape.health == "ok")
+    page.add("tidemark_health_reasons", scrape.reasons)
+    page.add("tidemark_catalog_up", scrape.views is not None)
+    page.add("tidemark_state_free_bytes", scrape.free_bytes)
+    for process, count in scrape.restarts.items():
         page.add("tidemark_restarts_total", count, process)
-    for source, count in told.dead_letters.items():
+    for source, count in scrape.dead_letters.items():
         page.add("tidemark_dead_letters", count, source)
-    for (method, route, status), count in told.requests.get("answered", {}).items():
+    for (method, route, status), count in scrape.requests.get("answered", {}).items():
         page.add("tidemark_api_requests_total", count, method, route, status)
-    for route, facts in told.requests.get("seconds", {}).items():
+    for route, facts in scrape.requests.get("seconds", {}).items():
         page.add_histogram("tidemark_api_request_seconds", facts, route)
-    for group, figures in told.groups.items():
+    for group, figures in scrape.groups.items():
         _add_group(page, group, figures)
-    for (group, source), status in told.sources.items():
+    for (group, source), status in scrape.sources.items():
         page.add("tidemark_source_up", status == "running", group, source)
         page.add("tidemark_source_stopped", status == "stopped", group, source)
-    _add_views(page, told)
+    _add_views(page, scrape)
     registry = CollectorRegistry()
     registry.register(page)
     return generate_latest(registry)
@@ -179,15 +183,15 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
         page.add("tidemark_sink_backlog_bytes", facts.get("backlog_bytes"), group, sink)
 
 
-def _add_views(page: Page, told: Told) -> None:
-    views = told.views or ()
+def _add_views(page: Page, scrape: ScrapeFacts) -> None:
+    views = scrape.views or ()
     statuses: dict[str, int] = {}
     for view in views:
         statuses[view.status] = statuses.get(view.status, 0) + 1
     for status, count in statuses.items():
         page.add("tidemark_views", count, status)
     page.add("tidemark_views_unlisted", max(0, len(views) - MOST_VIEWS))
-    kept = {group: state_bytes(nodes) for group, nodes in told.dataflows.items()}
+    state_sizes = {group: state_bytes(nodes) for group, nodes in scrape.dataflows.items()}
     for view in views[:MOST_VIEWS]:
         title = f"{view.schema_name}.{view.name}"
         page.add("tidemark_view_live", view.status == ViewState.LIVE, title)
@@ -196,8 +200,8 @@ def _add_views(page: Page, told: Told) -> None:
         page.add("tidemark_view_errors", view.errors, title)
         page.add("tidemark_view_rows", view.rows, title)
         page.add("tidemark_view_lag_bytes", view.lag_bytes, title)
-        page.add("tidemark_view_state_bytes", kept.get(view.group, {}).get(title), title)
-        figures = (told.groups.get(view.group) or {}).get("views", {}).get(title, {})
+        page.add("tidemark_view_state_bytes", state_sizes.get(view.group, {}).get(title), title)
+        figures = (scrape.groups.get(view.group) or {}).get("views", {}).get(title, {})
         page.add("tidemark_view_changes_total", figures.get("changes"), title)
         page.add_histogram("tidemark_view_latency_seconds", figures.get("latency"), title)
         _add_backfill(page, title, view.backfill)
@@ -214,7 +218,7 @@ def _add_backfill(page: Page, title: str, facts: Mapping[str, Any] | None) -> No
 
 
 def _add_verification(page: Page, title: str, facts: Mapping[str, Any] | None) -> None:
-    """The newest comparison with PostgreSQL's answer."""
+    """Add the newest comparison with PostgreSQL's answer."""
     if facts is None:
         return
     at = datetime.fromisoformat(facts["at"]).timestamp()

@@ -1,7 +1,7 @@
-"""Rows of views, and queries that are answered once: what the API reads for people.
+"""Rows of views, and one-shot queries.
 
-Invariant: everything is read in one READ ONLY snapshot whose position the answer names, under a
-time-out; nothing is kept.
+Invariant: each response is read in one READ ONLY snapshot, under a timeout, and names the
+snapshot's position. Nothing is stored. Thread-safe.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
 
 
 class Reading:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
-    def __init__(self, parts: ServiceFactory) -> None:
-        self._settings = parts.settings
-        self._control = parts.control()
+    def __init__(self, factory: ServiceFactory) -> None:
+        self._settings = factory.settings
+        self._control = factory.control()
 
     def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
-        """A page of a view's rows as JSON, and its entity tag.
+        """Return a page of a view's rows as JSON, and its entity tag.
 
-        TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`;
-        SinkError sink.table_missing, sink.table_changed where someone did that by hand.
+        TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`.
+        SinkError sink.table_missing, sink.table_changed if someone changed the table manually.
         """
         self._control.ensure()
         row = find_view(self._control, view)
@@ -51,7 +51,7 @@ class Reading:
             try:
                 return self._page(row, wish)
             except SinkError as error:
-                # It may have been dropped, renamed or replaced since it was looked up.
+                # The view may have been dropped, renamed or replaced since the lookup.
                 before, row = row, find_view(self._control, view)
                 if error.code in _GONE and row.desired == DesiredState.DROPPED:
                     raise view_not_found(row.schema, row.name) from None
@@ -73,10 +73,10 @@ class Reading:
     def prepare(
         self, body: Query, role: str, *, reads_tables: bool = True
     ) -> tuple[str, OneShot, list[str]]:
-        """(the database, the query, the names of the views that it reads). role: whose rights
-        count in the database, "" for the service's own. reads_tables: without a role, not only
-        maintained views.
+        """Return (DSN of the database, prepared query, names of the views that it reads).
 
+        role: whose rights count in the database, "" for the service's own. reads_tables: without a
+        role, allow tables besides maintained views.
         SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept.
         """
         self._control.ensure()
@@ -99,30 +99,30 @@ class Reading:
     def _explained(
         self, query: str, rows: list[ViewRow], refusals: list[SqlError]
     ) -> TidemarkError:
-        """What is missing where, when no one database has all that is read."""
+        """Return the error of a query whose relations are in no single database."""
         words = {name_of(token) for token in tokens(query)}
         feeds = [r for s in self._control.list_sources() for r in relations_of(s)]
         named = next((r.name for r in feeds if r.name.name in words), None)
         if named is not None:
             return TidemarkError(
                 "query.feed_not_kept",
-                f'no rows are kept of "{named.name}", a relation of source "{named.source}"',
-                hint="create a view of it, and read that one",
+                f'rows of relation "{named.name}" of source "{named.source}" are not stored',
+                hint="create a view of it, and query that view",
                 position=refusals[-1].position,
             )
         view = next((r.title for r in rows if r.name in words), None)
         if view is not None and len(refusals) > 1:
             return TidemarkError(
                 "query.two_databases",
-                f'the query reads view "{view}" and a table of the source, which are two databases',
+                f'the query reads view "{view}" and a table of the source: two databases',
                 detail=f"in the sink: {refusals[0].what}; at the source: {refusals[1].what}",
-                hint="create a view of the join, or read one of the two",
+                hint="create a view of the join, or query only one of the databases",
                 position=refusals[-1].position,
             )
         return refusals[-1]
 
     def run(self, dsn: str, query: OneShot, body: Query) -> bytes:
-        """The answer as JSON. SqlError; TemporaryError query.timeout."""
+        """Run the query and return its answer as JSON. SqlError; TemporaryError query.timeout."""
         answer = run(dsn, query, body.limit, body.timeout_s)
         is_sink = dsn == self._settings.sink
         head = {
@@ -138,7 +138,7 @@ class Reading:
         return f'{shown}, "rows": [{",".join(answer.rows)}]}}'.encode()
 
     def _shown(self, answer: Answer) -> dict[str, Any]:
-        """Epoch and positions of each group of views of this service."""
+        """Return epoch and positions of each group of views of this service."""
         own = self._settings.sink_key
         return {
             key.removeprefix(own).lstrip("/") or DEFAULT_GROUP: {
@@ -151,6 +151,6 @@ class Reading:
 
 
 def _tables(row: ViewRow) -> set[tuple[str, str]]:
-    """What a plan calls a view: its table."""
+    """Return the name of the table that a plan contains for a view."""
     target = target_of(table_of(row))
     return {(target.schema, target.name)}

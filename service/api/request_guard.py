@@ -1,9 +1,9 @@
-"""What every request passes before a route sees it: origin, size, token, role; and what every
-answer carries.
+"""Checks of every request before its route: origin, size, token, role; and security headers.
 
-A plain ASGI layer, since it must hold for event streams, WebSockets and static files alike and
-read no body. Invariant: a token never gets past it, neither into a log nor to a route: what a
-route is told is who calls (`request.state.caller`).
+An ASGI layer, because it also guards event streams, WebSockets and static files, and must not read
+a body.
+Invariant: a token never passes this layer, neither into a log nor to a route. Routes get the caller
+only (`request.state.caller`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.runtime.log import log
 from service.runtime.settings import Settings
 
 MOST_BODY_BYTES = 4 << 20
-# How often it is looked whether the reader of a stream still may.
+# How often the rights of a stream's reader are checked again.
 RECHECK_S = 5.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\Z")
@@ -46,7 +46,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Wraps an application."""
+    """ASGI middleware."""
 
     def __init__(
         self, app: ASGIApp, settings: Settings, tokens: Tokens, authorization: Authorization
@@ -60,43 +60,43 @@ class Guard:
         self._names = settings.names.split()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Forward a request, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         headers = headers_of(scope)
-        told = self._telling(scope, send)
+        respond = self._with_headers(scope, send)
         try:
             self._check_origin(scope, headers)
             caller = await self._caller(scope, headers)
             _check_body(scope, headers)
         except Refused as refused:
-            await _refuse(refused, scope, receive, told)
+            await _refuse(refused, scope, receive, respond)
             return
         except TidemarkError as error:
-            await _refuse(_refused(error, 503), scope, receive, told)
+            await _refuse(_refused(error, 503), scope, receive, respond)
             return
         scope.setdefault("state", {})["caller"] = caller
         if not _is_stream(scope):
-            await self._app(scope, _limited(receive), told)
+            await self._app(scope, _limited(receive), respond)
             return
-        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller, scope))
+        watched = _Watched(receive, scope["type"], lambda: self._may_continue(caller, scope))
         try:
-            await self._app(scope, watched, told)
+            await self._app(scope, watched, respond)
         finally:
             watched.close()
 
-    # --- where from ----------------------------------------------------------------------------
+    # --- origin --------------------------------------------------------------------------------
 
     def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Against pages of others in the browser of somebody who may reach this service."""
+        """Refuse requests that a foreign web page makes in a user's browser."""
         host = headers.get("host", "")
         if (self._is_local or self._names) and not self._is_our_name(host):
             raise Refused(
                 "request.host",
                 421,
-                f'this service is not called "{host}"',
-                hint="TIDEMARK_NAMES lists the names beside localhost",
+                f'host name "{host}" is not a name of this service',
+                hint="add it to TIDEMARK_NAMES",
             )
         is_changing = scope["type"] == "websocket" or scope["method"] not in _SAFE
         if not is_changing:
@@ -109,9 +109,9 @@ class Guard:
             raise Refused(
                 "request.origin",
                 403,
-                "a page of another origin may not change anything here",
+                "a page of another origin must not change anything here",
                 detail=origin,
-                hint="call the service by the name that its own pages were loaded from",
+                hint="use the host name from which the page was loaded",
             )
 
     def _is_our_name(self, host: str) -> bool:
@@ -119,17 +119,17 @@ class Guard:
         listed = any(fnmatchcase(name, glob.lower()) for glob in self._names)
         return listed or (self._is_local and is_loopback(name))
 
-    # --- who -----------------------------------------------------------------------------------
+    # --- caller --------------------------------------------------------------------------------
 
     async def _caller(self, scope: Scope, headers: dict[str, str]) -> Caller:
         method = scope.get("method", "GET")
-        wanted = role_for(method, scope["path"])
+        required = role_for(method, scope["path"])
         token = _take_token(scope, headers)
         found = operation_at(method, scope["path"])
         if found is not None and found[0].name == "health.live":
-            # Whoever asks: nothing is looked up, so that nothing is waited for.
+            # For any caller: look nothing up, so that the check never waits.
             return ANYBODY
-        if wanted is Role.PUBLIC and not token:
+        if required is Role.PUBLIC and not token:
             return OPEN if self._is_local and not await self._is_any() else ANYBODY
         if not token and self._is_local and not await self._is_any():
             return OPEN
@@ -137,9 +137,9 @@ class Guard:
             raise Refused(
                 "auth.missing",
                 401,
-                "this needs a token",
-                hint="send Authorization: Bearer TOKEN, which an admin makes; without any, with "
-                "the service's settings, run: tidemark token create NAME --role admin --direct",
+                "this operation requires a token",
+                hint="send Authorization: Bearer TOKEN; an admin can create one. For the first "
+                "token, run on the server: tidemark token create NAME --role admin --direct",
                 headers=_challenge(),
             )
         fresh = self._tokens.is_fresh(token)
@@ -149,15 +149,17 @@ class Guard:
             self._refuse_unknown(scope)
         assert caller is not None
         try:
-            require_role(caller, wanted)
+            require_role(caller, required)
         except TidemarkError as error:
             challenge = _challenge(', error="insufficient_scope"')
             raise _refused(error, 403, challenge) from None
         return caller
 
-    async def _is_still(self, caller: Caller, scope: Scope) -> bool:
-        """Whether who began a stream may go on with it: by the token, and by PostgreSQL's rights
-        on the view. What else has become of the view the stream tells by itself."""
+    async def _may_continue(self, caller: Caller, scope: Scope) -> bool:
+        """Return True while a stream's reader has a valid token and rights on the view.
+
+        The stream itself reports all other changes of the view.
+        """
         if caller is OPEN:
             return not await self._is_any()
         names = await run_in_threadpool(self._tokens.live_names)
@@ -181,38 +183,38 @@ class Guard:
             raise Refused(
                 "auth.slow_down",
                 429,
-                "too many tokens that are none came from this address",
-                hint="wait a little; a good token is let in all the same",
+                "too many invalid tokens from this address",
+                hint="wait before you try another token; a valid token is accepted at once",
                 headers={"retry-after": str(round(wait_s))},
             )
         raise Refused(
             "auth.invalid",
             401,
-            "the token is not known, or not any more",
-            hint="it may have expired or been revoked; an admin sees it under GET /tokens",
+            "the token is not known, or no longer valid",
+            hint="it may have expired or been revoked; an admin can see it in GET /tokens",
             headers=_challenge(', error="invalid_token"'),
         )
 
-    # --- answers -------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------
 
-    def _telling(self, scope: Scope, send: Send) -> Send:
-        wanted = dict(_HEADERS)
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        headers = dict(_HEADERS)
         if self._is_tls:
-            wanted["strict-transport-security"] = "max-age=31536000"
-        added = [(name.encode(), value.encode()) for name, value in wanted.items()]
+            headers["strict-transport-security"] = "max-age=31536000"
+        added = [(name.encode(), value.encode()) for name, value in headers.items()]
 
-        async def tell(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"].endswith("http.response.start"):
                 have = {name.lower() for name, _ in message.get("headers", ())}
                 rest = [(n, v) for n, v in added if n not in have]
                 message = {**message, "headers": [*message.get("headers", ()), *rest]}
             await send(message)
 
-        return tell
+        return send_with_headers
 
 
 async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with a refusal; a WebSocket is refused before it is one."""
+    """Send a refusal; a WebSocket is refused before its handshake completes."""
     response = answer(refused.problem, refused.headers)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await response(scope, receive, send)
@@ -221,7 +223,7 @@ async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) 
 
 
 def _refused(error: TidemarkError, status: int, headers: dict[str, str] | None = None) -> Refused:
-    """An error as the refusal of a request."""
+    """Return the refusal for an error."""
     return Refused(
         error.code, status, error.what, detail=error.detail, hint=error.hint, headers=headers
     )
@@ -232,13 +234,13 @@ def _challenge(more: str = "") -> dict[str, str]:
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The request's headers; the last of equal names."""
+    """Return the request's headers; of equal names the last."""
     pairs: Iterable[tuple[bytes, bytes]] = scope["headers"]
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
 
 
 def _take_token(scope: Scope, headers: dict[str, str]) -> str:
-    """The token of a request, which is taken out of its query and headers."""
+    """Remove the token from the request's query and headers, and return it."""
     scope["headers"] = [(n, v) for n, v in scope["headers"] if n.lower() != b"authorization"]
     scheme, _, token = headers.get("authorization", "").partition(" ")
     found = token.strip() if scheme.lower() == "bearer" else ""
@@ -246,15 +248,17 @@ def _take_token(scope: Scope, headers: dict[str, str]) -> str:
     if b"access_token" not in query and b"%" not in query:
         return found
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    given = [value for name, value in pairs if name == "access_token"]
-    if given:
+    query_tokens = [value for name, value in pairs if name == "access_token"]
+    if query_tokens:
         scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
-    return found or (given[0] if given and _takes_query_token(scope, headers) else "")
+    return found or (query_tokens[0] if query_tokens and _takes_query_token(scope, headers) else "")
 
 
 def _takes_query_token(scope: Scope, headers: dict[str, str]) -> bool:
-    """Whether it is a stream as a browser asks for it, which can set no header for that: changes
-    of a view, by WebSocket or as server-sent events. Nothing else needs it, whatever it accepts."""
+    """Return True for a stream of changes that a browser opens (WebSocket, server-sent events).
+
+    Browsers cannot set headers for those. No other request may carry a token in its query.
+    """
     asked = operation_at(scope.get("method", "GET"), scope["path"])
     if asked is None or asked[0].name != "view.changes":
         return False
@@ -268,24 +272,27 @@ def _check_body(scope: Scope, headers: dict[str, str]) -> None:
     length = headers.get("content-length", "0")
     if length.isdigit() and int(length) > MOST_BODY_BYTES:
         raise Refused(
-            "request.too_large", 413, f"a request has at most {MOST_BODY_BYTES >> 20} MiB"
+            "request.too_large", 413, f"the request is larger than {MOST_BODY_BYTES >> 20} MiB"
         )
     has_body = (length.isdigit() and int(length) > 0) or "transfer-encoding" in headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if has_body and scope["method"] not in _SAFE and not _JSON.match(kind):
-        # A form of another page could send what counts as text without asking first.
+        # A form on a foreign page could send text without a CORS preflight.
         raise Refused(
-            "request.not_json", 415, f'a request is JSON, not "{kind}"', hint="application/json"
+            "request.not_json",
+            415,
+            f'the request is not JSON but "{kind}"',
+            hint="send Content-Type: application/json",
         )
 
 
 def _is_stream(scope: Scope) -> bool:
-    """Whether an answer may have no end."""
+    """Return True if the response may be endless."""
     return scope["type"] == "websocket" or scope["path"].endswith("/changes")
 
 
 class _Watched:
-    """What a stream receives: also that its reader may not go on, since its token has ended."""
+    """The receive function of a stream; it disconnects a reader that loses its rights."""
 
     def __init__(self, receive: Receive, kind: str, is_good: Callable[[], Awaitable[bool]]) -> None:
         self._receive = receive
@@ -294,7 +301,7 @@ class _Watched:
         self._next: asyncio.Future[Message] | None = None
 
     async def __call__(self) -> Message:
-        """The next message, or an end."""
+        """Return the next message, or a disconnect."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._receive())
         while True:
@@ -309,13 +316,13 @@ class _Watched:
                 log.warning("tokens.stale", code=error.code)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the pending receive."""
         if self._next is not None:
             self._next.cancel()
 
 
 def _limited(receive: Receive) -> Receive:
-    """Reads no more than a request may have, whatever its header says."""
+    """Return a receive function that limits the body's size, whatever its header says."""
     size = 0
 
     async def read() -> Message:
@@ -323,7 +330,7 @@ def _limited(receive: Receive) -> Receive:
         message: Any = await receive()
         size += len(message.get("body", b""))
         if size > MOST_BODY_BYTES:
-            # What reads a body takes this for a client that has gone, and stops.
+            # The reader of the body stops, as for a client that disconnects.
             return {"type": "http.disconnect"}
         return message
 

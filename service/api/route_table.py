@@ -1,8 +1,7 @@
-"""What the routes take, by path: methods and query parameters.
+"""Methods and query parameters of the routes, by path.
 
-Read from the routes themselves, so that no list is kept beside them, and without the description
-of all that, which takes longer than the rest of a start; what is not described (the console's
-files) is none of its business.
+They are read from the routes, not from the OpenAPI description: building that would take longer
+than the rest of the start. Routes outside the description (the console's files) are not included.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class PathRoutes:
 
     @property
     def methods(self) -> list[str]:
-        """What may be asked, HEAD where GET is."""
+        """The allowed methods; HEAD wherever GET is."""
         return self._with_head(self.parameters)
 
     @property
-    def told_methods(self) -> list[str]:
-        """What the description has for the path itself: /views/validate is a view's name too."""
+    def described_methods(self) -> list[str]:
+        """The methods of the path itself: /views/validate also matches /views/{name}."""
         return self._with_head(self.described)
 
     def _with_head(self, methods: Collection[str]) -> list[str]:
@@ -42,30 +41,30 @@ class PathRoutes:
 
     @property
     def is_stream(self) -> bool:
-        """Whether its answer has no end."""
+        """Whether its response is endless."""
         return self.path.endswith("/changes")
 
-    def unknown(self, method: str, given: Iterable[str]) -> list[str]:
-        """Query parameters that the route does not know."""
-        known = self.parameters.get(method)
-        return [] if known is None else sorted(set(given) - known)
+    def unknown(self, method: str, used: Iterable[str]) -> list[str]:
+        """Return the query parameters that the route does not have."""
+        allowed = self.parameters.get(method)
+        return [] if allowed is None else sorted(set(used) - allowed)
 
-    def repeated(self, method: str, given: Iterable[str]) -> list[str]:
-        """Query parameters that are given more than once: each that it knows has one value."""
+    def repeated(self, method: str, used: Iterable[str]) -> list[str]:
+        """Return query parameters that occur more than once."""
         if self.parameters.get(method) is None:
             return []
-        return sorted(name for name, count in Counter(given).items() if count > 1)
+        return sorted(name for name, count in Counter(used).items() if count > 1)
 
 
 class RouteTable:
-    """All described routes of an application. open_paths: those that take any parameter."""
+    """All described routes of an application. open_paths: those that allow any parameter."""
 
     def __init__(self, routes: Sequence[BaseRoute], open_paths: Iterable[str]) -> None:
         self._routes = [r for r in routes if isinstance(r, APIRoute) and r.include_in_schema]
         self._open_paths = frozenset(open_paths)
 
     def find(self, path: str) -> PathRoutes | None:
-        """The routes of a request's path, all together; None when there are none."""
+        """Return the merged routes of a request's path; None if there are none."""
         matching = [routes for pattern, routes in self._paths if pattern.match(path)]
         if not matching:
             return None
@@ -76,7 +75,7 @@ class RouteTable:
 
     @cached_property
     def _paths(self) -> list[tuple[re.Pattern[str], PathRoutes]]:
-        """By pattern, those without parameters first, as they go before."""
+        """Routes by pattern; fixed paths first, because they take precedence."""
         described: dict[str, dict[str, frozenset[str] | None]] = {}
         for route in self._routes:
             names = None if route.path in self._open_paths else frozenset(_names(route.dependant))
@@ -88,7 +87,7 @@ class RouteTable:
 
 
 def _names(taken: Dependant) -> Iterator[str]:
-    """The query parameters of a route, or of what it depends on."""
+    """Yield the query parameters of a route and of its dependencies."""
     yield from (parameter.alias for parameter in taken.query_params)
     for part in taken.dependencies:
         yield from _names(part)

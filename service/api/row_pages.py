@@ -1,8 +1,9 @@
-"""What `GET /views/{name}/rows` asks for, and its pages as JSON.
+"""Requests of `GET /views/{name}/rows`, and their pages as JSON.
 
-A parameter that is no word of ours is a column with `operator.value`; one in double quotes always
-is. Invariant: a page's `next` is good for the same order and filter alone, and a request that does
-not fit the view is refused with the name of what does not.
+A parameter that is not reserved (WORDS) is a condition: a column with `operator.value`. A name in
+double quotes is always a column.
+Invariant: a page's `next` is valid only with the same order and conditions. An error names the
+column, operator or value that does not fit the view.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NULLS = {"nullsfirst": True, "nullslast": False}
 
 @dataclass(frozen=True)
 class RowWish:
-    """columns, order, after: as they were given; others: all other parameters."""
+    """The parameters of a request. columns, order, after: as text; others: all other parameters."""
 
     columns: str = ""
     order: str = ""
@@ -52,17 +53,21 @@ class RowWish:
 
 
 def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
-    """The rows that are meant. TidemarkError rows.unknown_column, rows.bad_filter,
-    rows.bad_order, rows.bad_page."""
-    known = [f.name for f in table.fields]
-    columns = tuple(_known(name, known) for name in _names(wish.columns)) or tuple(known)
+    """Return the parsed request.
+
+    TidemarkError rows.unknown_column, rows.bad_filter, rows.bad_order, rows.bad_page.
+    """
+    existing = [f.name for f in table.fields]
+    columns = tuple(_require_column(name, existing) for name in _names(wish.columns)) or tuple(
+        existing
+    )
     if len(wish.others) > MOST_CONDITIONS:
-        raise _bad_filter(f"{len(wish.others)} conditions, {MOST_CONDITIONS} may be")
+        raise _bad_filter(f"{len(wish.others)} conditions, the limit is {MOST_CONDITIONS}")
     request = PageRequest(
         table,
         columns,
-        tuple(_condition(name, text, known) for name, text in wish.others),
-        tuple(_orders(wish.order, known)),
+        tuple(_condition(name, text, existing) for name, text in wish.others),
+        tuple(_orders(wish.order, existing)),
         wish.limit,
     )
     if not wish.after:
@@ -72,13 +77,17 @@ def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
 
 
 def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
-    """A page's body and its entity tag, which the position alone does not change."""
+    """Return a page's body and its entity tag. A new position alone does not change the tag."""
     types = {f.name: f for f in request.table.fields}
     fields = [types[name] for name in request.columns]
     rows = [] if page.rows is None else plain_rows(fields, page.rows)
     shown = [{"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in fields]
-    following = _packed(_order_of(request), page.after) if page.after else None
-    body = b'{"fields":%b,"rows":[%b],"next":%b' % (_json(shown), b",".join(rows), _json(following))
+    next_token = _packed(_order_of(request), page.after) if page.after else None
+    body = b'{"fields":%b,"rows":[%b],"next":%b' % (
+        _json(shown),
+        b",".join(rows),
+        _json(next_token),
+    )
     tag = hashlib.blake2b(body, digest_size=12).hexdigest()
     epoch, positions = (None, {}) if page.progress is None else _shown(page.progress)
     return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
@@ -94,13 +103,13 @@ def _names(text: str) -> Iterable[str]:
             raise TidemarkError(
                 "rows.unknown_column",
                 f'"{text[:80]}" is not a list of columns',
-                hint='columns=a,b; names with other signs in double quotes: columns="a.b",c',
+                hint='write columns=a,b; put special characters in double quotes: columns="a.b",c',
             )
         yield name
 
 
 def _listed(text: str) -> Iterable[tuple[str, list[str]]]:
-    """(name, the words behind it) of each name in a list."""
+    """Yield (name, modifiers after it) of each name in a list."""
     at = 0
     while at < len(text):
         found = _NAME.match(text, at)
@@ -108,7 +117,8 @@ def _listed(text: str) -> Iterable[tuple[str, list[str]]]:
             raise TidemarkError(
                 "rows.bad_order",
                 f'"{text[:80]}" is not a list of columns',
-                hint="as in order=amount.desc,id or columns=a,b; other signs in double quotes",
+                hint="write order=amount.desc,id or columns=a,b; put special characters in double"
+                " quotes",
             )
         quoted, plain, words = found.groups()
         name = plain.strip() if quoted is None else quoted.replace('""', '"')
@@ -116,27 +126,27 @@ def _listed(text: str) -> Iterable[tuple[str, list[str]]]:
         at = found.end()
 
 
-def _orders(text: str, known: Sequence[str]) -> Iterable[Order]:
-    seen: set[str] = set()
+def _orders(text: str, existing: Sequence[str]) -> Iterable[Order]:
+    used: set[str] = set()
     for name, words in _listed(text):
-        column, left = _known(name, known), list(words)
+        column, left = _require_column(name, existing), list(words)
         is_descending = _DIRECTIONS[left.pop(0)] if left and left[0] in _DIRECTIONS else False
         nulls_first = _NULLS[left.pop(0)] if left and left[0] in _NULLS else is_descending
-        if left or column in seen:
+        if left or column in used:
             raise TidemarkError(
                 "rows.bad_order",
                 f'"{text[:80]}" is not an order',
-                detail=f'column "{column}" twice' if column in seen else f'"{left[0]}" is unknown',
-                hint="column, column.desc, column.asc.nullsfirst, ..., with commas between",
+                detail=f'column "{column}" twice' if column in used else f'"{left[0]}" is unknown',
+                hint="write column, column.desc or column.asc.nullsfirst, separated by commas",
             )
-        seen.add(column)
+        used.add(column)
         yield Order(column, is_descending, nulls_first)
 
 
-def _condition(name: str, text: str, known: Sequence[str]) -> Condition:
+def _condition(name: str, text: str, existing: Sequence[str]) -> Condition:
     if len(name) > 1 and name[0] == name[-1] == '"':
         name = name[1:-1].replace('""', '"')
-    column = _known(name, known)
+    column = _require_column(name, existing)
     is_not = text.startswith("not.")
     operator, dot, value = text.removeprefix("not.").partition(".")
     if not dot or operator not in _OPERATORS:
@@ -160,14 +170,14 @@ def _members(name: str, text: str) -> Iterable[str]:
         at, count = found.end(), count + 1
 
 
-def _known(name: str, known: Sequence[str]) -> str:
-    if name in known:
+def _require_column(name: str, existing: Sequence[str]) -> str:
+    if name in existing:
         return name
     raise TidemarkError(
         "rows.unknown_column",
         f'the view has no column "{name[:80]}"',
-        detail=f"its columns are {', '.join(known)}"[:1000],
-        hint="names are told apart by case; beside columns there are "
+        detail=f"its columns are {', '.join(existing)}"[:1000],
+        hint="names are case-sensitive; the other parameters are "
         "columns, order, limit, after, min_position and wait_s",
     )
 
@@ -175,14 +185,14 @@ def _known(name: str, known: Sequence[str]) -> str:
 def _bad_filter(detail: str) -> TidemarkError:
     return TidemarkError(
         "rows.bad_filter",
-        "a condition cannot be read",
+        "a condition is not valid",
         detail=detail,
-        hint=f"column=operator.value with one of {', '.join(_OPERATORS)}, or not. before it",
+        hint=f"write column=operator.value with one of {', '.join(_OPERATORS)}; not. negates it",
     )
 
 
 def _order_of(request: PageRequest) -> list[Any]:
-    """What a page's place depends on."""
+    """Return the order that a page token is valid for."""
     return [[o.column, o.is_descending, o.nulls_first] for o in request.order]
 
 
@@ -201,8 +211,8 @@ def _unpacked(text: str, order: list[Any], count: int) -> tuple[str | None, ...]
     if not is_whole:
         raise TidemarkError(
             "rows.bad_page",
-            "`after` is not a page of this order",
-            hint="give the `next` of the page before, with the same order and conditions",
+            "`after` is not valid for this order",
+            hint="use `next` of the previous page, with the same order and conditions",
         )
     return tuple(after)
 

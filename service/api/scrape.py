@@ -1,6 +1,7 @@
-"""What a scrape of the metrics tells, gathered: figures on disk, the catalog, the API's own.
+"""Collect the input of a metrics scrape: figures on disk, the catalog, the API's own figures.
 
-Where the catalog cannot be read, all else is told: an alert is wanted most when the sink is away.
+Invariant: if the catalog cannot be read, all other figures are still returned. Alerts matter most
+when the sink is unreachable.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataflow.errors import TidemarkError
 from service.access.tokens import OPEN
 from service.api.api_metrics import ApiFigures
 from service.api.catalog import Catalog
-from service.api.health import Known, database_standing, service_standing, source_standing
-from service.api.prometheus import Told
+from service.api.health import StatusInputs, database_standing, service_standing, source_standing
+from service.api.prometheus import ScrapeFacts
 from service.api.status_collector import Standings
 from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_dataflow, read_supervisor
@@ -25,12 +26,12 @@ from service.runtime.settings import Settings
 
 
 class Scrape:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         catalog: Catalog,
         figures: ApiFigures,
         standings: Standings,
@@ -38,14 +39,14 @@ class Scrape:
         self._standings = standings
         self._settings = settings
         self._catalog = catalog
-        self._letters = DeadLetters(parts.control())
+        self._letters = DeadLetters(factory.control())
         self._figures = figures
 
-    def read(self) -> Told:
-        """As it stands now."""
+    def read(self) -> ScrapeFacts:
+        """Return the current facts."""
         groups = self._catalog.metrics()
-        known = self._standings.known(groups)
-        health, reasons = service_standing(known)
+        inputs = self._standings.inputs(groups)
+        health, reasons = service_standing(inputs)
         views, letters = None, {}
         try:
             views = self._catalog.views(OPEN)
@@ -53,7 +54,7 @@ class Scrape:
         except TidemarkError as error:
             log.warning("catalog.retry", code=error.code)
         state = self._settings.state
-        return Told(
+        return ScrapeFacts(
             groups=groups,
             dataflows={g: read_dataflow(self._settings.for_group(g).state) for g in groups},
             views=views,
@@ -64,7 +65,7 @@ class Scrape:
             version=release.VERSION,
             health=health,
             reasons=len(reasons),
-            sources=_sources(known),
+            sources=_sources(inputs),
         )
 
     def _dead_letters(self) -> dict[str, Any]:
@@ -74,17 +75,17 @@ class Scrape:
         return found
 
 
-def _sources(known: Known) -> dict[tuple[str, str], str]:
-    """How what each group reads stands."""
-    declared = {row.name: row for row in known.sources}
+def _sources(inputs: StatusInputs) -> dict[tuple[str, str], str]:
+    """Return the status of each source by group and name."""
+    declared = {row.name: row for row in inputs.sources}
     found: dict[tuple[str, str], str] = {}
-    for group, figures in known.figures.items():
+    for group, figures in inputs.figures.items():
         if figures is None:
             continue
         if figures.get("database") is not None:
-            found[group, MAIN_SOURCE] = database_standing(known, group).status
+            found[group, MAIN_SOURCE] = database_standing(inputs, group).status
         for name, facts in figures.get("sources", {}).items():
             row = declared.get(name)
-            status = source_standing(known, row, group).status if row else facts["status"]
+            status = source_standing(inputs, row, group).status if row else facts["status"]
             found[group, name] = status
     return found

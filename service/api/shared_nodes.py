@@ -1,7 +1,7 @@
-"""A view's nodes and what it shares with others, out of the pipeline's figures.
+"""The nodes of a view, and the parts that it shares with others, from the pipeline's figures.
 
-Figures are the pipeline's, of a second ago; a view that does not run has its plan's nodes instead,
-without figures. Nothing is ever decided by them.
+The figures are about a second old. A view that does not run has the nodes of its plan, without
+figures. They are for display only.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from service.api.models import DataflowAnswer, NodeModel, SharedPartModel
 
 
 def dataflow_of(
-    title: str, told: dict[str, Any], planned: Iterable[dict[str, Any]]
+    title: str, figures: dict[str, Any], planned: Iterable[dict[str, Any]]
 ) -> DataflowAnswer:
-    """The nodes of one view. told: the pipeline's `dataflow.json`; planned: of the view by itself,
-    for one that does not run."""
-    nodes = [node for node in told["nodes"] if title in node["views"]]
+    """Return the nodes of one view. figures: the pipeline's `dataflow.json`. planned: nodes of the
+    view's plan, used if it does not run."""
+    nodes = [node for node in figures["nodes"] if title in node["views"]]
     if not nodes:
         return DataflowAnswer(nodes=[NodeModel(**node) for node in planned], at=None, since=None)
     own = {node["id"] for node in nodes}
     read = {below for node in nodes for below in node["inputs"]} - own
-    above = [_boundary(node) for node in told["nodes"] if node["id"] in read]
+    above = [_boundary(node) for node in figures["nodes"] if node["id"] in read]
     found = [*above, *(_model(title, node) for node in nodes)]
-    return DataflowAnswer(nodes=found, at=told["at"], since=told["since"])
+    return DataflowAnswer(nodes=found, at=figures["at"], since=figures["since"])
 
 
 def _model(title: str, node: dict[str, Any]) -> NodeModel:
@@ -34,23 +34,23 @@ def _model(title: str, node: dict[str, Any]) -> NodeModel:
 
 
 def _boundary(node: dict[str, Any]) -> NodeModel:
-    """The last node of a view that the view reads: what is behind it is that one's own."""
+    """Return the output node of a view that this view reads; its inputs belong to that view."""
     counts = {"rows_out": node["rows_out"]}
     detail = f"rows of {', '.join(node['output_of'])}"
     return NodeModel(id=node["id"], what="view", detail=detail, inputs=[], **counts)
 
 
-def state_bytes(told: dict[str, Any]) -> dict[str, float]:
-    """By title what each view keeps; what several views share counts in equal parts for each."""
+def state_bytes(figures: dict[str, Any]) -> dict[str, float]:
+    """Return the state's bytes by view title; views share the bytes of a shared node equally."""
     found: dict[str, float] = {}
-    for node in told["nodes"]:
+    for node in figures["nodes"]:
         for view in node["views"]:
             found[view] = found.get(view, 0) + node["bytes"] / len(node["views"])
     return found
 
 
 def shared_with_others(title: str, nodes: Iterable[dict[str, Any]]) -> list[SharedPartModel]:
-    """Of all nodes that are shared parts those of one view."""
+    """Return the shared parts of one view."""
     return [
         SharedPartModel(
             what=part["detail"],
@@ -67,14 +67,14 @@ def shared_with_others(title: str, nodes: Iterable[dict[str, Any]]) -> list[Shar
 
 
 def shown(part: SharedPartModel) -> str:
-    """A line below a plan.
+    """Return the line about a shared part below a plan.
 
     >>> shown(SharedPartModel(what="distinct", shared_with=["public.b"], rows=1200, bytes=96000,
     ...     saved_bytes=96000, rows_in=0, rows_out=0))
-    'shared with public.b: distinct; about 1,200 rows, 96,000 bytes kept once, 96,000 bytes saved'
+    'shared with public.b: distinct; about 1,200 rows, 96,000 bytes stored once, 96,000 bytes saved'
     """
     text = f"shared with {', '.join(part.shared_with)}: {part.what}"
     if not part.rows:
         return text
-    kept = f"about {part.rows:,} rows, {part.bytes:,} bytes kept once"
-    return f"{text}; {kept}, {part.saved_bytes:,} bytes saved"
+    size = f"about {part.rows:,} rows, {part.bytes:,} bytes stored once"
+    return f"{text}; {size}, {part.saved_bytes:,} bytes saved"

@@ -1,7 +1,7 @@
-"""The API's side of further sinks: add, show and remove them.
+"""Additional sinks: add, show and drop them.
 
-Invariant: what is asked for can be refused only by what changes afterwards: options, topic and
-view have been looked at before the catalog knows the sink.
+Invariant: options, topic and view are checked before the sink enters the catalog, so that only
+later changes can make it fail. Thread-safe.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ DROPPED = "dropped"
 
 
 class SinkCatalog:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
-    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
-        self._parts = parts
+    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+        self._factory = factory
         self._authorization = authorization
-        self._control = parts.control()
+        self._control = factory.control()
 
     def add(self, view: str, body: CreateSink, by: Caller) -> SinkModel:
-        """Ask for a sink of a live view. TidemarkError view.not_live, view.busy, sink.exists, and
-        what its options and its cluster refuse."""
+        """Request a sink of a live view.
+
+        TidemarkError view.not_live, view.busy, sink.exists, and errors of its options and cluster.
+        """
         row = self._view(view)
         self._authorization.require(by, "sink.add", row)
         if row.status != ViewState.LIVE or row.desired != LIVE:
@@ -49,7 +51,7 @@ class SinkCatalog:
                 hint="add sinks once the view is live",
             )
         if row.change is not None:
-            # Another version may have other columns, and another name is not the sink's.
+            # The new version may have other columns or another name, which the sink would not have.
             raise busy(row)
         taken = sink_records.find_sink(self._control, row.identity, body.name)
         if taken is not None:
@@ -57,7 +59,7 @@ class SinkCatalog:
         names = [f["name"] for f in row.fields or []]
         key = tuple(names.index(name) for name in row.key or [])
         table = SinkTable(row.schema, row.name, output_fields.from_json(row.fields or []), key)
-        options = self._parts.checked_options(body.type, body.options, table, body.name)
+        options = self._factory.checked_options(body.type, body.options, table, body.name)
         sink = SinkRow(
             row.schema,
             row.name,
@@ -71,15 +73,15 @@ class SinkCatalog:
         return _model(sink_records.insert_sink(self._control, sink))
 
     def list(self, view: str) -> list[SinkModel]:
-        """The sinks of a view, oldest first."""
+        """Return the sinks of a view, oldest first."""
         return [_model(sink) for sink in self._sinks(self._view(view))]
 
     def show(self, view: str, name: str) -> SinkModel:
-        """One sink as it stands. TidemarkError sink.not_found."""
+        """Return one sink with its status. TidemarkError sink.not_found."""
         return _model(self._sink(self._view(view), name))
 
     def drop(self, view: str, name: str, by: Caller, *, is_erased: bool) -> str:
-        """Ask for a sink to be dropped, erased with what it has written; its identity."""
+        """Request the drop of a sink and return its identity. is_erased: delete its topics too."""
         row = self._view(view)
         self._authorization.require(by, "sink.drop", row)
         sink = self._sink(row, name)
@@ -88,13 +90,13 @@ class SinkCatalog:
         return sink.identity
 
     def erase_all(self, view: str, by: Caller) -> None:
-        """Ask for all sinks of a view to be dropped with what they have written."""
+        """Request that all sinks of a view are dropped with their topics."""
         row = self._view(view)
         self._authorization.require(by, "sink.drop", row)
         sink_records.drop_sinks(self._control, row.identity, is_erased=True)
 
     def exists(self, identity: str) -> bool:
-        """Whether a sink of this identity is still there."""
+        """Return True while a sink of this identity exists."""
         return any(s.identity == identity for s in sink_records.list_sinks(self._control))
 
     def _sinks(self, row: ViewRow) -> list[SinkRow]:

@@ -1,6 +1,6 @@
-"""What the API does about sources and dead letters: declare, change, drop, tell.
+"""Sources and dead letters: declare, change, drop, describe.
 
-Invariant: a relation that a view reads is never taken away or made another one under it.
+Invariant: a relation that a view reads is neither removed nor changed. Thread-safe.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from service.views.lifecycle import DesiredState
 
 
 class SourceCatalog:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        parts: ServiceFactory,
+        factory: ServiceFactory,
         authorization: Authorization,
         standings: Standings,
     ) -> None:
         self._settings = settings
         self._standings = standings
         self._authorization = authorization
-        self._parts = parts
-        self._control: Control = parts.control()
+        self._factory = factory
+        self._control: Control = factory.control()
         self._letters = DeadLetters(self._control)
 
     # --- sources -------------------------------------------------------------------------------
 
     def create(self, body: CreateSource, by: Caller) -> SourceModel:
-        """Declare a source that can be reached and is what it is declared to be."""
+        """Declare a source. Fail if it is unreachable or differs from the declaration."""
         self._control.ensure()
         self._authorization.require(by, "source.declare")
         self._check_name(body.name)
@@ -69,7 +69,7 @@ class SourceCatalog:
         return self.show(body.name, by)
 
     def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
-        """Give a source other options; what views read must stay what it is."""
+        """Change a source's options; relations that views read must not change."""
         self._authorization.require(by, "source.declare")
         row = self._row(name)
         relations = self._declared(row.type, options)
@@ -80,12 +80,12 @@ class SourceCatalog:
         return self.show(name, by)
 
     def discover(self, body: DiscoverSource, by: Caller) -> dict[str, Any]:
-        """The options with proposed columns."""
+        """Return the options with proposed columns."""
         self._authorization.require(by, "source.declare")
         return dict(connector(body.type).discover(body.options))
 
     def drop(self, name: str, by: Caller) -> None:
-        """Forget a source that no view reads, with its dead letters."""
+        """Drop a source that no view reads, with its dead letters."""
         self._authorization.require(by, "source.drop")
         row = self._row(name)
         self._require_unread(name, {r["name"] for r in row.relations})
@@ -93,20 +93,20 @@ class SourceCatalog:
         self._letters.mark_gone(name)
 
     def retry(self, name: str, by: Caller) -> SourceModel:
-        """Have the pipelines try a source at once, however long they would wait by themselves."""
+        """Make the pipelines retry a source at once, without their backoff."""
         self._authorization.require(by, "source.retry")
         self._row(name)
         self._control.retry_source(name)
         return self.show(name, by)
 
     def show(self, name: str, by: Caller) -> SourceModel:
-        """One source as it stands."""
+        """Return one source with its status."""
         row, views = self._row(name), self._control.list_views()
-        told = self._model(row, views, self._letters.counts())
-        return _without_words(told, self._authorization.relations_of(by, "source.list", views))
+        found = self._model(row, views, self._letters.counts())
+        return _without_words(found, self._authorization.relations_of(by, "source.list", views))
 
     def list(self, by: Caller, most: int | None = None, after: str = "") -> list[SourceModel]:
-        """Declared sources by name, all or some of those behind one."""
+        """Return declared sources by name. most: at most so many. after: those after this name."""
         self._control.ensure()
         views, counts = self._control.list_views(), self._letters.counts()
         rows = [r for r in self._control.list_sources() if r.type != "postgres" and r.name > after]
@@ -118,28 +118,30 @@ class SourceCatalog:
     def dead_letters(
         self, by: Caller, source: str, relation: str, limit: int, after: str
     ) -> list[DeadLetterModel]:
-        """Some dead letters, by place: of relations that a view reads which the caller may read.
+        """Return dead letters ordered by place, of relations that the caller may read in a view.
 
-        TidemarkError auth.rights when that is none of the source's.
+        TidemarkError auth.rights if the caller may read none of the source's relations.
         """
         name = "dead_letter.list"
         readable = self._authorization.relations_of(by, name, self._control.list_views())
         if source:
-            wanted = [source, relation] if relation else [source]
-            self._authorization.require_records(by, name, readable, *wanted)
+            names = [source, relation] if relation else [source]
+            self._authorization.require_records(by, name, readable, *names)
         found = self._letters.read(source, relation, limit, after, among=readable)
         return [self._letter(x) for x in found]
 
     def choose_dead_letters(self, by: Caller, desired: str, body: ChooseDeadLetters) -> int:
-        """Ask the pipelines to "retry" or "drop" some; how many there are. All views that read
-        them must be the caller's: TidemarkError auth.rights."""
+        """Request that the pipelines "retry" or "drop" dead letters; return their number.
+
+        The caller must own all views that read them: TidemarkError auth.rights.
+        """
         name = "dead_letter.change"
         owned = self._authorization.relations_of(by, name, self._control.list_views())
         of_all = [n.name for n in self._letters.counts() if n.source == body.source]
         relations = [body.relation] if body.relation else of_all
         self._authorization.require_records(by, name, owned, body.source, *relations)
         if body.places and not body.relation:
-            raise SourceError("request.invalid", "places were given without their relation")
+            raise SourceError("request.invalid", "`places` requires `relation`")
         self._row(body.source)
         return self._letters.mark(desired, body.source, body.relation, body.places)
 
@@ -156,18 +158,18 @@ class SourceCatalog:
     def _check_name(self, name: str) -> None:
         taken = name in (*RESERVED_SCHEMAS, MAIN_SOURCE, VIEW_SOURCE) or name.startswith("pg_")
         if not taken:
-            with self._parts.analyzer([]) as analyzer:
+            with self._factory.analyzer([]) as analyzer:
                 taken = analyzer.has_schema(name)
         if taken:
             raise SourceError(
                 "source.name_taken",
                 f'source "{name}" would hide a schema of that name',
-                hint="choose another name: it stands where a schema stands in queries",
+                hint="choose another name: queries use it in place of a schema",
             )
 
     def _declared(self, type_name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         declared = connector(type_name).declare(options)
-        with self._parts.analyzer([]) as analyzer:
+        with self._factory.analyzer([]) as analyzer:
             return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
 
     def _require_unread(self, name: str, relations: set[str]) -> None:
@@ -178,17 +180,17 @@ class SourceCatalog:
                 "source.in_use",
                 f'relations of source "{name}" are read by views',
                 detail=", ".join(sorted(readers)),
-                hint="drop those first",
+                hint="drop those views first",
             )
 
     def _model(
         self, row: SourceRow, views: Sequence[ViewRow], counts: Mapping[Any, int]
     ) -> SourceModel:
         groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
-        told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
-        figures = [facts for facts in told if facts]
+        reports = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
+        figures = [facts for facts in reports if facts]
         letters = {name.name: n for name, n in counts.items() if name.source == row.name}
-        standing = source_standing(replace(self._standings.known(), views=views), row)
+        standing = source_standing(replace(self._standings.inputs(), views=views), row)
         return SourceModel(
             name=row.name,
             type=row.type,
@@ -244,8 +246,7 @@ class SourceCatalog:
 
 
 def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -> SourceModel:
-    """What is told of a source to somebody who may read its records by way of no view: of an error
-    its code alone, since its words may quote a record."""
+    """Reduce the error to its code, which quotes no record, if the caller may read none of them."""
     if readable is None or source.error is None or any(s == source.name for s, _ in readable):
         return source
     code = source.error.code
@@ -254,9 +255,9 @@ def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -
 
 
 def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
-    """The views that read a relation and are to stay."""
-    wanted = [v for v in views if v.desired != DesiredState.DROPPED]
-    return [v.title for v in wanted if [source, relation] in (v.plan or {}).get("reads", [])]
+    """Return the views that read a relation and are not being dropped."""
+    staying = [v for v in views if v.desired != DesiredState.DROPPED]
+    return [v.title for v in staying if [source, relation] in (v.plan or {}).get("reads", [])]
 
 
 def _text(raw: bytes | None) -> str | None:

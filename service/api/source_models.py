@@ -1,6 +1,6 @@
-"""What REST takes and answers about sources and dead letters, as pydantic models.
+"""Pydantic models of REST's requests and responses about sources and dead letters.
 
-A source's options are its connector's own and read by it alone (docs/SOURCES.md).
+Only a source's connector interprets its options (docs/SOURCES.md).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from service.api.models import FieldModel, ProblemModel, Text
 
 
 def _storable(value: Any) -> Any:
-    """Options without texts that the catalog, PostgreSQL's jsonb, has no place for."""
+    """Refuse texts that PostgreSQL's jsonb cannot store."""
     if isinstance(value, str):
         if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise ValueError("a text holds a NUL or half of a surrogate pair")
+            raise ValueError("a text contains NUL or half of a surrogate pair")
     elif isinstance(value, dict):
         for key, inner in value.items():
             _storable(key)
@@ -31,7 +31,7 @@ Options = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
 class CreateSource(BaseModel):
-    """A source beside the database: its relations are named `source.relation` in queries."""
+    """An external source; queries name its relations `source.relation`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -55,12 +55,12 @@ class CreateSource(BaseModel):
     )
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
-    type: Literal["kafka", "files"]
-    options: Options = Field(description="as the type's page in the documentation says")
+    type: Literal["kafka", "files", "clock"]
+    options: Options = Field(description="options of the type, see its page in the documentation")
 
 
 class ChangeSource(BaseModel):
-    """Other options of a source; relations that views read must stay what they are."""
+    """Other options of a source; relations that views read must not change."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,51 +72,51 @@ class DiscoverSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    type: Literal["kafka", "files"]
+    type: Literal["kafka", "files", "clock"]
     options: Options
 
 
 class Discovered(BaseModel):
-    """The options with proposed columns, to be looked at and then given to POST /sources."""
+    """The options with proposed columns, to review and send to POST /sources."""
 
     options: dict[str, Any]
 
 
 class RelationModel(BaseModel):
-    """What can be read of a source."""
+    """A relation of a source."""
 
     name: str
     fields: list[FieldModel]
     key: list[str]
     append_only: bool = Field(description="rows are only ever added")
     views: list[str] = Field(description="the views that read it")
-    dead_letters: int = Field(description="records that are not rows")
+    dead_letters: int = Field(description="number of dead letters (malformed records)")
 
 
 class SourceModel(BaseModel):
-    """A source as it stands."""
+    """A source with its current status."""
 
     name: str
     type: str
     options: dict[str, Any]
     relations: list[RelationModel]
-    status: str = Field(description="running; retrying: away just now; stopped: needs someone")
+    status: str = Field(description="running; retrying: unreachable; stopped: needs your action")
     error: ProblemModel | None = None
-    rows_read: int = Field(description="since the start of the pipeline")
-    lag: int | None = Field(description="about how many records were not read yet; null: unread")
-    positions: dict[str, Any] = Field(description="how far each relation is visible in the sink")
+    rows_read: int = Field(description="since the pipeline started")
+    lag: int | None = Field(description="unread records, estimated; null if no view reads it")
+    positions: dict[str, Any] = Field(description="position of each relation visible in the sink")
     created_at: str
 
 
 class SourceList(BaseModel):
-    """Sources by name. next: gives those behind them as `after`; null at the end."""
+    """Sources ordered by name. next: `after` of the next page; null at the end."""
 
     sources: list[SourceModel]
     next: str | None = None
 
 
 class DeadLetterModel(BaseModel):
-    """A record that is not a row, whole: as text as far as it is text, and in base64."""
+    """A malformed record: as text as far as possible, and whole in base64."""
 
     source: str
     relation: str
@@ -128,18 +128,18 @@ class DeadLetterModel(BaseModel):
     key_base64: str | None
     value: str | None
     value_base64: str | None
-    desired: str | None = Field(description="retry or drop, when that was asked for")
+    desired: str | None = Field(description="retry or drop, if requested")
     first_seen: str
 
 
 class DeadLetterList(BaseModel):
-    """Some dead letters, by source, relation and place; `after` of the next page is its last."""
+    """Dead letters by source, relation and place. The last place is `after` of the next page."""
 
     dead_letters: list[DeadLetterModel]
 
 
 class ChooseDeadLetters(BaseModel):
-    """Which dead letters: of a source, of one relation, some places of one relation."""
+    """A choice of dead letters: of a source, of a relation, or some places of a relation."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -149,6 +149,6 @@ class ChooseDeadLetters(BaseModel):
 
 
 class Chosen(BaseModel):
-    """How many were chosen; they are gone once they are rows, or dropped."""
+    """The number of chosen records; they disappear once they are rows, or dropped."""
 
     count: int

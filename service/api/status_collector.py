@@ -1,9 +1,9 @@
-"""Gathers what `service/api/health.py` decides by, and writes the decisions down for psql.
+"""Collect the input of `service/api/health.py`, and store its decisions for psql.
 
-A thread of the API process looks at the catalog twice a second and keeps its rows, so that
-`GET /health` waits for no database. What it decides goes to tidemark.standings, of which
-tidemark.status, tidemark.source_status and tidemark.health are made: the decision is made here,
-where it can be made while a pipeline is dead. Invariant: only what has changed is written.
+A thread of the API process polls the catalog twice a second and caches its rows, so that
+`GET /health` never waits for a database. Decisions go to tidemark.standings, the base of the psql
+views status, source_status and health. The API process decides because a pipeline may be dead.
+Invariant: only changes are written. If the sink is unreachable, the cached rows stay in use.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from connectors.postgres.catalog import reported_statuses, sink_records
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
-from connectors.postgres.catalog.reported_statuses import SERVICE, SOURCE, VIEW, Told
+from connectors.postgres.catalog.reported_statuses import SERVICE, SOURCE, VIEW, ReportedStatus
 from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import TidemarkError
 from service.api import health
-from service.api.health import Known, Standing
+from service.api.health import Standing, StatusInputs
 from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_metrics, read_supervisor
 from service.runtime import kernels
@@ -29,15 +29,15 @@ from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.views.groups import groups_on_disk
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class Standings:
-    """One for an API process; safe for several threads."""
+    """One per API process; thread-safe."""
 
-    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
+    def __init__(self, settings: Settings, factory: ServiceFactory) -> None:
         self._settings = settings
-        self._control = parts.control()
+        self._control = factory.control()
         self._started_at = time.monotonic()
         self._digest: tuple[Any, ...] | None = None
         self._views: list[ViewRow] = []
@@ -45,20 +45,20 @@ class Standings:
         self._sinks: list[SinkRow] = []
 
     def begin(self) -> None:
-        """Look and write from now on, until the process ends."""
+        """Start polling and writing, until the process ends."""
         threading.Thread(target=self._run, name="standings", daemon=True).start()
 
     def figures(self) -> dict[str, dict[str, Any] | None]:
-        """The newest figures of each group's pipeline, the default one's first."""
+        """Return the newest figures of each group's pipeline, the default group first."""
         groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
         return {g: read_metrics(self._settings.for_group(g).state) for g in groups}
 
-    def known(self, figures: Mapping[str, dict[str, Any] | None] | None = None) -> Known:
-        """What is known now: figures as given, or as they are on disk; rows as last looked at."""
+    def inputs(self, figures: Mapping[str, dict[str, Any] | None] | None = None) -> StatusInputs:
+        """Return the current input. figures: by default those on disk. Rows: as last polled."""
         state, free_bytes = self._settings.state, None
         with suppress(OSError):
             free_bytes = shutil.disk_usage(state).free
-        return Known(
+        return StatusInputs(
             figures=self.figures() if figures is None else figures,
             processes=read_supervisor(state).get("processes", {}),
             views=self._views,
@@ -72,26 +72,26 @@ class Standings:
     # --- inside --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_ready, told = False, ""
+        is_ready, last_code = False, ""
         while True:
             try:
                 if not is_ready:
                     self._control.ensure()
                     is_ready = True
-                self._look()
+                self._refresh()
                 reported_statuses.write(self._control, self._decided())
-                told = ""
+                last_code = ""
             except TidemarkError as error:
-                # It is told twice a second for as long as the sink is away.
-                if error.code != told:
-                    told = error.code
-                    log.debug("standings.retry", code=told)
+                # Log once per code: this repeats twice a second while the sink is unreachable.
+                if error.code != last_code:
+                    last_code = error.code
+                    log.debug("standings.retry", code=last_code)
                 is_ready = False
             except Exception as error:
                 log.error("standings.failed", exc_info=error)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         digest = reported_statuses.digest(self._control)
         if digest == self._digest:
             return
@@ -99,22 +99,22 @@ class Standings:
         sinks = sink_records.list_sinks(self._control)
         self._views, self._sources, self._sinks, self._digest = views, sources, sinks, digest
 
-    def _decided(self) -> dict[tuple[str, str], Told]:
-        known = self.known()
+    def _decided(self) -> dict[tuple[str, str], ReportedStatus]:
+        inputs = self.inputs()
         found = {
-            (VIEW, row.identity): _told(health.view_standing(known, row), row.status)
-            for row in known.views
+            (VIEW, row.identity): _reported(health.view_standing(inputs, row), row.status)
+            for row in inputs.views
         }
-        for row in known.sources:
-            found[SOURCE, row.name] = _told(health.source_standing(known, row))
-        status, reasons = health.service_standing(known)
-        found[SERVICE, ""] = Told(status, reasons=tuple(reasons))
+        for row in inputs.sources:
+            found[SOURCE, row.name] = _reported(health.source_standing(inputs, row))
+        status, reasons = health.service_standing(inputs)
+        found[SERVICE, ""] = ReportedStatus(status, reasons=tuple(reasons))
         return found
 
 
-def _told(standing: Standing, raw: str = "") -> Told:
+def _reported(standing: Standing, raw: str = "") -> ReportedStatus:
     error = standing.error
     if error is None:
-        return Told(standing.status, raw)
+        return ReportedStatus(standing.status, raw)
     words = f"{error.title}. {error.detail}" if error.detail else error.title
-    return Told(standing.status, raw, error.code, words, error.hint)
+    return ReportedStatus(standing.status, raw, error.code, words, error.hint)

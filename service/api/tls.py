@@ -1,7 +1,7 @@
-"""TLS of the API: version 1.2 or newer, and a renewed certificate is taken without a restart.
+"""TLS of the API: version 1.2 or newer; renewed certificates are loaded without a restart.
 
-Connections that are open keep the certificate that they began with. A renewed file that cannot be
-used is told in the log, and the one before it stays.
+Open connections keep their certificate. If renewed files cannot be used, the old certificate stays
+and a warning is logged. A thread of its own polls the files.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import uvicorn
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-LOOK_S = 5.0
+POLL_S = 5.0
 
 
 def arguments(settings: Settings) -> dict[str, Any]:
-    """What uvicorn is told of it."""
+    """Return uvicorn's arguments for TLS."""
     if not settings.tls_cert:
         return {}
     return {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
 
 
 def watch(config: uvicorn.Config, settings: Settings) -> None:
-    """Harden the context of a server that is about to run, and follow its files from now on."""
+    """Harden the server's TLS context, and start to watch its files."""
     if not settings.tls_cert:
         return
     if not config.loaded:
@@ -35,21 +35,21 @@ def watch(config: uvicorn.Config, settings: Settings) -> None:
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     arguments = (config.ssl, settings.tls_cert, settings.tls_key)
-    threading.Thread(target=_follow, args=arguments, daemon=True, name="tls").start()
+    threading.Thread(target=_reload_on_change, args=arguments, daemon=True, name="tls").start()
 
 
-def _follow(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    known, pause = _stamp(certificate, key), threading.Event()
-    while not pause.wait(LOOK_S):
+def _reload_on_change(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    current, pause = _stamp(certificate, key), threading.Event()
+    while not pause.wait(POLL_S):
         found = _stamp(certificate, key)
-        if found == known:
+        if found == current:
             continue
         try:
-            # Tried apart first: a certificate without its key would spoil the one in use.
+            # Try a separate context first: a mismatched pair would break the one in use.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             context.load_cert_chain(certificate, key)
             log.info("tls.renewed")
-            known = found
+            current = found
         except (OSError, ssl.SSLError) as error:
             log.warning("tls.not_renewed", why=str(error))
 

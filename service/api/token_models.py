@@ -1,6 +1,6 @@
-"""What REST takes and answers about tokens, as pydantic models.
+"""Pydantic models of REST's requests and responses about tokens.
 
-A hash is in none of them, and a token in one alone: the answer to who makes it.
+Invariant: none contains a hash, and only the response to a token's creation contains the token.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from service.api.models import Number, Text
 
 
 class CreateToken(BaseModel):
-    """A token to be made."""
+    """A token to create."""
 
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"example": {"name": "grafana", "role": "reader", "expires_days": 90}},
     )
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._@-]{1,63}$", description="who or what it is for")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9._@-]{1,63}$", description="the user or program of the token"
+    )
     role: Literal["reader", "operator", "admin"]
     db_role: Text | None = Field(
         None,
         min_length=1,
         max_length=63,
-        description="database role whose rights views created with it have; null: the service's",
+        description="database role whose rights apply to the token's views; null: the service's",
     )
     expires_days: Number | None = Field(None, gt=0, le=36500, description="null: never")
 
 
 class TokenModel(BaseModel):
-    """A token as it stands; what it is itself was shown once."""
+    """A token's facts, without the token."""
 
     id: str
     name: str
@@ -41,13 +43,13 @@ class TokenModel(BaseModel):
     db_role: str | None
     created_by: str
     created_at: str
-    last_used_at: str | None = Field(description="to some minutes")
+    last_used_at: str | None = Field(description="with a precision of some minutes")
     expires_at: str | None
     revoked_at: str | None
 
     @classmethod
     def of(cls, row: TokenRow) -> TokenModel:
-        """The facts of a row, without its hash."""
+        """Return the facts of a row, without its hash."""
         times = {
             name: at.isoformat() if (at := getattr(row, name)) else None
             for name in ("last_used_at", "expires_at", "revoked_at")
@@ -64,13 +66,13 @@ class TokenModel(BaseModel):
 
 
 class NewToken(BaseModel):
-    """A token that was made. token: the only time that it is shown."""
+    """A new token. token: shown in this response only."""
 
     token: str
     facts: TokenModel
 
 
 class TokenList(BaseModel):
-    """All tokens that were ever made, oldest first."""
+    """All tokens, including revoked ones, oldest first."""
 
     tokens: list[TokenModel]

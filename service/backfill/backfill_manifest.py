@@ -22,7 +22,7 @@ from typing import Any
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.feed_source import Places
-from connectors.partition_cache import FOLDER, CachedPartition, KeySet, place_of
+from connectors.partition_cache import FOLDER, CachedPartition, KeySet, file_name_of
 from connectors.shuffle_storage import Exchange, FolderExchange, ObjectExchange, open_exchange
 from connectors.source import SnapshotPart
 from dataflow.delta import Delta
@@ -169,7 +169,7 @@ class Kept:
         for generation in range(self.generation - 1, kept.since - 1, -1):
             files = self._exchange.sizes(f"{FOLDER}/{generation}")
             for name in kept.names:
-                place = place_of(generation, title, name)
+                place = file_name_of(generation, title, name)
                 if place.rsplit("/", 1)[1] in files:
                     found.setdefault(name, place)
         return found
@@ -214,9 +214,9 @@ class Kept:
             CachedPartition(
                 part,
                 self._exchange,
-                finished.get(part.name) or place_of(self.generation, title, part.name),
+                finished.get(part.name) or file_name_of(self.generation, title, part.name),
                 replaced=changed,
-                is_kept=part.name in finished,
+                is_cached=part.name in finished,
             )
             for part in parts
         ]

@@ -81,9 +81,12 @@ class BuildStatus:
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase.value,
-            "road": self.road,
+            "engine": self.road,
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,
+            "parts_reused": found.parts_kept,
+            # The earlier names, for one release.
+            "road": self.road,
             "parts_kept": found.parts_kept,
             "rows": found.rows,
             "bytes": found.bytes,

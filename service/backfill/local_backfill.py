@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from connectors.pages import encode_delta
-from connectors.partition_cache import OnProgress, Progress, is_kept, rejected_of
+from connectors.partition_cache import OnProgress, Progress, is_cached, rejected_of
 from connectors.shuffle_storage import Exchange
 from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult, added_up
@@ -103,7 +103,7 @@ class _Reader:
         self.progress = replace(
             self.progress,
             parts_done=self.progress.parts_done + 1,
-            parts_kept=self.progress.parts_kept + is_kept(part),
+            parts_kept=self.progress.parts_kept + is_cached(part),
             rows=rows,
             bytes=size_bytes,
         )

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from connectors.partition_cache import RUNS, Progress, is_kept
+from connectors.partition_cache import RUNS, Progress, is_cached
 from connectors.shuffle_storage import FolderExchange
 from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
 from connectors.spark.result import BackfillResult
@@ -322,7 +322,7 @@ class ViewBuild:
         with ExitStack() as held:
             parts = self._snapshot_parts(held)
             status.notes = self._kept.notes
-            kept = sum(is_kept(part) for shares in parts.values() for part in shares)
+            kept = sum(is_cached(part) for shares in parts.values() for part in shares)
             status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
             status.enter(BuildPhase.BACKFILL)
             status.read_since = self._host.time()

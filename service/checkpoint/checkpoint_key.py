@@ -1,9 +1,9 @@
-"""The key under which a service vouches for its checkpoints.
+"""The key that authenticates a service's checkpoints.
 
-The setting checkpoint_key has it, or a reference to it; otherwise the file `checkpoint.key` of the
-state's directory, which is made when it is first needed and which only the service's user reads.
-Invariant: the key never goes to where the checkpoints lie, so whoever can write there, and nowhere
-else, cannot make one that is restored. All groups of a service have one key.
+The setting checkpoint_key contains it or refers to it. Otherwise it is the file `checkpoint.key` in
+the state directory, created when first needed and readable only by the service's user. Invariant:
+the key is never copied to the checkpoints' location. So whoever can write only there cannot make a
+checkpoint that is restored. All groups of a service share one key.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _KEY_BYTES = 32
 
 
 def service_key(settings: Settings) -> bytes:
-    """Return the key of a running service; make one if it has none.
-
-    TidemarkError checkpoint.key, secret.missing.
-    """
+    """Return the key of a running service; create one if it has none."""
     if settings.checkpoint_key:
         return configured_key(settings.checkpoint_key)
     path = settings.home / FILE
@@ -41,7 +38,10 @@ def service_key(settings: Settings) -> bytes:
 
 
 def configured_key(setting: str) -> bytes:
-    """Return the key that a setting has or refers to. TidemarkError checkpoint.key, secret.*"""
+    """Return the key that a setting contains or refers to.
+
+    TidemarkError checkpoint.key, secret.*
+    """
     text = secrets.resolve_setting(setting)
     secrets.remember(text.strip())
     return _checked(text.encode(), "TIDEMARK_CHECKPOINT_KEY")
@@ -58,7 +58,7 @@ def read_key(path: Path) -> bytes:
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Put a key into a file that only this user can read, unless there is one already."""
+    """Write a key to a file that only this user can read, unless the file exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -67,7 +67,7 @@ def write_key(path: Path, key: bytes) -> None:
             target.write(key + b"\n")
             target.flush()
             os.fsync(target.fileno())
-        # The pipelines of several groups may do this at once: one of them makes it.
+        # Pipelines of several groups may do this at once: one of them wins.
         with suppress(FileExistsError):
             path.hardlink_to(draft)
     finally:
@@ -78,14 +78,16 @@ def write_key(path: Path, key: bytes) -> None:
 def _checked(content: bytes, where: str) -> bytes:
     key = content.strip()
     if len(key) < LEAST_CHARACTERS:
-        raise _unusable(where, f"it has {len(key)} characters, {LEAST_CHARACTERS} are the least")
+        raise _unusable(
+            where, f"it has {len(key)} characters; at least {LEAST_CHARACTERS} are required"
+        )
     return key
 
 
 def _unusable(where: str, why: str) -> TidemarkError:
     return TidemarkError(
         "checkpoint.key",
-        f'the key of checkpoints in "{where}" cannot be used',
+        f'checkpoint key "{where}" cannot be used',
         detail=why,
-        hint="openssl rand -hex 32 makes one",
+        hint="create one with: openssl rand -hex 32",
     )

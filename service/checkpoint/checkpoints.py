@@ -1,10 +1,9 @@
-"""The pipeline's side of checkpoints elsewhere: when one is made, and what the slot keeps for them.
+"""When the pipeline makes a checkpoint, and what the slot retains for it.
 
-A thread of its own copies the state and brings what is new of it to its place; epochs go on all
-the while. Invariant: the source may forget only what lies before the oldest copy that counts, so
-that each of them can be brought back; before the first one, what the state itself covers. A copy
-that cannot be made is told and tried again, and stops nothing. Only what the service's key vouches
-for counts: others may write to the place.
+A separate thread copies the state and uploads its new files; epochs continue meanwhile. Invariant:
+the source may release only WAL before the oldest counting copy, so that each copy can be restored;
+before the first copy, WAL that the state itself covers. A failed copy is reported and retried, and
+stops nothing. Only authenticated copies count, because others may write to the location.
 """
 
 from __future__ import annotations
@@ -20,7 +19,12 @@ from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from service.checkpoint import checkpoint_repository
 from service.checkpoint.checkpoint_key import service_key
-from service.checkpoint.checkpoint_repository import Manifest, Place, StoredFile, stored_file
+from service.checkpoint.checkpoint_repository import (
+    CheckpointRepository,
+    Manifest,
+    StoredFile,
+    stored_file,
+)
 from service.engine import state_version
 from service.engine.positions import PROGRESS
 from service.runtime import release
@@ -34,14 +38,17 @@ from storage.store import Store
 COPY = "checkpoint"
 RETRY_S = 30.0
 CLOSE_S = 1.0
-# What RocksDB writes for people, or for itself while it runs.
+# RocksDB's own log and lock.
 _LEFT_OUT = ("LOG", "LOCK")
 
 
 @dataclass
-class Told:
-    """How it stands, for metrics. at: Unix time of the newest copy; error: why there is no newer
-    one; sent_bytes: what the newest one had to bring."""
+class CheckpointStatus:
+    """The status for metrics.
+
+    at: Unix time of the newest copy. error: why there is no newer one. sent_bytes: what the newest
+    one had to upload.
+    """
 
     at: float = 0.0
     nbytes: int = 0
@@ -54,82 +61,86 @@ class Told:
 
 @dataclass
 class Checkpoints:
-    """One for a pipeline. identity: of the server that the state follows; source: a session of
-    its own. Does nothing without the setting checkpoint_to."""
+    """One per pipeline. Does nothing without the setting checkpoint_to.
+
+    identity: returns the server that the state follows. source: with its own session.
+    """
 
     settings: Settings
     store: Store
     identity: Callable[[], tuple[object, ...] | None]
     source: PostgresSource
-    host: Runtime = RUNTIME
-    told: Told = field(default_factory=Told)
+    runtime: Runtime = RUNTIME
+    status: CheckpointStatus = field(default_factory=CheckpointStatus)
 
     def __post_init__(self) -> None:
         self._folder = self.settings.state / COPY
         self._is_stopping = False
         self._thread: Any = None
         self._due_at = 0.0
-        self._place: Place | None = None
+        self._repository: CheckpointRepository | None = None
         self._key = b""
-        self._kept: list[Manifest] = []
+        self._retained: list[Manifest] = []
         self._unverified: list[Manifest] = []
-        self._is_known = False
+        self._is_listed = False
         self._floor: int | None = None
         self._of: tuple[object, ...] | None = None
         self._is_due = False
         self._hashes: dict[tuple[str, int, int], StoredFile] = {}
-        self.told.at = self.host.time()
-        # What a kill may have left.
+        self.status.at = self.runtime.time()
+        # Remains of a killed process.
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def is_desired(self) -> bool:
-        """Whether copies are to be made at all."""
+        """Return True if checkpoints are configured."""
         return bool(self.settings.checkpoint_to)
 
     def confirmable(self, position: int) -> int:
-        """Up to where the source may forget, when the state itself covers `position`."""
-        if self.is_desired and not self._is_known:
-            # Which copies there are has yet to be seen: none of them may be left behind.
+        """Return up to where the source may release WAL, if the state itself covers `position`."""
+        if self.is_desired and not self._is_listed:
+            # The existing copies are not listed yet: the source must not release their WAL.
             return 0
         floor = self._floor
         return position if floor is None else min(position, floor)
 
     def tick(self, *, is_due: bool) -> None:
-        """Begin a copy if it is time; from the pipeline's thread. is_due: the state is fit for it
-        (it has views, and is not behind its sink)."""
-        now = self.host.monotonic()
+        """Start a copy if it is time; from the pipeline's thread.
+
+        is_due: the state is ready for it (it has views, and does not lag behind its sink).
+        """
+        now = self.runtime.monotonic()
         is_busy = self._thread is not None and self._thread.is_alive()
         if (
             not self.is_desired
             or is_busy
             or now < self._due_at
-            or not (is_due or self._place is None)
+            or not (is_due or self._repository is None)
         ):
             return
         self._due_at = now + self.settings.checkpoint_every_s
         self._of = self.identity()
         self._is_due = is_due
-        self._thread = self.host.begin(self._run, "checkpoint")
+        self._thread = self.runtime.begin(self._run, "checkpoint")
 
     def figures(self) -> dict[str, Any]:
-        """For the pipeline's metrics."""
+        """Return the figures for the pipeline's metrics."""
         if not self.is_desired:
             return {}
-        told = self.told
+        status = self.status
         return {
-            "checkpoint_at": told.at,
+            "checkpoint_at": status.at,
             "checkpoint_interval_seconds": self.settings.checkpoint_every_s,
-            "checkpoint_bytes": told.nbytes,
-            "checkpoint_sent_bytes": told.sent_bytes,
-            "checkpoint_seconds": round(told.seconds, 3),
-            "checkpoints_total": told.count,
-            "checkpoint_failures_total": told.failures,
-            "checkpoint_error": told.error,
+            "checkpoint_bytes": status.nbytes,
+            "checkpoint_sent_bytes": status.sent_bytes,
+            "checkpoint_seconds": round(status.seconds, 3),
+            "checkpoints_total": status.count,
+            "checkpoint_failures_total": status.failures,
+            "checkpoint_error": status.error,
         }
 
     def close(self) -> None:
-        """Give up what is under way; before the store is closed."""
+        """Abandon a copy in progress; call before the store is closed."""
         self._is_stopping = True
         if self._thread is not None:
             self._thread.join()
@@ -139,51 +150,51 @@ class Checkpoints:
 
     def _run(self) -> None:
         try:
-            if not self._is_known:
-                self._look()
+            if not self._is_listed:
+                self._list()
             elif self._is_due:
-                started = self.host.monotonic()
+                started = self.runtime.monotonic()
                 self._report(started, *self._make())
         except _Stopped:
             log.debug("checkpoint.given_up")
         except Exception as error:
-            self.told.failures += 1
-            self.told.error = str(error)
-            self._due_at = min(self._due_at, self.host.monotonic() + RETRY_S)
+            self.status.failures += 1
+            self.status.error = str(error)
+            self._due_at = min(self._due_at, self.runtime.monotonic() + RETRY_S)
             code = getattr(error, "code", "internal")
             log.warning("checkpoint.failed", code=code, why=str(error))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _look(self) -> None:
-        """See what an earlier process has left, before the source is told anything."""
+    def _list(self) -> None:
+        """List the copies of earlier processes, before anything is confirmed to the source."""
         settings = self.settings
         self._key = service_key(settings)
-        self._place = checkpoint_repository.open_place(
+        self._repository = checkpoint_repository.open_repository(
             settings.checkpoint_to, settings.prefix, settings.group, self._key
         )
-        listed = self._place.listed()
+        listed = self._repository.listed()
         self._unverified = [manifest for manifest, refusal in listed if refusal is not None]
         for manifest, refusal in listed:
             if refusal is not None:
                 log.warning("checkpoint.not_ours", number=manifest.number, code=refusal.code)
         self._resolve([manifest for manifest, refusal in listed if refusal is None])
-        self._is_known = True
+        self._is_listed = True
         age_s = settings.checkpoint_every_s
-        if self._kept:
-            self.told.at, self.told.nbytes = self._kept[-1].at, self._kept[-1].nbytes
-            age_s = max(0.0, self.host.time() - self.told.at)
-        self._due_at = self.host.monotonic() + settings.checkpoint_every_s - age_s
+        if self._retained:
+            self.status.at, self.status.nbytes = self._retained[-1].at, self._retained[-1].nbytes
+            age_s = max(0.0, self.runtime.time() - self.status.at)
+        self._due_at = self.runtime.monotonic() + settings.checkpoint_every_s - age_s
 
     def _report(self, started: float, manifest: Manifest, sent: int) -> None:
-        told = self.told
-        told.at, told.nbytes, told.sent_bytes = manifest.at, manifest.nbytes, sent
-        told.seconds = self.host.monotonic() - started
-        told.count, told.error = told.count + 1, ""
+        status = self.status
+        status.at, status.nbytes, status.sent_bytes = manifest.at, manifest.nbytes, sent
+        status.seconds = self.runtime.monotonic() - started
+        status.count, status.error = status.count + 1, ""
         log.info("checkpoint.made", number=manifest.number, epoch=manifest.epoch, sent_bytes=sent)
 
     def _make(self) -> tuple[Manifest, int]:
-        place = self._opened()
+        repository = self._opened()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         store = self._folder / state_version.STORE
@@ -195,33 +206,33 @@ class Checkpoints:
                 continue
             self._check_stopping()
             file = self._hashed(path)
-            if not place.has(file):
-                place.send(path, file)
+            if not repository.has(file):
+                repository.send(path, file)
                 sent += file.nbytes
             files.append(file)
         failpoint("checkpoints.sent")
         manifest = self._manifest(store, tuple(files))
         self._check_stopping()
-        place.finish(manifest, self._folder)
+        repository.finish(manifest, self._folder)
         failpoint("checkpoints.finished")
-        self._keep(place, manifest)
+        self._retain(repository, manifest)
         return manifest, sent
 
-    def _opened(self) -> Place:
-        assert self._place is not None
-        for manifest in (*self._kept, *self._unverified):
+    def _opened(self) -> CheckpointRepository:
+        assert self._repository is not None
+        for manifest in (*self._retained, *self._unverified):
             if manifest.source and self._of and manifest.source[0] != self._of[0]:
                 raise TidemarkError(
                     "checkpoint.foreign",
-                    "checkpoints of another server's state lie in this place",
+                    "this location contains checkpoints of another server's state",
                     detail=f'"{self.settings.checkpoint_to}", number {manifest.number}',
                     hint="choose another TIDEMARK_CHECKPOINT_TO, or another --prefix",
                 )
-        self._place.look()
-        return self._place
+        self._repository.refresh()
+        return self._repository
 
     def _hashed(self, path: Path) -> StoredFile:
-        """Tables never change: each is hashed once."""
+        """Return a file with its hash; tables never change, so each is hashed once."""
         stat = path.stat()
         key = (path.name, stat.st_size, stat.st_ino)
         if path.suffix != ".sst":
@@ -233,10 +244,10 @@ class Checkpoints:
     def _manifest(self, store: Path, files: tuple[StoredFile, ...]) -> Manifest:
         stored = named_value(store, PROGRESS)
         facts = {"epoch": 0, "positions": {}} if stored is None else json.loads(stored)
-        assert self._place is not None
+        assert self._repository is not None
         return Manifest(
-            number=max(self._place.numbers(), default=0) + 1,
-            at=self.host.time(),
+            number=max(self._repository.numbers(), default=0) + 1,
+            at=self.runtime.time(),
             group=self.settings.group,
             prefix=self.settings.prefix,
             program=release.VERSION,
@@ -247,26 +258,29 @@ class Checkpoints:
             files=files,
         ).signed(self._key)
 
-    def _keep(self, place: Place, newest: Manifest) -> None:
-        """Let older copies go."""
-        self._resolve([*self._kept, newest])
-        if len(self._kept) >= self.settings.checkpoint_keep:
-            # Of another key, or from before there were keys: they stay until there are enough.
+    def _retain(self, repository: CheckpointRepository, newest: Manifest) -> None:
+        """Delete older copies."""
+        self._resolve([*self._retained, newest])
+        if len(self._retained) >= self.settings.checkpoint_keep:
+            # Copies of another key, or without one: they stay until there are enough new ones.
             self._unverified = []
-        place.prune([*self._kept, *self._unverified])
+        repository.prune([*self._retained, *self._unverified])
         failpoint("checkpoints.pruned")
         used = {file.name for file in newest.files}
         self._hashes = {key: file for key, file in self._hashes.items() if key[0] in used}
 
     def _resolve(self, manifests: list[Manifest]) -> None:
-        """Which copies count, and so what the slot keeps: not those that it has left behind."""
+        """Determine which copies count, and the slot's floor.
+
+        A copy does not count if the source has released its WAL.
+        """
         confirmed = self._confirmed()
-        kept = [m for m in manifests if not m.position or m.position >= confirmed]
-        self._kept = kept[-self.settings.checkpoint_keep :]
-        self._floor = checkpoint_repository.oldest_position(self._kept)
+        retained = [m for m in manifests if not m.position or m.position >= confirmed]
+        self._retained = retained[-self.settings.checkpoint_keep :]
+        self._floor = checkpoint_repository.oldest_position(self._retained)
 
     def _confirmed(self) -> int:
-        """What the source has been told; 0 where it cannot be asked, or there is no slot."""
+        """Return the position confirmed to the source; 0 if unknown or without a slot."""
         try:
             return self.source.confirmed_position()
         except TidemarkError as error:
@@ -279,4 +293,4 @@ class Checkpoints:
 
 
 class _Stopped(Exception):
-    """The service ends: the copy does not count."""
+    """The service is stopping: the copy does not count."""

@@ -1,10 +1,9 @@
-"""`tidemark restore`: the state from its checkpoints elsewhere, on a machine that has none.
+"""`tidemark restore`: restore the state from its checkpoints, on a machine that has none.
 
-Everything is brought and checked beside the state's directory, which gets its name last. Invariant:
-the directory is there with all that was copied, or not at all; nothing of a copy is opened before
-the key has vouched for its manifest, and all of its files are those that the manifest names; and
-where the source cannot tell any more what came after a copy, that copy is not used: what it holds
-is rebuilt, if that is asked for, and refused by name otherwise.
+Everything is downloaded and checked in a temporary directory, which is renamed last. Invariants:
+the state directory exists complete or not at all. Nothing of a copy is opened before its manifest
+is authenticated and all its files match the manifest. If the source no longer has the changes after
+a copy, that copy is not used: its views are rebuilt if requested, otherwise the restore fails.
 """
 
 from __future__ import annotations
@@ -22,7 +21,12 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError, TidemarkError
 from service.checkpoint.checkpoint_key import FILE as KEY_FILE
 from service.checkpoint.checkpoint_key import write_key
-from service.checkpoint.checkpoint_repository import Manifest, Place, groups_in, open_place
+from service.checkpoint.checkpoint_repository import (
+    CheckpointRepository,
+    Manifest,
+    groups_in,
+    open_repository,
+)
 from service.engine import state_version
 from service.engine.positions import PROGRESS
 from service.runtime import release
@@ -34,10 +38,14 @@ from storage.rocks import named_value
 
 @dataclass(frozen=True)
 class Desired:
-    """url: where the copies lie. number: which one, by default the newest. source: the database
-    that is followed, "" to leave the look at its slot to the service. key: what vouches for the
-    copies, is_key_kept: and goes into the state, as the service's. is_trusted: they are taken
-    unchecked, for nobody but the service can write to the place."""
+    """What to restore.
+
+    - url: location of the copies
+    - source: the followed database; "" leaves the check of its slot to the service
+    - number: which copy; None is the newest
+    - key: authenticates the copies; is_key_stored: store it in the state, as the service's key
+    - is_trusted: accept copies unchecked, because only the service can write to the location
+    """
 
     url: str
     state: Path
@@ -52,60 +60,61 @@ class Desired:
 
 @dataclass(frozen=True)
 class Group:
-    """What becomes of a group: its copy, or why all of it is rebuilt."""
+    """The result for a group: its copy, or why all of it is rebuilt."""
 
     name: str
     manifest: Manifest
-    place: Place
+    repository: CheckpointRepository
     refusal: TidemarkError | None = None
 
 
-def restore(wanted: Desired, tell: Callable[[str], None]) -> list[Group]:
-    """Bring the state back. TidemarkError restore.not_empty, checkpoint.missing,
-    checkpoint.corrupt, checkpoint.unauthentic, checkpoint.no_key, checkpoint.too_old,
-    checkpoint.format, state.version; source.*"""
-    _check_empty(wanted.state)
-    names = groups_in(wanted.url, wanted.prefix)
+def restore(desired: Desired, report: Callable[[str], None]) -> list[Group]:
+    """Restore the state.
+
+    TidemarkError restore.not_empty, checkpoint.missing, checkpoint.corrupt, checkpoint.unauthentic,
+    checkpoint.no_key, checkpoint.too_old, checkpoint.format, state.version; source.*
+    """
+    _check_empty(desired.state)
+    names = groups_in(desired.url, desired.prefix)
     if not names:
         raise TidemarkError(
             "checkpoint.missing",
-            f'there are no checkpoints of prefix "{wanted.prefix}" in this place',
-            hint="look for the place and the prefix that the service had",
+            f'there are no checkpoints of prefix "{desired.prefix}" at this location',
+            hint="use the location and the prefix that the service had",
         )
-    groups = [_choose(wanted, name) for name in names]
-    draft = wanted.state.with_name(f"{wanted.state.name}.restoring")
+    groups = [_choose(desired, name) for name in names]
+    draft = desired.state.with_name(f"{desired.state.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)
     for group in groups:
         if group.refusal is None:
-            tell(_shown(group.manifest))
-            _bring(group, _folder_of(draft, group.name))
+            report(_shown(group.manifest))
+            _fetch(group, _folder_of(draft, group.name))
         else:
-            tell(f"group {group.name}: its views are rebuilt: {group.refusal}")
+            report(f"group {group.name}: its views are rebuilt: {group.refusal}")
     for group in groups:
         if group.refusal is None:
             _open_once(group, _folder_of(draft, group.name))
     draft.mkdir(parents=True, exist_ok=True)
-    if wanted.key is not None and wanted.is_key_stored:
-        write_key(draft / KEY_FILE, wanted.key)
-    if wanted.state.is_dir():
-        wanted.state.rmdir()
-    draft.rename(wanted.state)
-    force_names(wanted.state.parent)
+    if desired.key is not None and desired.is_key_stored:
+        write_key(draft / KEY_FILE, desired.key)
+    if desired.state.is_dir():
+        desired.state.rmdir()
+    draft.rename(desired.state)
+    force_names(desired.state.parent)
     return groups
 
 
 def listed(url: str, prefix: str, key: bytes | None) -> list[tuple[Manifest, TidemarkError | None]]:
-    """All copies in a place, group by group, oldest first; and why the key does not vouch for one,
-    if so."""
+    """Return all copies, by group, oldest first, each with the reason if the key rejects it."""
     groups = groups_in(url, prefix)
-    return [found for g in groups for found in open_place(url, prefix, g, key).listed()]
+    return [found for g in groups for found in open_repository(url, prefix, g, key).listed()]
 
 
 def verify(url: str, manifest: Manifest, folder: Path) -> None:
-    """Read the files of a copy to their end. TidemarkError checkpoint.corrupt."""
-    place = open_place(url, manifest.prefix, manifest.group, None)
+    """Read and check all files of a copy. TidemarkError checkpoint.corrupt."""
+    repository = open_repository(url, manifest.prefix, manifest.group, None)
     for file in manifest.files:
-        place.bring(file, folder)
+        repository.fetch(file, folder)
         (folder / file.name).unlink()
 
 
@@ -113,53 +122,53 @@ def _check_empty(state: Path) -> None:
     if state.exists() and (not state.is_dir() or any(state.iterdir())):
         raise TidemarkError(
             "restore.not_empty",
-            f'there is something in "{state}" already',
-            hint="stop the service and move it away, or choose another --state",
+            f'state directory "{state}" is not empty',
+            hint="stop the service and move the directory away, or choose another --state",
         )
 
 
-def _choose(wanted: Desired, name: str) -> Group:
-    trust = wanted.is_trusted
-    place = open_place(wanted.url, wanted.prefix, name, wanted.key, is_trusted=trust)
-    numbers = place.numbers()
+def _choose(desired: Desired, name: str) -> Group:
+    trust = desired.is_trusted
+    repository = open_repository(desired.url, desired.prefix, name, desired.key, is_trusted=trust)
+    numbers = repository.numbers()
     if not numbers:
         raise TidemarkError(
-            "checkpoint.missing", f'there is no checkpoint of group "{name}"', hint="see --prefix"
+            "checkpoint.missing", f'group "{name}" has no checkpoint', hint="check --prefix"
         )
-    manifest = place.read(numbers[-1] if wanted.number is None else wanted.number)
+    manifest = repository.read(numbers[-1] if desired.number is None else desired.number)
     if manifest.state > state_version.VERSION:
         raise TidemarkError(
             "state.version",
-            f"the checkpoint is of state version {manifest.state}",
-            detail=f"this program knows {state_version.VERSION}",
-            hint=f"restore it by Tidemark {manifest.program} or newer",
+            f"the checkpoint has state version {manifest.state}",
+            detail=f"this program supports version {state_version.VERSION}",
+            hint=f"restore it with Tidemark {manifest.program} or newer",
         )
-    refusal = _refusal(wanted, name, manifest)
-    if refusal is not None and not wanted.is_rebuild:
+    refusal = _refusal(desired, name, manifest)
+    if refusal is not None and not desired.is_rebuild:
         raise refusal
-    return Group(name, manifest, place, refusal)
+    return Group(name, manifest, repository, refusal)
 
 
-def _refusal(wanted: Desired, name: str, manifest: Manifest) -> TidemarkError | None:
-    """Why the copy cannot go on from where it stands, if so."""
-    if not (wanted.source and manifest.position):
+def _refusal(desired: Desired, name: str, manifest: Manifest) -> TidemarkError | None:
+    """Return why the source cannot continue from the copy; None if it can."""
+    if not (desired.source and manifest.position):
         return None
     suffix = "" if name == DEFAULT_GROUP else name
-    source = PostgresSource(wanted.source, name=MAIN_SOURCE, prefix=wanted.prefix, suffix=suffix)
+    source = PostgresSource(desired.source, name=MAIN_SOURCE, prefix=desired.prefix, suffix=suffix)
     try:
         system, _, database = source.identity()
-        known = manifest.source
-        if known is not None and (known[0], known[2]) != (system, database):
+        owner = manifest.source
+        if owner is not None and (owner[0], owner[2]) != (system, database):
             raise SourceError(
                 "source.identity_changed",
-                "the checkpoint was made of another database's rows",
-                detail=f"of {known[2]} on server {known[0]}; this is {database} on {system}",
-                hint="give the --source that the service had",
+                "the checkpoint belongs to another database",
+                detail=f"of {owner[2]} on server {owner[0]}; this is {database} on {system}",
+                hint="pass the --source that the service had",
             )
         state = source.slot()
         refusal = _refusal_of(source.slot_name, state, manifest.position)
-        if refusal is not None and wanted.is_rebuild and state is not None:
-            # It leads nowhere any more: the first view that is rebuilt begins with a new one.
+        if refusal is not None and desired.is_rebuild and state is not None:
+            # It is useless now: the first rebuilt view creates a new one.
             source.drop_slot()
         return refusal
     finally:
@@ -176,18 +185,18 @@ def _refusal_of(slot: str, state: SlotState | None, position: int) -> TidemarkEr
         why = f'replication slot "{slot}" begins at {format_lsn(state.confirmed)}'
     return TidemarkError(
         "checkpoint.too_old",
-        "the source cannot tell any more what came after the checkpoint",
-        detail=f"{why}, the checkpoint is at {format_lsn(position)}",
-        hint="--rebuild: views of such a group are rebuilt from a new snapshot, their rows stay"
-        " readable until then; the other groups are restored",
+        "the source no longer has the changes after the checkpoint",
+        detail=f"{why}; the checkpoint is at {format_lsn(position)}",
+        hint="use --rebuild: views of such a group are rebuilt from a new snapshot, and their rows"
+        " stay readable until then; the other groups are restored",
     )
 
 
-def _bring(group: Group, folder: Path) -> None:
+def _fetch(group: Group, folder: Path) -> None:
     store = folder / state_version.STORE
     store.mkdir(parents=True)
     for file in group.manifest.files:
-        group.place.bring(file, store)
+        group.repository.fetch(file, store)
 
 
 def _open_once(group: Group, folder: Path) -> None:
@@ -199,7 +208,7 @@ def _open_once(group: Group, folder: Path) -> None:
             "checkpoint.corrupt",
             "the checkpoint cannot be opened",
             detail=error.detail,
-            hint="restore another one: --number",
+            hint="restore another one with --number",
         ) from error
     facts = {"version": group.manifest.state, "program": group.manifest.program}
     replace_file(folder / state_version.FILE, facts)
@@ -220,7 +229,7 @@ def _shown(manifest: Manifest) -> str:
 
 
 def shown_groups(groups: Sequence[Group]) -> str:
-    """How it went, in a sentence."""
+    """Return the result in one sentence."""
     rebuilt = [group.name for group in groups if group.refusal is not None]
     more = f"; views of {', '.join(rebuilt)} are rebuilt" if rebuilt else ""
     return f"restored for Tidemark {release.VERSION}{more}; start the service with this state"

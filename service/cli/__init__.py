@@ -1,4 +1,4 @@
-"""The `tidemark` command. Every command is REST, but for serve, init, doctor and restore.
+"""The `tidemark` command. All commands use REST except serve, demo, init, doctor and restore.
 
 May import everything. Start with `main.py`.
 """

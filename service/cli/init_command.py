@@ -1,6 +1,6 @@
 """`tidemark init`: the command around service/setup/bootstrap.py.
 
-What is to be run goes to standard output with the rest, ready to be copied. Exit code 1 while
+Commands that the user has to run are printed with the rest, ready to copy. Exit code 1 while
 something is left to do.
 """
 
@@ -22,19 +22,23 @@ commands = typer.Typer()
 
 @commands.command()
 def init(
-    dsn: Annotated[str, typer.Argument(help="libpq DSN of the source; an administrator's, best")],
+    dsn: Annotated[
+        str, typer.Argument(help="libpq DSN of the source, preferably an administrator's")
+    ],
     sink: Annotated[str, typer.Option(help="DSN of the sink; default: the source")] = "",
-    role: Annotated[str, typer.Option(help="the service's role; default: the DSN's own")] = "",
+    role: Annotated[str, typer.Option(help="the service's role; default: the DSN's user")] = "",
     tables: Annotated[str, typer.Option(help="tables that views will read: a,sales.b")] = "",
-    schemas: Annotated[str, typer.Option(help="schemas where views will lie")] = "public",
-    prefix: Annotated[str, typer.Option(help="first word of slot and publication")] = "tidemark",
+    schemas: Annotated[str, typer.Option(help="schemas that will contain views")] = "public",
+    prefix: Annotated[
+        str, typer.Option(help="prefix of the slot's and publication's names")
+    ] = "tidemark",
     alter_system: Annotated[
-        bool, typer.Option("--alter-system", help="change wal_level of the whole server, too")
+        bool, typer.Option("--alter-system", help="also change wal_level of the whole server")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="look and tell; do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check only; change nothing")] = False,
 ) -> None:
-    """Prepare a database for the service, or say exactly what to run."""
-    wanted = Desired(
+    """Prepare a database for the service, and print the commands that remain to be run."""
+    desired = Desired(
         dsn,
         sink or dsn,
         role or None,
@@ -44,7 +48,7 @@ def init(
         alter_system,
     )
     try:
-        steps = prepare(wanted, is_dry=dry_run)
+        steps = prepare(desired, is_dry=dry_run)
     except TidemarkError as error:
         print_problem(error.code, error.what, error.detail, error.hint)
         raise typer.Exit(1) from None
@@ -52,7 +56,7 @@ def init(
         _print_step(step)
     left = sum(step.outcome == "to do" for step in steps)
     if left:
-        console.print(f"{left} to do; run it again afterwards", highlight=False)
+        console.print(f"{left} to do; then run tidemark init again", highlight=False)
         raise typer.Exit(1)
     console.print("nothing is missing" if dry_run else "ready: tidemark serve", highlight=False)
 

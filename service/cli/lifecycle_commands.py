@@ -1,7 +1,6 @@
-"""Commands of the life of a view: replace, rebuild, pause, resume, rename, move, cancel.
+"""Lifecycle commands of a view: replace, rebuild, pause, resume, rename, move, cancel.
 
-Each waits until what was asked for is done, or prints why it was refused; the view is then what it
-was.
+Each waits until the operation is done, or prints why it failed; the view is then unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from service.runtime.view_names import path_name
 from service.views.lifecycle import ViewState
 
 life = typer.Typer()
-WaitS = Annotated[float, typer.Option(help="wait this long for it to be done")]
+WaitS = Annotated[float, typer.Option(help="seconds to wait until it is done")]
 Cascade = Annotated[bool, typer.Option("--cascade", help="also the views that read it")]
 
 
@@ -27,7 +26,7 @@ def replace(
     wait_s: WaitS = 60,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Give a view another query; its rows stay readable until the new ones are there."""
+    """Change a view's query; the old rows stay readable until the new ones are complete."""
     text = read_text(query) if query == "-" else query
     with client_of(url) as client:
         _report(client.view(name).replace(text, wait_s=wait_s))
@@ -35,7 +34,7 @@ def replace(
 
 @life.command()
 def cancel(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
-    """Give up what is under way for a view."""
+    """Cancel the change of a view that is in progress."""
     with client_of(url) as client:
         _report(client.view(name).cancel())
 
@@ -47,10 +46,10 @@ def rebuild(
     wait_s: WaitS = 60,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Compute a view anew and show the difference; the way out of failed. With --all every view
-    that is live or failed, those first that others read: the way out where a slot is lost."""
+    """Compute a view again from a new snapshot; this also recovers a failed view. With --all, every
+    live or failed view in order of dependency, for example after the slot was lost."""
     if bool(name) == is_all:
-        raise typer.BadParameter("give the name of a view, or --all")
+        raise typer.BadParameter("pass the name of a view, or --all")
     with client_of(url) as client:
         if is_all:
             _rebuild_all(client, wait_s)
@@ -59,7 +58,7 @@ def rebuild(
 
 
 def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
-    """Again and again what is left, as long as any can be: a view waits for those that it reads."""
+    """Rebuild in rounds until no further view can be: a view waits for those that it reads."""
     left = [v for v in client.views() if v.status in (ViewState.LIVE, ViewState.FAILED)]
     refused: dict[str, tidemark.TidemarkError] = {}
     while left:
@@ -83,7 +82,7 @@ def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
 def pause(
     name: str, cascade: Cascade = False, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL
 ) -> None:
-    """Leave a view's rows as they are, and compute it no longer."""
+    """Keep a view's rows as they are and stop maintaining it."""
     with client_of(url) as client:
         _report(client.view(name).pause(cascade=cascade, wait_s=wait_s))
 
@@ -92,14 +91,14 @@ def pause(
 def resume(
     name: str, cascade: Cascade = False, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL
 ) -> None:
-    """Keep a paused view up to date again."""
+    """Rebuild a paused view and maintain it again."""
     with client_of(url) as client:
         _report(client.view(name).resume(cascade=cascade, wait_s=wait_s))
 
 
 @life.command()
 def rename(name: str, new: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
-    """Give a view another name in its schema."""
+    """Rename a view in its schema."""
     with client_of(url) as client:
         _report(client.view(name).rename(new, wait_s=wait_s))
 

@@ -1,7 +1,7 @@
-"""The `tidemark` command: serve, and the REST calls that people make by hand.
+"""The `tidemark` command: run the service, and call a running one.
 
-Everything but `serve`, `demo` and `doctor` talks to a running service at --url; what it prints
-is for people. Exit code 0 = done, 1 = refused or failed (the reason on standard error).
+Most commands call a running service at --url and print for people. Exit code 0 = done, 1 = refused
+or failed (the reason is on standard error), 2 = wrong options or settings.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def start(
         bool, typer.Option("--version", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """What is common to all commands."""
+    """Handle the options of all commands."""
 
 
 @app.command()
@@ -80,12 +80,18 @@ def serve(
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
-    prefix: Annotated[str | None, typer.Option(help="first word of slot and publication")] = None,
-    memory: Annotated[str | None, typer.Option(help="cap for the pipeline: 2GB, 512MB")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="prefix of the slot's and publication's names")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="memory limit of the pipeline: 2GB, 512MB")
+    ] = None,
     log_level: Annotated[str | None, typer.Option()] = None,
     tls_cert: Annotated[str | None, typer.Option(help="file of the certificate chain")] = None,
     tls_key: Annotated[str | None, typer.Option(help="file of its key")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for others too")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="allow plain HTTP on public addresses")
+    ] = False,
     log_format: Annotated[str | None, typer.Option(help="json or text")] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
@@ -135,7 +141,7 @@ def serve(
 
 
 def _print_start(settings: Settings) -> None:
-    """Where the service is found and how it ends: for people, and an event for programs."""
+    """Print the service's addresses and how to stop it; for programs, log an event."""
     from connectors.postgres.session.session import redact
     from service.runtime.log import log
 
@@ -165,19 +171,19 @@ def _url_of(settings: Settings) -> str:
 
 
 def _lock_state(settings: Settings) -> StateLock:
-    """The state folder for this service alone, before anything looks at it."""
+    """Lock the state folder for this service, before anything reads it."""
     from service.runtime.log import log
 
-    place = f"pid {os.getpid()} on {socket.gethostname()}, {_url_of(settings)}"
+    owner = f"pid {os.getpid()} on {socket.gethostname()}, {_url_of(settings)}"
     try:
         for folder in own_folders(settings):
             if not make_private(folder):
                 log.warning("state.readable_by_others", path=str(folder))
-        return StateLock(settings.state, place)
+        return StateLock(settings.state, owner)
     except StorageError as error:
         _fail(error.code, error.detail, error.hint)
     except OSError as error:
-        _fail("state.io", f'cannot use "{settings.state}": {error.strerror}', "is it writable?")
+        _fail("state.io", f'cannot use "{settings.state}": {error.strerror}', "make it writable")
 
 
 @app.command()
@@ -185,19 +191,23 @@ def create(
     name: str,
     query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
-    group: Annotated[str, typer.Option(help="views of one group change together")] = "default",
-    wait_s: Annotated[float, typer.Option(help="wait this long for it to be live")] = 60,
+    group: Annotated[
+        str, typer.Option(help="views of one group show the same position")
+    ] = "default",
+    now: Annotated[str, typer.Option(help="what now() is: pinned or moving")] = "pinned",
+    wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
-        view = client.create(name, _text_of(query), wait_s=wait_s, backfill=backfill, group=group)
+        text = _text_of(query)
+        view = client.create(name, text, wait_s=wait_s, backfill=backfill, group=group, now=now)
         _print_view(view.state())
 
 
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
-    """All views with status, rows and lag."""
+    """List all views with status, rows and lag."""
     with client_of(url) as client:
         views = client.views()
     why = ["why"] if any(view.error for view in views) else []
@@ -207,7 +217,7 @@ def list_views(url: Url = DEFAULT_URL) -> None:
             f"{view.schema}.{view.name}",
             view.group,
             view.status,
-            view.kind,
+            _kind(view),
             _number(view.rows),
             _number(view.lag_bytes),
             _number(view.errors),
@@ -218,7 +228,7 @@ def list_views(url: Url = DEFAULT_URL) -> None:
 
 @app.command("health")
 def show_health(url: Url = DEFAULT_URL) -> None:
-    """How the service stands, and why; exit code 1 when it is degraded."""
+    """Show the service's status and reasons; exit code 1 if it is degraded."""
     with client_of(url) as client:
         found = client.health()
     console.print(found.status)
@@ -230,7 +240,7 @@ def show_health(url: Url = DEFAULT_URL) -> None:
 
 @app.command()
 def show(name: str, url: Url = DEFAULT_URL) -> None:
-    """One view: status, columns, position, plan."""
+    """Show one view: status, columns, position, plan."""
     with client_of(url) as client:
         _print_view(client.view(name).state())
 
@@ -258,13 +268,13 @@ def wait(
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option(help="end after this long; 0: until Ctrl-C")] = 0,
+    seconds: Annotated[int, typer.Option(help="end after so many seconds; 0: at Ctrl-C")] = 0,
     customers: Annotated[int, typer.Option()] = 200_000,
     orders: Annotated[int, typer.Option()] = 1_200_000,
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "spark",
-    svg: Annotated[Path | None, typer.Option(help="write the last screen as a picture")] = None,
+    svg: Annotated[Path | None, typer.Option(help="write the last screen to an SVG file")] = None,
 ) -> None:
-    """Run the whole thing live on a private PostgreSQL, verified all the while."""
+    """Run a live demo on a private PostgreSQL, with continuous verification."""
     from service.demo.main_job import Demo, DemoSize
 
     size = DemoSize(customers, orders, seconds, backfill)
@@ -276,10 +286,10 @@ def doctor(
     source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
     sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
-    is_deep: Annotated[bool, typer.Option("--deep", help="read all of the state, too")] = False,
+    is_deep: Annotated[bool, typer.Option("--deep", help="also read all of the state")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
-    """Check databases, sources, state and this machine, and say what to do about what is wrong."""
+    """Check databases, sources, state and this machine; print how to fix each problem."""
     from service.runtime.security_limits import protect
     from service.setup.doctor import PROBLEM, check_all
 
@@ -294,17 +304,17 @@ def doctor(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script `tidemark`."""
     keep_private()
     try:
         app()
     except Exception as error:
-        # A service logs an uncaught error as an event with its place (service/runtime/log.py).
+        # A service logs an uncaught error with its traceback (service/runtime/log.py).
         if sys.argv[1:2] == ["serve"] or os.environ.get("TIDEMARK_LOG_LEVEL") == "debug":
             raise
-        hint = "report it; TIDEMARK_LOG_LEVEL=debug shows where it happened"
+        hint = "please report it; TIDEMARK_LOG_LEVEL=debug prints a traceback"
         why = scrub(f"{type(error).__name__}: {error}"[:500])
-        print_problem("internal", "the command has failed unexpectedly", why, hint)
+        print_problem("internal", "the command failed unexpectedly", why, hint)
         sys.exit(1)
 
 
@@ -313,10 +323,10 @@ def _text_of(query: str) -> str:
 
 
 def _print_view(view: tidemark.ViewState) -> None:
-    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {view.kind}")
+    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {_kind(view)}")
     for field in view.fields:
-        mark = "key" if field.name in view.key else ""
-        console.print(f"  {field.name:30} {field.type:28} {mark}", highlight=False)
+        key_note = "key" if field.name in view.key else ""
+        console.print(f"  {field.name:30} {field.type:28} {key_note}", highlight=False)
     for fact in ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings"):
         if view.told.get(fact):
             console.print(f"{fact}: {view.told[fact]}", highlight=False)
@@ -329,6 +339,11 @@ def _print_view(view: tidemark.ViewState) -> None:
 def _fail(code: str, what: str, hint: str, detail: str = "") -> NoReturn:
     print_problem(code, what, detail, hint)
     raise typer.Exit(1)
+
+
+def _kind(view: tidemark.ViewState) -> str:
+    # REST still says "bag".
+    return "multiset" if view.kind == "bag" else view.kind
 
 
 def _number(value: int | None) -> str:

@@ -1,7 +1,7 @@
-"""What all commands share: the terminal, the client, and how an error is shown.
+"""Shared parts of the commands: the terminal, the client, and the output of errors.
 
-What people asked for goes to standard output, what went wrong to standard error; nothing is printed
-that a service has not told, and a text of its own is never taken for markup.
+Invariant: results go to standard output, errors to standard error. Texts from a service are never
+interpreted as markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Whole(Console):
-    """A terminal as wide as it is; a pipe or a file as wide as what goes there."""
+    """A console that wraps lines on a terminal only, not in a pipe or file."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -43,20 +43,20 @@ Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service
 
 @contextmanager
 def client_of(url: str) -> Iterator[tidemark.Client]:
-    """A client; an error of its calls is printed and ends the command with exit code 1."""
+    """Yield a client; print an error of its calls and exit with code 1."""
     try:
         with tidemark.connect(url) as client:
             yield client
     except TidemarkError as error:
-        place = error.position
-        where = f" (line {place.line}, column {place.column})" if place else ""
+        position = error.position
+        where = f" (line {position.line}, column {position.column})" if position else ""
         print_problem(error.code, error.what + where, error.detail, error.hint)
         raise typer.Exit(1) from None
 
 
 def settings_of(**options: object) -> Settings:
-    """The settings by options and environment; what is missing or wrong ends the command with exit
-    code 2, as does a wrong command line."""
+    """Return the settings from options and environment; exit with code 2 if they are not valid, as
+    for a wrong command line."""
     from pydantic import ValidationError
 
     from service.runtime.settings import PREFIX, Settings
@@ -65,7 +65,7 @@ def settings_of(**options: object) -> Settings:
         hint = f"set {PREFIX}SOURCE to the DSN of the source database"
         if "source" in options:
             hint = f"pass --source DSN or set {PREFIX}SOURCE"
-        # The sink is the source where nobody says otherwise: that one alone will do.
+        # Source and sink default to the same database, so the sink alone is enough.
         if not (sink := os.environ.get(f"{PREFIX}SINK")) or "source" in options:
             print_problem("source.dsn", "no source given", "", hint)
             raise typer.Exit(2)
@@ -76,15 +76,15 @@ def settings_of(**options: object) -> Settings:
         for fault in error.errors():
             name = ".".join(map(str, fault["loc"])) or "settings"
             detail = fault["msg"].removeprefix("Value error, ")
-            hint = f"{PREFIX}{name.upper()} or its option; docs/OPERATING.md has all of them"
+            hint = f"correct {PREFIX}{name.upper()} or its option; see docs/OPERATING.md"
             if not fault["loc"]:
-                hint = "docs/OPERATING.md has all settings"
-            print_problem("setting.invalid", f'setting "{name}" is wrong', detail, hint)
+                hint = "see docs/OPERATING.md for all settings"
+            print_problem("setting.invalid", f'setting "{name}" is not valid', detail, hint)
         raise typer.Exit(2) from None
 
 
 def read_text(path: str | Path) -> str:
-    """What a file holds; "-" stands for standard input. What cannot be read ends the command."""
+    """Return a file's text; "-" is standard input. Exit with code 1 if it cannot be read."""
     is_input = str(path) == "-"
     shown = "standard input" if is_input else f'file "{path}"'
     try:
@@ -93,34 +93,37 @@ def read_text(path: str | Path) -> str:
     except OSError as error:
         why = error.strerror or type(error).__name__
         print_problem(
-            "file.unreadable", f"{shown} cannot be read", why, "check its path and rights"
+            "file.unreadable", f"{shown} cannot be read", why, "check its path and permissions"
         )
     except UnicodeDecodeError as error:
         why = f"byte {error.start} is not UTF-8"
-        print_problem("file.unreadable", f"{shown} is no text", why, "write it as UTF-8")
+        print_problem("file.unreadable", f"{shown} is not text", why, "save it as UTF-8")
     raise typer.Exit(1)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds; "-" stands for standard input."""
+    """Return a file's JSON object; "-" is standard input."""
     shown = "standard input" if str(path) == "-" else f'file "{path}"'
     try:
-        # Of numbers that JSON has not, and halves of surrogate pairs, nothing can be sent.
+        # NaN, infinity and halves of surrogate pairs cannot be sent as JSON.
         found = json.loads(read_text(path))
         json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        why, hint = str(error), "options are a JSON object, as docs/SOURCES.md shows them"
-        print_problem("file.not_json", f"{shown} is no JSON", why, hint)
+        why, hint = str(error), "write the options as a JSON object, see docs/SOURCES.md"
+        print_problem("file.not_json", f"{shown} is not JSON", why, hint)
         raise typer.Exit(1) from None
     if not isinstance(found, dict):
-        why, hint = f"it is a {type(found).__name__}", 'options are a JSON object: {"name": ...}'
-        print_problem("file.not_json", f"{shown} is no JSON object", why, hint)
+        why, hint = (
+            f"it is a {type(found).__name__}",
+            'write the options as a JSON object: {"name": ...}',
+        )
+        print_problem("file.not_json", f"{shown} is not a JSON object", why, hint)
         raise typer.Exit(1)
     return found
 
 
 def table_of(*titles: str) -> Table:
-    """A table that cuts nothing: what is too long for a terminal goes on in the next line."""
+    """Return a table that wraps long cells instead of cutting them."""
     table = Table(box=None)
     for title in titles:
         table.add_column(title, overflow="fold")
@@ -128,7 +131,7 @@ def table_of(*titles: str) -> Table:
 
 
 def print_problem(code: str, what: str, detail: str, hint: str) -> None:
-    """An error on standard error, with its code."""
+    """Print an error with its code on standard error."""
     complain.print(f"error: {what}  [{code}]", markup=False, highlight=False, soft_wrap=True)
     for word, text in (("detail", detail), ("hint", hint)):
         if text:
@@ -136,13 +139,13 @@ def print_problem(code: str, what: str, detail: str, hint: str) -> None:
 
 
 def print_finding(fact: dict[str, str]) -> None:
-    """A line of `tidemark doctor`: ok, note or problem, and what to do."""
+    """Print a finding of `tidemark doctor`: its status, and what to do."""
     colour = {"ok": "green", "note": "yellow"}.get(fact["status"], "red")
     shown = f": {fact['found']}" if fact["found"] else ""
     console.print(f"[{colour}]{fact['status']:7}[/] {escape(fact['name'] + shown)}", soft_wrap=True)
-    told = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
+    lines = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
     if "code" in fact:
-        told[0] += f"  [{fact['code']}]"
-    for word, text in zip(("", "detail: ", "hint: "), told, strict=True):
+        lines[0] += f"  [{fact['code']}]"
+    for word, text in zip(("", "detail: ", "hint: "), lines, strict=True):
         if text:
             console.print(f"        {word}{text}", markup=False, highlight=False, soft_wrap=True)

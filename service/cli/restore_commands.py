@@ -1,7 +1,7 @@
 """`tidemark restore` and `tidemark checkpoints`: the commands around service/checkpoint/restore.py.
 
-They need neither a service nor, but for a look at the slot, a database. Exit code 1 when nothing
-was restored, or a checkpoint is not whole; the reason goes to standard error.
+They need no service, and a database only to check the slot. Exit code 1 if nothing was restored, or
+a checkpoint is damaged; the reason goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,51 +21,54 @@ from service.cli.output import console, print_problem, table_of
 from service.runtime.settings import PREFIX
 
 copies = typer.Typer()
-From = Annotated[str, typer.Argument(help="folder or s3:// URL that the service copied to")]
+From = Annotated[str, typer.Argument(help="folder or s3:// URL of the checkpoints")]
 Key = Annotated[
     Path | None,
     typer.Option(help="file with the key of the checkpoints; default: TIDEMARK_CHECKPOINT_KEY"),
 ]
-Prefix = Annotated[str, typer.Option(help="first word of slot and publication")]
+Prefix = Annotated[str, typer.Option(help="prefix of the slot's and publication's names")]
 
 
 @copies.command()
 def restore(
-    place: From,
-    state: Annotated[Path, typer.Option(help="directory of the state; empty, or not there")],
-    source: Annotated[str, typer.Option(help="DSN of the source, to look at its slot")] = "",
+    location: From,
+    state: Annotated[Path, typer.Option(help="directory of the state; empty or missing")],
+    source: Annotated[str, typer.Option(help="DSN of the source, to check its slot")] = "",
     prefix: Prefix = "tidemark",
-    number: Annotated[int | None, typer.Option(help="which one; default: the newest")] = None,
+    number: Annotated[
+        int | None, typer.Option(help="number of the checkpoint; default: the newest")
+    ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="rebuild what the source cannot tell any more")
+        bool, typer.Option("--rebuild", help="rebuild views whose changes the source no longer has")
     ] = False,
     key: Key = None,
     trust_storage: Annotated[
         bool,
         typer.Option(
-            "--trust-storage", help="take what no key vouches for; it may run code in the service"
+            "--trust-storage",
+            help="accept unauthenticated checkpoints, which could run code in the service",
         ),
     ] = False,
 ) -> None:
-    """Bring the state back from a checkpoint; the service then catches up from its slot."""
+    """Restore the state from a checkpoint; the service then catches up from its slot."""
     from service.checkpoint.restore import Desired, shown_groups
     from service.checkpoint.restore import restore as bring_back
 
     dsn = source or os.environ.get(f"{PREFIX}SOURCE", "")
     try:
-        wanted = Desired(
-            place,
+        desired = Desired(
+            location,
             state.absolute(),
             prefix,
             dsn,
             number,
             rebuild,
             key=_key_of(key),
-            # One that the environment has is there for the service too.
+            # A key in the environment is available to the service too.
             is_key_stored=key is not None,
             is_trusted=trust_storage,
         )
-        groups = bring_back(wanted, lambda text: console.print(text, highlight=False))
+        groups = bring_back(desired, lambda text: console.print(text, highlight=False))
     except TidemarkError as error:
         _fail(error)
     console.print(shown_groups(groups), highlight=False)
@@ -73,12 +76,12 @@ def restore(
 
 @copies.command()
 def checkpoints(
-    place: From,
+    location: From,
     prefix: Prefix = "tidemark",
     key: Key = None,
-    verify: Annotated[bool, typer.Option("--verify", help="read all of them to the end")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="read all of them completely")] = False,
 ) -> None:
-    """List the checkpoints in a place."""
+    """List the checkpoints in a folder or bucket."""
     from service.checkpoint.restore import listed
     from service.checkpoint.restore import verify as read_all
 
@@ -86,17 +89,17 @@ def checkpoints(
     table = table_of(*titles)
     is_bad = False
     try:
-        known = _key_of(key)
-        for manifest, refusal in listed(place, prefix, known):
+        key_bytes = _key_of(key)
+        for manifest, refusal in listed(location, prefix, key_bytes):
             whole, authentic = "", "yes"
             if refusal is not None:
-                is_known = refusal.code != "checkpoint.no_key"
-                authentic = f"no [{refusal.code}]" if is_known else "unknown"
-                is_bad = is_bad or (verify and is_known)
+                has_key = refusal.code != "checkpoint.no_key"
+                authentic = f"no [{refusal.code}]" if has_key else "unknown"
+                is_bad = is_bad or (verify and has_key)
             if verify:
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        read_all(place, manifest, Path(folder))
+                        read_all(location, manifest, Path(folder))
                         whole = "yes"
                     except TidemarkError as error:
                         whole, is_bad = f"{error.detail} [{error.code}]", True
@@ -117,7 +120,7 @@ def checkpoints(
 
 
 def _key_of(path: Path | None) -> bytes | None:
-    """The key in a file, or in the environment. TidemarkError checkpoint.key, secret.missing."""
+    """Return the key of a file or the environment. TidemarkError checkpoint.key, secret.missing."""
     from service.checkpoint.checkpoint_key import configured_key, read_key
 
     setting = os.environ.get(f"{PREFIX}CHECKPOINT_KEY", "")
@@ -127,7 +130,7 @@ def _key_of(path: Path | None) -> bytes | None:
         return read_key(path)
     except FileNotFoundError:
         raise TidemarkError(
-            "checkpoint.key", f'there is no key in "{path}"', hint="give --key another file"
+            "checkpoint.key", f'key file "{path}" does not exist', hint="pass another file to --key"
         ) from None
 
 

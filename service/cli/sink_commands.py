@@ -1,6 +1,6 @@
-"""The commands about further sinks of views, over REST like all others.
+"""Commands about additional sinks of views, by REST.
 
-Options of a sink are a JSON file, as POST /views/{view}/sinks takes them.
+The options of a sink are a JSON file, in the form of POST /views/{view}/sinks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 import tidemark
 from service.cli.output import Url, client_of, console, read_json, table_of
 
-sinks = typer.Typer(no_args_is_help=True, help="Where views go beside their tables: Kafka topics.")
+sinks = typer.Typer(no_args_is_help=True, help="Additional sinks of views: Kafka topics.")
 
 
 @sinks.command("create")
@@ -21,17 +21,17 @@ def create_sink(
     view: str,
     name: str,
     options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
-    wait_s: Annotated[float, typer.Option(help="wait this long for it to begin")] = 60,
+    wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Send a live view to a Kafka topic beside its table."""
+    """Also write a live view to a Kafka topic."""
     with client_of(url) as client:
         _show([client.view(view).create_sink(name, read_json(options), wait_s=wait_s)])
 
 
 @sinks.command("list")
 def list_sinks(view: str, url: Url = tidemark.DEFAULT_URL) -> None:
-    """The sinks of a view, one a line."""
+    """List the additional sinks of a view."""
     with client_of(url) as client:
         _show(client.view(view).sinks())
 

@@ -1,6 +1,6 @@
-"""The commands about sources and dead letters, over REST like all others.
+"""Commands about external sources and dead letters, by REST.
 
-Options of a source are a JSON file, as POST /sources takes them; what `discover` prints is one.
+The options of a source are a JSON file, in the form of POST /sources. `discover` prints one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ import typer
 import tidemark
 from service.cli.output import Url, client_of, console, read_json, table_of
 
-TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")]
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka, files or clock")]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
 Relation = Annotated[str, typer.Argument()]
 Places = Annotated[list[str] | None, typer.Option("--place")]
 
-sources = typer.Typer(no_args_is_help=True, help="Sources beside the database: Kafka, files.")
-dead_letters = typer.Typer(
-    no_args_is_help=True, help="Records that are not rows of their relation."
-)
+sources = typer.Typer(no_args_is_help=True, help="External sources: Kafka, files.")
+dead_letters = typer.Typer(no_args_is_help=True, help="Malformed records of external sources.")
 
 
 @sources.command("create")
@@ -33,7 +31,7 @@ def create_source(
     options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Declare a source; it is reached and compared with what is declared first."""
+    """Declare a source; the service first connects to it and checks the declaration."""
     with client_of(url) as client:
         _print(client.create_source(name, type_name, read_json(options)).told)
 
@@ -44,14 +42,14 @@ def discover_source(
     options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Propose columns from samples, as options to look at and to create the source with."""
+    """Propose columns from samples, as options to review and to create the source with."""
     with client_of(url) as client:
         _print(client.discover_source(type_name, read_json(options)))
 
 
 @sources.command("list")
 def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
-    """All sources, one a line."""
+    """List all external sources."""
     with client_of(url) as client:
         found = client.sources()
     why = ["why"] if any(source.error for source in found) else []
@@ -74,7 +72,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
 
 @sources.command("show")
 def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
-    """One source: options, relations, status, positions."""
+    """Show one source: options, relations, status, positions."""
     with client_of(url) as client:
         _print(client.source(name).told)
 
@@ -85,22 +83,22 @@ def change_source(
     options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Give a source other options; relations that views read must stay what they are."""
+    """Change a source's options; relations that views read must not change."""
     with client_of(url) as client:
         _print(client.change_source(name, read_json(options)).told)
 
 
 @sources.command("retry")
 def retry_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
-    """Try a source now that is away or stopped."""
+    """Retry an unreachable or stopped source now."""
     with client_of(url) as client:
         found = client.retry_source(name)
-    console.print(f"{found.name} is tried now; it was {found.status}")
+    console.print(f"{found.name} is being retried; it was {found.status}")
 
 
 @sources.command("drop")
 def drop_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
-    """Forget a source that no view reads."""
+    """Drop a source that no view reads."""
     with client_of(url) as client:
         client.drop_source(name)
     console.print(f"dropped {name}")
@@ -108,11 +106,11 @@ def drop_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
 
 @dead_letters.command("list")
 def list_dead_letters(
-    source: Annotated[str, typer.Argument(help="of this source alone")] = "",
+    source: Annotated[str, typer.Argument(help="of this source only")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Records with their places and reasons."""
+    """List malformed records with their positions and reasons."""
     with client_of(url) as client:
         found = client.dead_letters(source, limit=limit)
     table = table_of("source", "relation", "place", "code", "reason", "record")
@@ -129,10 +127,10 @@ def retry_dead_letters(
     places: Places = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Decode records again; those that are rows now are taken in, the others stay."""
+    """Decode records again; valid ones enter the views, the others stay."""
     with client_of(url) as client:
         count = client.retry_dead_letters(source, relation, places or [])
-    console.print(f"{count} to be tried again")
+    console.print(f"{count} will be retried")
 
 
 @dead_letters.command("drop")
@@ -142,10 +140,10 @@ def drop_dead_letters(
     places: Places = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Give records up for good."""
+    """Delete records."""
     with client_of(url) as client:
         count = client.drop_dead_letters(source, relation, places or [])
-    console.print(f"{count} to be dropped")
+    console.print(f"{count} will be dropped")
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""The commands about tokens: over REST like all others, or straight in the sink's tables.
+"""Commands about tokens: by REST, or with --direct in the sink's control tables.
 
-The second way is for the first token of a service that others reach, which does not start without
-one, and for whoever has lost the last token of an admin but not the database.
+--direct is for the first token of a service on a public address, which does not start without one,
+and for operators who have lost the last admin token but can access the database.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from service.cli.output import (
     table_of,
 )
 
-tokens = typer.Typer(no_args_is_help=True, help="Who may use the API: tokens with roles.")
+tokens = typer.Typer(no_args_is_help=True, help="Tokens for the API, with roles.")
 
 Direct = Annotated[
-    bool, typer.Option("--direct", help="in the sink of TIDEMARK_SOURCE or TIDEMARK_SINK itself")
+    bool,
+    typer.Option("--direct", help="use the sink of TIDEMARK_SOURCE or TIDEMARK_SINK, not REST"),
 ]
 
 
@@ -36,12 +37,14 @@ def create_token(
     name: str,
     role: Annotated[str, typer.Option(help="reader, operator or admin")] = "reader",
     *,
-    db_role: Annotated[str, typer.Option(help="whose rights views created with it have")] = "",
+    db_role: Annotated[
+        str, typer.Option(help="database role whose rights apply to its views")
+    ] = "",
     expires_days: Annotated[float, typer.Option(help="0: never")] = 0,
     direct: Direct = False,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
-    """Make a token and print it, this once."""
+    """Create a token and print it; it is not shown again."""
     days = expires_days or None
     if not direct:
         with client_of(url) as client:
@@ -50,16 +53,16 @@ def create_token(
     else:
         token = _create_directly(name, role, db_role, days)
     complain.print(f'token "{name}" ({role}); it is not shown again:', highlight=False)
-    # By itself on standard output, so that it can be piped to where secrets are kept.
+    # Alone on standard output, so that it can be piped to a secret store.
     typer.echo(token)
 
 
 @tokens.command("list")
 def list_tokens(url: Url = tidemark.DEFAULT_URL) -> None:
-    """All tokens that were ever made."""
+    """List all tokens, including revoked ones."""
     with client_of(url) as client:
         found = client.tokens()
-    table = table_of("token", "role", "database role", "made by", "last used", "until")
+    table = table_of("token", "role", "database role", "created by", "last used", "until")
     for one in found:
         until = f"revoked {one.revoked_at}" if one.revoked_at else one.expires_at
         facts = (one.db_role, one.created_by, one.last_used_at, until)
@@ -69,7 +72,7 @@ def list_tokens(url: Url = tidemark.DEFAULT_URL) -> None:
 
 @tokens.command("revoke")
 def revoke_token(name: str, direct: Direct = False, url: Url = tidemark.DEFAULT_URL) -> None:
-    """End a token for good."""
+    """Revoke a token."""
     if direct:
         opened = _opened()
         try:

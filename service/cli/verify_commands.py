@@ -1,6 +1,6 @@
-"""`tidemark verify` and `tidemark validate`: what a view is worth, and what one would cost.
+"""`tidemark verify` and `tidemark validate`: check a view's rows, and estimate a new view.
 
-Both print for people; all that the service has answered comes with --json.
+Both print for people; --json prints the service's whole response.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import tidemark
 from service.cli.output import Url, client_of, console, print_problem, read_text, table_of
 
 DEFAULT_URL = tidemark.DEFAULT_URL
-_MARKS = {"missing": "-", "surplus": "+"}
+_SIGNS = {"missing": "-", "surplus": "+"}
 
 
 def verify(
     name: str,
-    limit: Annotated[int, typer.Option(help="rows that differ, shown")] = 20,
-    timeout_s: Annotated[float, typer.Option(help="wait this long for the answer")] = 600,
-    as_json: Annotated[bool, typer.Option("--json", help="all of the answer as JSON")] = False,
+    limit: Annotated[int, typer.Option(help="maximum number of differing rows to print")] = 20,
+    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the result")] = 600,
+    as_json: Annotated[bool, typer.Option("--json", help="the whole response as JSON")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Compare a view with PostgreSQL's own answer, at the position that the view shows.
+    """Compare a view with PostgreSQL's answer at the view's position.
 
-    Exit code 1 when rows differ.
+    Exit code 1 if rows differ.
     """
     with client_of(url) as client:
         found = client.view(name).verify(limit=limit, timeout_s=timeout_s)
@@ -60,7 +60,7 @@ def _positions(found: tidemark.VerifyResult) -> str:
 
 
 def _print_example(example: tidemark.Difference) -> None:
-    """- what PostgreSQL answers alone, + what the view shows alone, ~ both, where they differ."""
+    """Print a difference: - only in PostgreSQL's answer, + only in the view, ~ different values."""
     expected, got = example.expected or {}, example.found or {}
     if expected and got:
         table = table_of("~", "PostgreSQL", "the view")
@@ -72,7 +72,7 @@ def _print_example(example: tidemark.Difference) -> None:
         console.print(table)
         return
     row = ", ".join(f"{c}={_cell(t)}" for c, t in (expected or got).items())
-    console.print(f"  {_MARKS[example.kind]} {row}", markup=False, highlight=False)
+    console.print(f"  {_SIGNS[example.kind]} {row}", markup=False, highlight=False)
 
 
 def _cell(text: str | None) -> str:
@@ -84,17 +84,18 @@ def validate(
         str, typer.Argument(help="a file with the SELECT, - reads standard input")
     ] = "",
     execute: Annotated[str, typer.Option("-e", help="the SELECT itself")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="all of the answer as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the whole response as JSON")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Analyze a query and estimate what it would cost; create nothing."""
+    """Analyze a query and estimate its cost; create nothing."""
     with client_of(url) as client:
         found = client.validate(execute or _query_in(query))
     if as_json:
         console.print_json(json.dumps(found.told))
         return
-    keyed, bag = f"keyed by {', '.join(found.key)}", f"a bag ({found.why_bag})"
-    _say(f"{keyed if found.key else bag}; columns:")
+    keyed = f"keyed view, key: {', '.join(found.key)}"
+    unkeyed = f"multiset view without a key ({found.why_no_key})"
+    _say(f"{keyed if found.key else unkeyed}; columns:")
     for field in found.fields:
         _say(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
     for warning in found.warnings:
@@ -107,7 +108,7 @@ def validate(
 
 
 def _query_in(query: str) -> str:
-    """What a file holds; a text that is no file is the query."""
+    """Return the query: the content of the file of this name, else the text itself."""
     if query == "-":
         return read_text(query)
     if not query:
@@ -119,9 +120,9 @@ def _query_in(query: str) -> str:
 
 def _print_estimate(found: tidemark.Estimate) -> None:
     _say(
-        f"reads {found.source_rows:,} rows, answers {found.output_rows:,}; keeps about "
-        f"{_bytes(found.state_bytes)}; filled in about {found.backfill_s:,.1f} s "
-        f"({found.road})"
+        f"reads {found.source_rows:,} rows, returns {found.output_rows:,}; state about "
+        f"{_bytes(found.state_bytes)}; backfill about {found.backfill_s:,.1f} s "
+        f"({found.engine})"
     )
     for name, effect in found.amplification.items():
         out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"

@@ -1,7 +1,8 @@
-"""What the service answers, as records: views, sinks, sources, tokens, verifications, estimates.
+"""Records of the service's responses: views, sinks, sources, tokens, verifications, estimates.
 
-Names are those of REST (docs/REST.md); times are aware datetimes, sizes are in bytes, durations
-say their unit. Fields may be added, never renamed or given another meaning.
+Names are those of REST (docs/REST.md). Times are aware datetimes, sizes are in bytes, durations
+have their unit in the name. Invariant: fields may be added; a rename keeps the earlier name as a
+property for one release.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
 from service.client.records import Record
@@ -37,27 +38,27 @@ class Problem(Record):
 
     @property
     def error(self) -> TidemarkError:
-        """It as an exception; a TemporaryError when another try may succeed."""
-        place = self.position
+        """The problem as an exception; a TemporaryError if a retry may succeed."""
+        at = self.position
         kind = TemporaryError if self.status == 503 else TidemarkError
         return kind(
             self.code,
             self.title,
             detail=self.detail,
             hint=self.hint,
-            position=Position(place["line"], place["column"]) if place else None,
+            position=Position(at["line"], at["column"]) if at else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewState(Record):
-    """A view as it stands.
+    """A view with its current status.
 
-    status: analyzing, backfilling, catching up, live, degraded (its rows stand still, `error` says
-    why), paused, failed or dropping. kind: keyed (a table) or bag (rows with multiplicities). rows:
-    about how many, None until live. positions: what its rows show, by source. lag_bytes: WAL
-    written at the source and not yet shown. errors: source rows left out. replacing: the change
-    under way, or why the newest one was given up.
+    status: analyzing, backfilling, catching up, live, degraded (not being updated; `error` has the
+    reason), paused, failed or dropping. kind: keyed (a table) or bag (a multiset view, without a
+    key). rows: estimated, None until live. positions: those that its rows show, by source.
+    lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
+    the change in progress, or why the last one failed or was cancelled.
     """
 
     name: str
@@ -85,17 +86,17 @@ class ViewState(Record):
 
     @property
     def path(self) -> str:
-        """Its name as calls take it: `"schema"."name"`."""
+        """The quoted name for calls: `"schema"."name"`."""
         return path_name(self.schema, self.name)
 
     @property
     def is_live(self) -> bool:
-        """Whether it is kept up to date just now."""
+        """Whether the view is up to date."""
         return self.status == "live"
 
 
 def path_name(schema: str, name: str) -> str:
-    """A name as calls take it.
+    """Return the quoted name for calls.
 
     >>> print(path_name("Sales", "By Day"))
     "Sales"."By Day"
@@ -105,9 +106,9 @@ def path_name(schema: str, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkState(Record):
-    """A further sink of a view. status: starting, live, retrying, failed or dropping.
+    """An additional sink of a view. status: starting, live, retrying, failed or dropping.
 
-    epoch: the newest that it holds, None before the first. backlog_bytes: what waits for it.
+    epoch: the newest written, None before the first. backlog_bytes: waiting to be written.
     """
 
     name: str
@@ -125,8 +126,8 @@ class SinkState(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Relation(Record):
-    """What can be read of a source. views: those that read it; dead_letters: records that are no
-    rows."""
+    """A relation of a source. views: those that read it. dead_letters: number of malformed
+    records."""
 
     name: str
     fields: tuple[Field, ...]
@@ -138,9 +139,9 @@ class Relation(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceState(Record):
-    """A source beside the database. status: running, retrying or stopped.
+    """An external source. status: running, retrying or stopped.
 
-    rows_read: since the pipeline's start. lag: about how many records were not read yet.
+    rows_read: since the pipeline started. lag: unread records, estimated.
     """
 
     name: str
@@ -157,8 +158,8 @@ class SourceState(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter(Record):
-    """A record that is not a row. place: partition:offset, or path:line. key, value: as far as they
-    are text; whole in base64. desired: retry or drop, where that was asked for."""
+    """A malformed record. place: partition:offset, or path:line. key, value: as text where
+    possible; whole in base64. desired: retry or drop, if requested."""
 
     source: str
     relation: str
@@ -176,7 +177,7 @@ class DeadLetter(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut(Record):
-    """A source row that is left out of a view because an expression fails for it, `count` times."""
+    """An error row: a source row left out of a view because an expression fails for it."""
 
     id: str
     operator: str
@@ -189,7 +190,7 @@ class LeftOut(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOutPage(Record):
-    """Rows left out, the newest first. next: what gives those behind them, None at the end."""
+    """Error rows, newest first. next: `after` of the next page, None at the end."""
 
     errors: tuple[LeftOut, ...]
     next: str | None = None
@@ -197,7 +198,7 @@ class LeftOutPage(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StateSize(Record):
-    """What one operator, or one base table, keeps on disk."""
+    """The state on disk of one operator or base table."""
 
     operator: str
     rows: int
@@ -206,7 +207,7 @@ class StateSize(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Effect(Record):
-    """What one inserted or deleted row sets off, on average."""
+    """The average effect of one inserted or deleted row."""
 
     rows_out: float
     rows_touched: float
@@ -214,7 +215,7 @@ class Effect(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Risk(Record):
-    """An operator that may be dear."""
+    """An operator that may be expensive."""
 
     operator: str
     why: str
@@ -223,29 +224,38 @@ class Risk(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Record):
-    """What a view would cost (docs/ESTIMATE.md). road: local or spark. amplification: by base
-    table. notes: what is known badly."""
+    """The estimated cost of a view (docs/ESTIMATE.md). engine: local or spark. amplification: by
+    base table. notes: which inputs of the estimate are uncertain."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"engine": "road"}
 
     source_rows: int
     output_rows: int
     state_bytes: int
     backfill_s: float
-    road: str
+    engine: str
     amplification: Mapping[str, Effect]
     risks: tuple[Risk, ...]
     state: tuple[StateSize, ...] = ()
     speed: float = 1.0
     notes: tuple[str, ...] = ()
 
+    @property
+    def road(self) -> str:
+        """Deprecated: `engine`."""
+        return self.engine
+
 
 @dataclass(frozen=True, kw_only=True)
 class Validation(Record):
-    """What a query would become. why_bag: why it would have no primary key, "" when it has one.
-    in_postgres: expressions that PostgreSQL computes."""
+    """What a query would become as a view. why_no_key: why it would have no primary key, "" if it
+    has one. in_postgres: expressions that PostgreSQL evaluates."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
 
     kind: str
     key: tuple[str, ...]
-    why_bag: str
+    why_no_key: str
     fields: tuple[Field, ...]
     warnings: tuple[str, ...]
     in_postgres: tuple[str, ...]
@@ -254,10 +264,15 @@ class Validation(Record):
     plan: str
     estimate: Estimate | None = None
 
+    @property
+    def why_bag(self) -> str:
+        """Deprecated: `why_no_key`."""
+        return self.why_no_key
+
 
 @dataclass(frozen=True, kw_only=True)
 class Waited(Record):
-    """position: what is visible now, at or past the one asked for; waited_ms: how long it took."""
+    """The result of a wait. position: visible now, the requested one or a later one."""
 
     position: str
     waited_ms: float
@@ -265,8 +280,8 @@ class Waited(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(Record):
-    """A row that differs. kind: missing, surplus or different; expected: PostgreSQL's, found: the
-    view's, as texts."""
+    """A differing row. kind: missing, surplus or different. expected: PostgreSQL's values, found:
+    the view's; as texts."""
 
     kind: str
     key: Mapping[str, Any] | None = None
@@ -276,10 +291,10 @@ class Difference(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult(Record):
-    """A view beside PostgreSQL's own answer at the view's position (docs/VERIFY.md).
+    """The comparison of a view with PostgreSQL's answer at the view's position (docs/VERIFY.md).
 
-    result: equal, different or open. rows: of the view, all compared. alike: equal in value,
-    printed otherwise. reasons: why PostgreSQL itself may answer in another way.
+    result: equal, different or open (the query allows both answers). rows: number compared. alike:
+    equal values that print differently. reasons: why PostgreSQL's own answer may vary.
     """
 
     view: str
@@ -297,13 +312,13 @@ class VerifyResult(Record):
 
     @property
     def is_equal(self) -> bool:
-        """Whether both are the same."""
+        """Whether the view equals PostgreSQL's answer."""
         return self.result == "equal"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPart(Record):
-    """A part of a view that other views read too. saved_bytes: what else would be kept again."""
+    """A part that other views share. saved_bytes: stored again without sharing, estimated."""
 
     what: str
     shared_with: tuple[str, ...]
@@ -316,7 +331,7 @@ class SharedPart(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """How a view is computed: as text and as a tree. in_postgres: what PostgreSQL evaluates."""
+    """The plan of a view, as text and as a tree. in_postgres: evaluated by PostgreSQL."""
 
     text: str
     tree: Mapping[str, Any]
@@ -326,8 +341,8 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
-    """One node of a view as it runs. inputs: ids of nodes. time_s, rows_in, rows_out: since the
-    pipeline's start; None where another view computes it, or nothing runs."""
+    """One node of a running view. inputs: ids of its input nodes. time_s, rows_in, rows_out: since
+    the pipeline started; None if another view computes it, or the view does not run."""
 
     id: str
     what: str
@@ -343,7 +358,8 @@ class Node(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Dataflow(Record):
-    """The nodes of a view, its output last. at, since: seconds since 1970, of the figures."""
+    """The nodes of a view, the output last. at: time of the figures, since: start of the totals, in
+    seconds since 1970."""
 
     nodes: tuple[Node, ...]
     at: float | None
@@ -352,7 +368,7 @@ class Dataflow(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFacts(Record):
-    """A token as it stands; what it is itself was shown once."""
+    """A token's facts, without the token."""
 
     id: str
     name: str
@@ -367,7 +383,7 @@ class TokenFacts(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Token(Record):
-    """A token that was made. token: shown this once, so it is not in its repr either."""
+    """A new token. token: shown only here; repr() omits it."""
 
     token: str = field(repr=False)
     facts: TokenFacts
@@ -375,8 +391,8 @@ class Token(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Health(Record):
-    """status: ok, starting or degraded, for these reasons. pipeline: figures of the default group,
-    groups: of the others; without a token all of it but status is left out."""
+    """The service's status: ok, starting or degraded, with reasons. pipeline: figures of the
+    default group; groups: of the others. Without a token only status is set."""
 
     status: str
     versions: Mapping[str, str]

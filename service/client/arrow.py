@@ -1,7 +1,7 @@
-"""Rows as Arrow tables: each column's type by its PostgreSQL type, whatever its values are.
+"""Rows as Arrow tables: a column's Arrow type follows from its PostgreSQL type alone.
 
-Invariant: the same columns make the same schema, so that tables of pages and epochs fit together;
-a value that its type cannot hold exactly is an error, never a NULL or a neighbour.
+Invariant: the same columns give the same schema, so tables of pages and epochs can be concatenated.
+A value that the Arrow type cannot represent exactly is an error, never NULL or rounded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def arrow_type(type_name: str) -> pa.DataType:
-    """The Arrow type of a PostgreSQL type.
+    """Return the Arrow type of a PostgreSQL type.
 
-    numeric without a precision has no Arrow type that holds all its values, so it is text; so are
-    documents (as JSON), times with a zone, and all types that are not in the list.
+    numeric without a precision is text, because no Arrow type holds all its values. Text too are
+    json and jsonb (as JSON), times with a time zone, and all types that are not listed.
 
     >>> arrow_type("numeric(12,2)"), arrow_type("numeric"), arrow_type("integer[]")
     (Decimal128Type(decimal128(12, 2)), DataType(string), ListType(list<item: int32>))
@@ -64,7 +64,7 @@ def table_of(
     types: Mapping[str, pa.DataType],
     weights: tuple[str, Sequence[int]] | None = None,
 ) -> pa.Table:
-    """Rows as a table. types: of some columns, instead of their own; weights: a column more.
+    """Return rows as a table. types: override those of some columns. weights: an extra column.
 
     TidemarkError rows.not_in_arrow, rows.unknown_column.
     """
@@ -83,22 +83,22 @@ def table_of(
     return pa.table(arrays, names=names)
 
 
-def _array(field: Field, values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
+def _array(field: Field, values: Sequence[Any], requested: pa.DataType | None) -> pa.Array:
     own = arrow_type(field.type)
-    kind = wanted or own
+    kind = requested or own
     try:
         if pa.types.is_string(kind) or pa.types.is_decimal(kind):
             return _made(field, values, kind)
         if pa.types.is_floating(kind) and own == pa.string():
             return pa.array([None if v is None else float(v) for v in values], kind)
         made = _made(field, values, own)
-        return made if wanted is None else made.cast(wanted)
+        return made if requested is None else made.cast(requested)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise TidemarkError(
             "rows.not_in_arrow",
-            f'column "{field.name}" ({field.type}) has a value that Arrow does not hold as {kind}',
+            f'column "{field.name}" ({field.type}) has a value that does not fit Arrow type {kind}',
             detail=str(error)[:300],
-            hint="give another type for it: to_arrow({column: pyarrow.string()})",
+            hint="choose another type: to_arrow({column: pyarrow.string()})",
         ) from error
 
 
@@ -112,7 +112,7 @@ def _made(field: Field, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value as Arrow takes it."""
+    """Return a value in the form that Arrow accepts."""
     if value is None:
         return None
     if pa.types.is_list(kind) and isinstance(value, list):

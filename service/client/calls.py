@@ -1,8 +1,9 @@
-"""Calls of the REST API, each described once, for the synchronous and the asynchronous client.
+"""Calls of the REST API, each described once for the synchronous and the asynchronous client.
 
-A method under `@call` answers a Call: what to send, and how to read the answer. Of an owner that
-Sends it becomes a function, of one that SendsLater a coroutine, with the same parameters and the
-same types. Invariant: what is sent and how it is read never depends on who sends it.
+A method under `@call` returns a Call: what to send, and how to read the response. On a class that
+Sends it becomes a function, on one that SendsLater a coroutine function, with the same parameters
+and result type.
+Invariant: request and response handling never depend on the sender.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Reply:
-    """What the service has answered with success."""
+    """A successful response."""
 
     status: int
     content: bytes
 
     @property
     def body(self) -> Any:
-        """Its JSON. TidemarkError service.not_tidemark."""
+        """Its JSON content. TidemarkError service.not_tidemark."""
         try:
             return parse_json(self.content)
         except ValueError as error:
             raise TidemarkError(
                 "service.not_tidemark",
-                "what answers is not a Tidemark service",
+                "the server at this URL is not a Tidemark service",
                 detail=f"{self.status}: {self.content[:200].decode(errors='replace')}",
                 hint="check the URL",
             ) from error
@@ -44,8 +45,8 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """One request. read: its answer; also: statuses that are answers too, though they tell of no
-    success; wait_s: how long the service may wait before it answers."""
+    """One request. read: reads the response. also: statuses accepted besides success. wait_s: how
+    long the service may wait before it responds."""
 
     method: str
     path: str
@@ -58,14 +59,14 @@ class Call(Generic[T]):
 
 
 class Sends:
-    """Sends calls, and waits for the answer."""
+    """Sends calls and waits for the response."""
 
     def _send(self, asked: Call[T]) -> T:
         raise NotImplementedError
 
 
 class SendsLater:
-    """Sends calls, to be awaited."""
+    """Sends calls asynchronously."""
 
     async def _send(self, asked: Call[T]) -> T:
         raise NotImplementedError
@@ -101,27 +102,27 @@ class call(Generic[P, T]):
 
 
 class Named(Protocol[T_co]):
-    """What makes the views' faces of a client."""
+    """A client that makes view objects."""
 
     def view(self, name: str) -> T_co:
-        """The view of that name."""
+        """Return the view object of that name."""
         ...
 
 
 class NamedSends(Named[T_co], Protocol[T_co]):
-    """A client that waits."""
+    """A synchronous client."""
 
     def _send(self, asked: Call[T]) -> T: ...
 
 
 class NamedSendsLater(Named[T_co], Protocol[T_co]):
-    """A client to be awaited."""
+    """An asynchronous client."""
 
     async def _send(self, asked: Call[T]) -> T: ...
 
 
 class call_for_view(Generic[P]):
-    """The same for a call that tells the name of a view: its answer is `owner.view(name)`."""
+    """Like `call`, for a call that returns a view's name: the result is `owner.view(name)`."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Call[str]]) -> None:
         self._describe = describe
@@ -152,7 +153,7 @@ class call_for_view(Generic[P]):
 
 
 def _sender(describe: Callable[..., Call[Any]], owner: Any) -> Callable[..., Any]:
-    """What sends, through its owner, the call that a method of the owner describes."""
+    """Return a function that sends the described call through its owner."""
     described = MethodType(describe, owner)
 
     @functools.wraps(described)
@@ -163,7 +164,7 @@ def _sender(describe: Callable[..., Call[Any]], owner: Any) -> Callable[..., Any
 
 
 def _answer_of(describe: Callable[..., Any]) -> None:
-    """Let help() tell what is answered, and not that a call is described."""
-    told = describe.__annotations__.get("return", "")
-    if isinstance(told, str) and told.startswith("Call["):
-        describe.__annotations__["return"] = told[5:-1]
+    """Make help() show the result type instead of Call[...]."""
+    annotation = describe.__annotations__.get("return", "")
+    if isinstance(annotation, str) and annotation.startswith("Call["):
+        describe.__annotations__["return"] = annotation[5:-1]

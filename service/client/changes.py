@@ -1,6 +1,7 @@
 """A view's changes as an iterator over whole epochs, synchronous and asynchronous.
 
-Invariant: both carry out the steps of one `Course`, and decide nothing themselves.
+Invariant: both execute the steps of one `Course` and make no decisions. A closed iterator can be
+iterated again: it resumes after the last epoch. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ import httpx
 from dataflow.errors import TidemarkError
 from service.client.course import Course, Open, Pause, Read, Shut, Step, Steps
 from service.client.epochs import Epoch
-from service.client.wire import NETWORK_ERRORS, Place
+from service.client.wire import NETWORK_ERRORS, Endpoint
 
 S = TypeVar("S")
 
 
 class _Served(Generic[S]):
-    """What both have. session: httpx's, of either kind."""
+    """The common part. session: httpx's, of either kind."""
 
-    def __init__(self, session: S, place: Place, course: Course) -> None:
+    def __init__(self, session: S, endpoint: Endpoint, course: Course) -> None:
         self._session = session
-        self._place = place
+        self._endpoint = endpoint
         self._course = course
         self._stream: httpx.Response | None = None
 
     @property
     def resume(self) -> str:
-        """The token to go on from: behind the last epoch that was given."""
+        """The token to resume after the last returned epoch."""
         return self._course.resume
 
 
 class Changes(_Served[httpx.Client]):
     """The epochs of a view: `for epoch in changes`.
 
-    After a time-out another `for` goes on behind the last epoch. Use it with `with`, or close it,
-    to give back the connection early. resume: the token behind the last epoch that was given.
+    After a timeout, another `for` resumes after the last epoch. Use `with` or `close` to release
+    the connection early. resume: the token to resume after the last returned epoch.
     """
 
     _chunks: Iterator[bytes] = iter(())
@@ -52,7 +53,7 @@ class Changes(_Served[httpx.Client]):
         self.close()
 
     def __del__(self) -> None:
-        # What a `break` leaves behind would take a connection for ever.
+        # After a `break` the stream would occupy a connection forever.
         with contextlib.suppress(*NETWORK_ERRORS, RuntimeError, AttributeError):
             self.close()
 
@@ -66,7 +67,7 @@ class Changes(_Served[httpx.Client]):
         return epoch
 
     def close(self) -> None:
-        """Give back the connection; the next epoch would open another."""
+        """Release the connection; the next epoch would open another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -97,23 +98,23 @@ class Changes(_Served[httpx.Client]):
                     with contextlib.suppress(*NETWORK_ERRORS):
                         self.close()
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
+            raise self._endpoint.unreachable(error) from error
         return None
 
     def _open(self, step: Open) -> None:
         self.close()
-        request = self._session.build_request(**self._place.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.asked))
         stream = self._session.send(request, stream=True)
         if not stream.is_success:
             with contextlib.closing(stream):
                 stream.read()
-                raise self._place.refusal(stream)
-        set_silence(request, step.silence_s)
+                raise self._endpoint.refusal(stream)
+        set_read_timeout(request, step.silence_s)
         self._stream, self._chunks = stream, stream.iter_raw()
 
 
 class AsyncChanges(_Served[httpx.AsyncClient]):
-    """The same to be awaited: `async for epoch in changes`, `async with` or `aclose()`."""
+    """The asynchronous form: `async for epoch in changes`, `async with` or `aclose()`."""
 
     _chunks: AsyncIterator[bytes] | None = None
 
@@ -133,7 +134,7 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
         return epoch
 
     async def aclose(self) -> None:
-        """Give back the connection; the next epoch would open another."""
+        """Release the connection; the next epoch would open another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
@@ -164,25 +165,25 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
                     with contextlib.suppress(*NETWORK_ERRORS):
                         await self.aclose()
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
+            raise self._endpoint.unreachable(error) from error
         return None
 
     async def _open(self, step: Open) -> None:
         await self.aclose()
-        request = self._session.build_request(**self._place.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.asked))
         stream = await self._session.send(request, stream=True)
         if not stream.is_success:
             async with contextlib.aclosing(stream):
                 await stream.aread()
-                raise self._place.refusal(stream)
-        set_silence(request, step.silence_s)
+                raise self._endpoint.refusal(stream)
+        set_read_timeout(request, step.silence_s)
         self._stream, self._chunks = stream, stream.aiter_raw()
 
 
-def set_silence(request: httpx.Request, seconds: float) -> None:
-    """How long each read of a stream may take, once its headers are there.
+def set_read_timeout(request: httpx.Request, seconds: float) -> None:
+    """Set the timeout for each read of a stream's body.
 
-    httpx reads the time-outs of a request again when its body begins.
+    This works after the request: httpx reads the request's timeouts again when the body begins.
     """
     timeouts: dict[str, Any] = request.extensions["timeout"]
     timeouts["read"] = seconds

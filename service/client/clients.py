@@ -1,7 +1,7 @@
 """Client and View, AsyncClient and AsyncView: the two senders of the calls.
 
-Invariant: a call either answers what the service said or raises TidemarkError; nothing is tried
-again behind the caller, but for a stream of changes, which goes on from its newest mark.
+Invariant: a call returns the service's response or raises TidemarkError. Calls are not retried;
+only a stream of changes reconnects, and resumes from its newest marker. Client is thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.client.reading import AsyncRows, Rows, RowWish
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
 from service.client.view_reads import ViewReads
-from service.client.wire import DEFAULT_URL, NETWORK_ERRORS, Place
+from service.client.wire import DEFAULT_URL, NETWORK_ERRORS, Endpoint
 
 T = TypeVar("T")
 
@@ -28,10 +28,10 @@ T = TypeVar("T")
 def connect(
     url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
 ) -> Client:
-    """A client of the service at `url`; nothing is sent before its first call.
+    """Return a client of the service at `url`; it connects at its first call.
 
-    token: by default that of the environment, TIDEMARK_TOKEN. ca: a file of certificates to trust,
-    instead of the system's.
+    token: default is the environment's TIDEMARK_TOKEN. ca: a file of trusted certificates, instead
+    of the system's.
     """
     return Client(url, token, ca=ca)
 
@@ -39,7 +39,7 @@ def connect(
 def connect_async(
     url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
 ) -> AsyncClient:
-    """The same for asyncio: each call is to be awaited, this one is not."""
+    """Return a client for asyncio. Await its calls, but not this function."""
     return AsyncClient(url, token, ca=ca)
 
 
@@ -47,16 +47,16 @@ class Client(ServiceCalls, Sends):
     """The calls of the REST API as methods; `with` closes the connections at the end.
 
     Every method raises TidemarkError with the service's code, detail, hint and position in the
-    query; it is a TemporaryError when another try may succeed (`service.unreachable` when nothing
-    answers). Safe for several threads.
+    query. It is a TemporaryError if a retry may succeed (`service.unreachable` without a response).
+    Thread-safe.
     """
 
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
     ) -> None:
-        self._place = Place.of(url, token, ca)
-        self.url = self._place.url
-        self._session = httpx.Client(**self._place.settings())
+        self._endpoint = Endpoint.of(url, token, ca)
+        self.url = self._endpoint.url
+        self._session = httpx.Client(**self._endpoint.settings())
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class Client(ServiceCalls, Sends):
     def close(self) -> None:
         """Close the connections; the next call opens another."""
         self._session.close()
-        self._session = httpx.Client(**self._place.settings())
+        self._session = httpx.Client(**self._endpoint.settings())
 
     def view(self, name: str) -> View:
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
@@ -75,14 +75,14 @@ class Client(ServiceCalls, Sends):
 
     def _send(self, asked: Call[T]) -> T:
         try:
-            answer = self._session.request(**self._place.request(asked))
+            answer = self._session.request(**self._endpoint.request(asked))
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
-        return self._place.read(asked, answer)
+            raise self._endpoint.unreachable(error) from error
+        return self._endpoint.read(asked, answer)
 
 
 class View(ViewReads[Rows, Changes], Sends):
-    """One view: what it is (`state`), its rows, its changes, its life. Client.view makes it."""
+    """One view: its status (`state`), rows, changes and lifecycle. Made by Client.view."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name = name
@@ -92,14 +92,14 @@ class View(ViewReads[Rows, Changes], Sends):
         return f"<View {self.name} of {self._client.url}>"
 
     def snapshot(self) -> Epoch:
-        """All rows as of one epoch, with its number and positions; whole in memory."""
+        """Return all rows as of one epoch, with its number and positions; all in memory."""
         with self.changes() as changes:
             return next(changes)
 
     def follow(self, *, timeout_ms: float | None = None) -> Iterator[Replica]:
-        """The view's rows in memory: the same Replica after each epoch that was taken in.
+        """Yield the view's rows in memory: the same Replica object after each applied epoch.
 
-        Where its changes are not kept any more it begins with the rows again. timeout_ms: as of
+        If changes are no longer retained, it starts again with all rows. timeout_ms: see
         `changes`.
         """
         replica = Replica()
@@ -112,21 +112,21 @@ class View(ViewReads[Rows, Changes], Sends):
         return Rows(self, wish)
 
     def _changes_of(self, course: Course) -> Changes:
-        return Changes(self._client._session, self._client._place, course)
+        return Changes(self._client._session, self._client._endpoint, course)
 
     def _send(self, asked: Call[T]) -> T:
         return self._client._send(asked)
 
 
 class AsyncClient(ServiceCalls, SendsLater):
-    """Client for asyncio: the same calls, each to be awaited; `async with`, or `aclose()`."""
+    """Client for asyncio: await each call; use `async with`, or `aclose()`."""
 
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, *, ca: str | Path | None = None
     ) -> None:
-        self._place = Place.of(url, token, ca)
-        self.url = self._place.url
-        self._session = httpx.AsyncClient(**self._place.settings())
+        self._endpoint = Endpoint.of(url, token, ca)
+        self.url = self._endpoint.url
+        self._session = httpx.AsyncClient(**self._endpoint.settings())
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class AsyncClient(ServiceCalls, SendsLater):
     async def aclose(self) -> None:
         """Close the connections; the next call opens another."""
         await self._session.aclose()
-        self._session = httpx.AsyncClient(**self._place.settings())
+        self._session = httpx.AsyncClient(**self._endpoint.settings())
 
     def view(self, name: str) -> AsyncView:
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
@@ -145,10 +145,10 @@ class AsyncClient(ServiceCalls, SendsLater):
 
     async def _send(self, asked: Call[T]) -> T:
         try:
-            answer = await self._session.request(**self._place.request(asked))
+            answer = await self._session.request(**self._endpoint.request(asked))
         except NETWORK_ERRORS as error:
-            raise self._place.unreachable(error) from error
-        return self._place.read(asked, answer)
+            raise self._endpoint.unreachable(error) from error
+        return self._endpoint.read(asked, answer)
 
 
 class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
@@ -162,7 +162,7 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
         return f"<AsyncView {self.name} of {self._client.url}>"
 
     async def snapshot(self) -> Epoch:
-        """All rows as of one epoch, with its number and positions; whole in memory."""
+        """Return all rows as of one epoch, with its number and positions; all in memory."""
         async with self.changes() as changes:
             return await anext(changes)
 
@@ -178,7 +178,7 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
         return AsyncRows(self, wish)
 
     def _changes_of(self, course: Course) -> AsyncChanges:
-        return AsyncChanges(self._client._session, self._client._place, course)
+        return AsyncChanges(self._client._session, self._client._endpoint, course)
 
     async def _send(self, asked: Call[T]) -> T:
         return await self._client._send(asked)

@@ -1,9 +1,9 @@
-"""Conditions and orders on the rows of a view, as REST has them, written as Python expressions.
+"""Conditions and orders on the rows of a view, as Python expressions for REST's parameters.
 
     col("total") >= 100, col("region").is_in(["north", "south"]), ~col("note").like("x%")
 
-Invariant: a value goes as PostgreSQL's text, quoted where it stands in a list; names are always
-quoted, so that none is taken for a word of REST's.
+Invariant: values are sent as PostgreSQL's text, and quoted in lists. Names are always quoted, so
+that no column is mistaken for a reserved parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.client.values import text_of
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition on one column; `~` turns it round."""
+    """One condition on one column; `~` negates it."""
 
     column: str
     text: str
@@ -27,11 +27,11 @@ class Condition:
         return replace(self, is_not=not self.is_not)
 
     def __bool__(self) -> bool:
-        raise TypeError("give several conditions as a list; they must all hold")
+        raise TypeError("pass several conditions as a list; all of them must hold")
 
     @property
     def parameter(self) -> tuple[str, str]:
-        """As a query parameter."""
+        """The condition as a query parameter."""
         return quoted(self.column), f"not.{self.text}" if self.is_not else self.text
 
 
@@ -69,15 +69,15 @@ class Column:
         return self._compared("gte", value)
 
     def like(self, pattern: str) -> Condition:
-        """As SQL's LIKE."""
+        """Match SQL's LIKE pattern."""
         return self._compared("like", pattern)
 
     def ilike(self, pattern: str) -> Condition:
-        """LIKE that does not tell small letters from capitals."""
+        """Match the LIKE pattern case-insensitively."""
         return self._compared("ilike", pattern)
 
     def is_in(self, values: Iterable[Any]) -> Condition:
-        """One of these, none of which is NULL.
+        """Equal one of the values, none of which is NULL.
 
         >>> col("a").is_in([1, 'b"']).parameter
         ('"a"', 'in.("1","b\\\\"")')
@@ -86,20 +86,20 @@ class Column:
         return Condition(self.name, "in.(" + ",".join(f'"{text}"' for text in texts) + ")")
 
     def is_null(self) -> Condition:
-        """It is NULL."""
+        """Be NULL."""
         return Condition(self.name, "is.null")
 
     def asc(self, *, nulls_first: bool = False) -> Order:
-        """Small values first."""
+        """Order by ascending values."""
         return Order(f"{quoted(self.name)}.asc.{_nulls(nulls_first)}")
 
     def desc(self, *, nulls_first: bool = True) -> Order:
-        """Large values first."""
+        """Order by descending values."""
         return Order(f"{quoted(self.name)}.desc.{_nulls(nulls_first)}")
 
     def _compared(self, operator: str, value: Any) -> Condition:
         if value is None:
-            raise TypeError("nothing compares with NULL: use is_null()")
+            raise TypeError("comparison with None: use is_null()")
         return Condition(self.name, f"{operator}.{text_of(value)}")
 
 
@@ -107,12 +107,12 @@ Where = Condition | Sequence[Condition] | Mapping[str, Any]
 
 
 def col(name: str) -> Column:
-    """The column of that name, as it is written in the view (capitals count)."""
+    """Return the column of that name (case-sensitive)."""
     return Column(name)
 
 
 def conditions_of(where: Where | None) -> list[tuple[str, str]]:
-    """As query parameters. A mapping says what columns equal; a list in it, what they are one of.
+    """Return query parameters. A mapping gives the values of columns; a list allows several.
 
     >>> conditions_of({"region": "north", "note": None})
     [('"region"', 'eq.north'), ('"note"', 'is.null')]
@@ -129,7 +129,7 @@ def conditions_of(where: Where | None) -> list[tuple[str, str]]:
 
 
 def order_of(order: str | Order | Sequence[str | Order]) -> str:
-    """As the parameter `order`; texts are REST's own, "total.desc,region".
+    """Return the parameter `order`; texts have REST's form, "total.desc,region".
 
     >>> order_of(["region", col("total").desc()])
     'region,"total".desc.nullsfirst'
@@ -139,7 +139,7 @@ def order_of(order: str | Order | Sequence[str | Order]) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name in double quotes."""
+    """Return a column name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,8 +1,8 @@
-"""How a stream of changes goes on: opened, read, and opened again behind the newest mark.
+"""Reconnect logic of a stream of changes: open, read, and reopen after the newest marker.
 
-The decisions alone, as a generator of steps that a synchronous or an asynchronous driver carries
-out. Invariant: an error that another try cannot heal without a gap is raised; every other one
-leads to a new connection from the newest mark, after a pause that grows, for a bounded time.
+It is a generator of steps; a synchronous or asynchronous driver executes them.
+Invariant: an error is raised if a retry would leave a gap or cannot succeed. Every other error
+leads to a new connection from the newest marker, with backoff, for a bounded time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
-from service.client.epochs import Epoch, Gathering, Mark
+from service.client.epochs import Epoch, Gathering, Marker
 
-# How long the service may take to tell the first rows of a stream.
+# Time that the service may take to send the first rows of a stream.
 FIRST_ROWS_S = 60.0
 PAUSES_S = (0.1, 5.0)
 DEAD_S = 5.0
 BEATS_MISSED = 3
-# The rows are there, but not what has changed in them since the newest mark.
+# The rows are available, but the changes since the newest marker are not.
 GAPS = ("changes.expired", "changes.interrupted", "changes.view_replaced")
 SHORTEST_BEAT_S = 0.1
 LONGEST_BEAT_S = 300.0
@@ -31,7 +31,7 @@ LONGEST_BEAT_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesWish:
-    """What is asked for, as `View.changes` takes it; path: of the view's changes."""
+    """The arguments of `View.changes`. path: URL path of the view's changes."""
 
     path: str
     has_snapshot: bool
@@ -44,14 +44,14 @@ class ChangesWish:
 
     @property
     def beat_s(self) -> float:
-        """The longest silence that is asked of the service: a time-out is noticed by its beats."""
+        """The requested heartbeat interval; a timeout is noticed at a heartbeat."""
         beat_s = self.heartbeat_s
         if self.timeout_s is not None:
             beat_s = min(beat_s, self.timeout_s / 4)
         return min(max(beat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
     def silence_s(self, *, has_rows: bool) -> float:
-        """After which silence a connection is dead, or with all rows there the time-out over."""
+        """Return the silence after which the connection is dead, or (with all rows) timed out."""
         dead_s = max(BEATS_MISSED * self.beat_s, DEAD_S)
         if self.timeout_s is None or not has_rows:
             return dead_s
@@ -68,12 +68,12 @@ class Open:
 
 @dataclass(frozen=True)
 class Read:
-    """Read some bytes; none at its end."""
+    """Read some bytes; none at the end of the stream."""
 
 
 @dataclass(frozen=True)
 class Shut:
-    """Close the stream, whatever is left of it."""
+    """Close the stream, even if it is broken."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ Steps = Generator[Step, bytes | None, Epoch | None]
 
 
 class Course:
-    """Of one reader. resume: behind what it has been given."""
+    """The logic of one reader. resume: the token after the last returned epoch."""
 
     def __init__(self, wish: ChangesWish, clock: Callable[[], float] = time.monotonic) -> None:
         self.resume = wish.resume
@@ -96,7 +96,7 @@ class Course:
         self._clock = clock
         self._gathering = Gathering(wish.resume)
         self._has_snapshot = wish.has_snapshot
-        self._ready: deque[Epoch | Mark] = deque()
+        self._ready: deque[Epoch | Marker] = deque()
         self._is_open = False
         self._was_open = False
         self._failed_at: float | None = None
@@ -119,7 +119,7 @@ class Course:
                 return None
             try:
                 if not self._is_open:
-                    # Until the rows are there silence says nothing: the table may be long.
+                    # Before the first rows, silence means nothing: the table may be large.
                     has_rows = bool(self._gathering.token)
                     yield Open(self._asked(), self._wish.silence_s(has_rows=has_rows))
                     self._is_open = self._was_open = True
@@ -156,7 +156,7 @@ class Course:
                 continue
             self._failed_at, self._failures = None, 0
             self._quiet_since = min(self._quiet_since, self._clock())
-            if isinstance(found, Mark) and self._wish.has_progress:
+            if isinstance(found, Marker) and self._wish.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
             else:
                 self._ready.append(found)
@@ -168,7 +168,7 @@ class Course:
         return timeout_s is not None and self._clock() - self._quiet_since >= timeout_s
 
     def _why_over(self, error: TidemarkError) -> TidemarkError | None:
-        """The error, when it cannot be healed by another try."""
+        """Return the error if a retry cannot help, else None."""
         if self._failed_at is None:
             self._failed_at = self._clock()
         if self._wish.begins_again and error.code in GAPS:
@@ -186,5 +186,5 @@ class Course:
 
 
 def _may_pass(error: TidemarkError) -> bool:
-    """Whether the newest mark is still good for another try."""
+    """Return True if a retry from the newest marker may succeed."""
     return (error.is_temporary and error.code not in GAPS) or error.code == "changes.too_slow"

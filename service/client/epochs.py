@@ -1,7 +1,7 @@
-"""Epochs of a view's changes, put together from the bytes of a stream of server-sent events.
+"""Epochs of a view's changes, assembled from the bytes of a server-sent event stream.
 
-Invariant: what comes out is whole: an epoch whose mark has not come is nowhere to be seen, and
-forgotten when the connection is lost, since it is told again from the newest mark on.
+Invariant: only whole epochs are returned. An epoch without its marker is not visible; it is
+discarded when the connection is lost, because the stream resumes from the newest marker.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _DECODER = json.JSONDecoder(parse_int=str)
 
 
 @dataclass(frozen=True)
-class Mark:
-    """What closes an epoch. resume: the token to go on from."""
+class Marker:
+    """The progress marker that closes an epoch. resume: the token to resume from."""
 
     epoch: int
     positions: Mapping[str, str]
@@ -35,20 +35,20 @@ class Mark:
 
 
 class Epoch:
-    """What one epoch has changed in a view, or with is_snapshot the view's rows as of it.
+    """The changes of one epoch to a view; with is_snapshot, the view's rows as of that epoch.
 
-    number counts the service's epochs; not every one changes the view. positions: what the rows
-    show now, by source. resume: the token to go on from behind it. fields, key: the view's columns
-    and its primary key, () for a bag. `for row, weight in epoch` gives rows that it takes away
-    (weight -1) and then those that it brings (1); in a bag a weight may be more than one.
+    number: of the service's epochs, not all of which change the view. positions: those that the
+    rows now show, by source. resume: the token to resume after it. fields, key: the view's columns
+    and primary key, () for a multiset view. `for row, weight in epoch` yields removed rows (weight
+    -1), then added rows (1); in a multiset view a weight may exceed one.
     """
 
     def __init__(
-        self, mark: Mark, columns: Columns, pages: Sequence[str], *, is_snapshot: bool
+        self, marker: Marker, columns: Columns, pages: Sequence[str], *, is_snapshot: bool
     ) -> None:
-        self.number = mark.epoch
-        self.positions = mark.positions
-        self.resume = mark.resume
+        self.number = marker.epoch
+        self.positions = marker.positions
+        self.resume = marker.resume
         self.is_snapshot = is_snapshot
         self.fields = columns.fields
         self.key = columns.key
@@ -65,48 +65,48 @@ class Epoch:
         return len(self.rows)
 
     def __bool__(self) -> bool:
-        # An epoch without rows is an epoch.
+        # Without this, an epoch without rows would be false.
         return True
 
     @cached_property
-    def _told(self) -> tuple[list[Row], list[int]]:
+    def _decoded(self) -> tuple[list[Row], list[int]]:
         rows: list[Row] = []
         weights: list[int] = []
         for page in self._pages:
-            told = parse_json(page)
-            rows += read_rows(self.fields, told["rows"])
-            weights += told.get("weights") or [1] * len(told["rows"])
+            facts = parse_json(page)
+            rows += read_rows(self.fields, facts["rows"])
+            weights += facts.get("weights") or [1] * len(facts["rows"])
         return rows, weights
 
     @property
     def rows(self) -> list[Row]:
-        """The rows that change, each once; of a snapshot all rows."""
-        return self._told[0]
+        """The changed rows, each once; of a snapshot all rows."""
+        return self._decoded[0]
 
     @property
     def weights(self) -> list[int]:
-        """How often each of `rows` comes (1 and more) or goes (-1 and less)."""
-        return self._told[1]
+        """How often each of `rows` is added (positive) or removed (negative)."""
+        return self._decoded[1]
 
     @property
     def inserted(self) -> list[Row]:
-        """The rows that it brings, each as often as it does; of an update the new one."""
+        """The added rows, repeated by weight; of an update the new row."""
         return [row for row, weight in self for _ in range(weight)]
 
     @property
     def deleted(self) -> list[Row]:
-        """The rows that it takes away, each as often as it does; of an update the old one."""
+        """The removed rows, repeated by weight; of an update the old row."""
         return [row for row, weight in self for _ in range(-weight)]
 
     @property
     def identities(self) -> list[str]:
-        """For each of `rows` its JSON as it came, which is the same for equal rows alone."""
+        """The received JSON of each of `rows`; it is the same for equal rows only."""
         return [text for page in self._pages for text in _row_texts(page)]
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """The rows as an Arrow table with a column `_weight` (int64) behind the others.
+        """Return the rows as an Arrow table, with a last column `_weight` (int64).
 
-        types, TidemarkError: as of `RowSet.to_arrow`.
+        types, TidemarkError: see `RowSet.to_arrow`.
         """
         from service.client.arrow import table_of
 
@@ -115,7 +115,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a stream tells of its view."""
+    """The view's columns and key, from the begin of a stream."""
 
     fields: tuple[Field, ...] = ()
     key: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Columns:
 
 @dataclass
 class Gathering:
-    """One reader's stream. token: of the newest mark that has come."""
+    """Parser of one reader's stream. token: of the newest received marker."""
 
     token: str = ""
     _columns: Columns = field(default_factory=Columns)
@@ -132,15 +132,17 @@ class Gathering:
     _rest: bytearray = field(default_factory=bytearray)
 
     def forget(self) -> None:
-        """The connection was lost: what no mark has closed comes again."""
+        """Discard what no marker has closed; the service sends it again."""
         self._pages, self._is_snapshot, self._rest = [], False, bytearray()
 
-    def take(self, chunk: bytes) -> Iterator[Epoch | Mark | None]:
-        """What some bytes of the stream complete: epochs, marks without any change, and None for
-        a heartbeat. TidemarkError that the stream has ended with."""
-        seen = max(0, len(self._rest) - 1)
+    def take(self, chunk: bytes) -> Iterator[Epoch | Marker | None]:
+        """Yield what the bytes complete: an epoch, a marker without changes, None for a heartbeat.
+
+        Raise the TidemarkError with which the stream ended.
+        """
+        scanned = max(0, len(self._rest) - 1)
         self._rest += chunk
-        end = self._rest.rfind(b"\n\n", seen)
+        end = self._rest.rfind(b"\n\n", scanned)
         if end < 0:
             return
         whole = bytes(self._rest[:end])
@@ -149,42 +151,43 @@ class Gathering:
             name, text = _event(block)
             match name:
                 case "begin":
-                    told = json.loads(text)
-                    fields = tuple(Field.of(f) for f in told["fields"])
-                    self._columns = Columns(fields, tuple(told["key"]))
+                    facts = json.loads(text)
+                    fields = tuple(Field.of(f) for f in facts["fields"])
+                    self._columns = Columns(fields, tuple(facts["key"]))
                 case "snapshot" | "changes":
                     self._pages.append(text)
                     self._is_snapshot = name == "snapshot"
-                case "mark":
+                # A later service sends `progress` for `mark`.
+                case "mark" | "progress":
                     yield self._closed(json.loads(text))
                 case "error":
                     raise Problem.of(json.loads(text)).error
                 case "heartbeat":
                     yield None
 
-    def unchanged(self, mark: Mark) -> Epoch:
-        """An epoch that has left the view as it was."""
-        return Epoch(mark, self._columns, (), is_snapshot=False)
+    def unchanged(self, marker: Marker) -> Epoch:
+        """Return an epoch that does not change the view."""
+        return Epoch(marker, self._columns, (), is_snapshot=False)
 
     @property
     def is_amid(self) -> bool:
-        """Whether some of an epoch has come."""
+        """Whether a part of an epoch has been received."""
         return bool(self._pages or self._rest)
 
-    def _closed(self, told: Mapping[str, Any]) -> Epoch | Mark:
-        mark = Mark(told["epoch"], told["positions"], told["resume"])
-        self.token = mark.resume
+    def _closed(self, facts: Mapping[str, Any]) -> Epoch | Marker:
+        marker = Marker(facts["epoch"], facts["positions"], facts["resume"])
+        self.token = marker.resume
         if not self._pages:
-            return mark
+            return marker
         if not self._columns.fields:
-            raise TidemarkError("service.not_tidemark", "the stream does not tell its columns")
-        epoch = Epoch(mark, self._columns, self._pages, is_snapshot=self._is_snapshot)
+            raise TidemarkError("service.not_tidemark", "the stream has no begin event")
+        epoch = Epoch(marker, self._columns, self._pages, is_snapshot=self._is_snapshot)
         self._pages, self._is_snapshot = [], False
         return epoch
 
 
 def _row_texts(page: str) -> Iterator[str]:
-    """The rows of a page, each as it stands in it.
+    """Yield the JSON text of each row of a page.
 
     >>> list(_row_texts('{"epoch":1,"rows":[{"a":1.0},{"a":"]"}],"weights":[1,1]}'))
     ['{"a":1.0}', '{"a":"]"}']
@@ -197,7 +200,7 @@ def _row_texts(page: str) -> Iterator[str]:
 
 
 def _event(block: bytes) -> tuple[str, str]:
-    """(event, data) of the lines of one event; what else there is (ids, comments) is not needed.
+    """Return (event, data) from the lines of one event; ignore ids and comments.
 
     >>> _event(b"id: 7\\nevent: mark\\ndata: {}")
     ('mark', '{}')

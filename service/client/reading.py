@@ -1,7 +1,7 @@
-"""All rows of a view that meet some conditions, page by page, synchronously or not.
+"""The rows of a view that meet conditions, page by page, synchronous and asynchronous.
 
-Invariant: a page begins behind the last row of the one before, so rows that come and go meanwhile
-neither repeat nor hide others; each page is of one snapshot, all of them need not be of the same.
+Invariant: a page begins after the last row of the previous one, so concurrent inserts and deletes
+neither repeat nor hide other rows. Each page is of one snapshot; pages may be of different ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
-# So many rows are printed.
+# Rows printed by str().
 SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True)
 class RowWish:
-    """What is asked for. params: conditions, columns, order; limit: rows altogether, None for all;
-    wait_s: how long the first page may take to show a position."""
+    """The request. params: conditions, columns, order. limit: total rows, None for all. wait_s: how
+    long the service may wait for a position."""
 
     path: str
     params: tuple[tuple[str, str], ...]
@@ -37,14 +37,14 @@ class RowWish:
     wait_s: float
 
     def described(self, kind: str) -> str:
-        """What is asked for, in words: nothing is read for that."""
+        """Return the request as text, without reading rows."""
         asked = [f"{name}={value!r}" for name, value in self.params]
         asked += [f"limit={self.limit}"] if self.limit is not None else []
         path = unquote(self.path.removeprefix("/views/").partition("/")[0])
         return f"<{kind} of {', '.join([path, *asked])}: iterate over them, or to_list()>"
 
     def pages(self) -> Generator[Call[Page], Page, None]:
-        """The calls for all pages; each is sent back as it has come."""
+        """Yield the call for each page; the caller sends the page back."""
         left, after, fields = self.limit, None, None
         while left is None or left > 0:
             size = self.page_rows if left is None else min(left, self.page_rows)
@@ -58,11 +58,11 @@ class RowWish:
                 return
 
     def _call(self, size: int, after: str | None) -> Call[Page]:
-        place = () if after is None else (("after", after),)
+        page_token = () if after is None else (("after", after),)
         return Call(
             method="GET",
             path=self.path,
-            params=(*self.params, ("limit", str(size)), *place),
+            params=(*self.params, ("limit", str(size)), *page_token),
             read=lambda reply: Page.of(reply.body),
             wait_s=self.wait_s,
         )
@@ -71,17 +71,14 @@ class RowWish:
 def _changed(path: str) -> TidemarkError:
     return TidemarkError(
         "rows.view_changed",
-        "the view has other columns than a page ago",
+        "the view's columns changed between two pages",
         detail=path,
-        hint="read it again from the start",
+        hint="read the rows again from the start",
     )
 
 
 class Rows:
-    """Rows of a view; nothing is read before they are asked for, and again each time they are.
-
-    Iterating gives each as a Row, whatever the number of pages is.
-    """
+    """Rows of a view; each iteration reads them again, page by page, as Row objects."""
 
     def __init__(self, sender: Sends, wish: RowWish) -> None:
         self._sender = sender
@@ -91,14 +88,14 @@ class Rows:
         return self._wish.described("Rows")
 
     def __str__(self) -> str:
-        """The first rows, one a line, which are read for it; and whether there are more."""
+        """Read and return the first rows, one per line, and "..." if there are more."""
         found = list(islice(self, SHOWN_ROWS + 1))
         lines = [repr(row) for row in found[:SHOWN_ROWS]]
         lines += ["..."] if len(found) > SHOWN_ROWS else []
         return "\n".join(lines) or "(no rows)"
 
     def pages(self) -> Iterator[Page]:
-        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
         asked = next(calls, None)
         while asked is not None:
@@ -111,28 +108,28 @@ class Rows:
             yield from page
 
     def dicts(self) -> Iterator[dict[str, Any]]:
-        """Each row as a dict by column."""
+        """Yield each row as a dict by column."""
         return (row._asdict() for row in self)
 
     def into(self, make: Callable[..., T]) -> Iterator[T]:
-        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        """Yield make(**row) for each row; make: a dataclass or NamedTuple, for example."""
         return (make(**row) for row in self)
 
     def to_list(self) -> list[Row]:
-        """All of them."""
+        """Return all rows."""
         return list(self)
 
     def first(self) -> Row | None:
-        """The first one, None if there is none."""
+        """Return the first row, None if there is none."""
         return next(iter(self), None)
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole(list(self.pages())).to_arrow(types)
 
 
 class AsyncRows:
-    """The same to be awaited: `async for row in rows`, `await rows.to_list()`."""
+    """The asynchronous form: `async for row in rows`, `await rows.to_list()`."""
 
     def __init__(self, sender: SendsLater, wish: RowWish) -> None:
         self._sender = sender
@@ -142,7 +139,7 @@ class AsyncRows:
         return self._wish.described("AsyncRows")
 
     async def pages(self) -> AsyncIterator[Page]:
-        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
         asked = next(calls, None)
         while asked is not None:
@@ -156,27 +153,27 @@ class AsyncRows:
                 yield row
 
     async def dicts(self) -> AsyncIterator[dict[str, Any]]:
-        """Each row as a dict by column."""
+        """Yield each row as a dict by column."""
         async for row in self:
             yield row._asdict()
 
     async def into(self, make: Callable[..., T]) -> AsyncIterator[T]:
-        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        """Yield make(**row) for each row; make: a dataclass or NamedTuple, for example."""
         async for row in self:
             yield make(**row)
 
     async def to_list(self) -> list[Row]:
-        """All of them."""
+        """Return all rows."""
         return [row async for row in self]
 
     async def first(self) -> Row | None:
-        """The first one, None if there is none."""
+        """Return the first row, None if there is none."""
         async for row in self:
             return row
         return None
 
     async def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole([page async for page in self.pages()]).to_arrow(types)
 
 

@@ -1,7 +1,8 @@
-"""Answers of the service as frozen dataclasses, read from JSON by their annotations.
+"""Frozen dataclasses for the service's answers, read from JSON by their annotations.
 
-Invariant: what a newer service tells beyond a record's fields never hurts; it is in `told`, as all
-of the answer is. What a record needs and an answer lacks is an error with a code.
+Invariant: unknown fields of a newer service are ignored; `told` holds the whole answer. A field
+that a record requires and the answer lacks is the error `service.not_tidemark`.
+Thread-safe: records are immutable, readers of a class are cached.
 """
 
 from __future__ import annotations
@@ -11,28 +12,34 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 from dataflow.errors import TidemarkError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """told: the answer as it was, as JSON has it, with fields that this version does not know."""
+    """told: the whole answer as JSON, with the fields that this version does not know.
+
+    EARLIER: by a field's name, the one that older services use.
+    """
+
+    EARLIER: ClassVar[Mapping[str, str]] = {}
 
     told: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, told: Any) -> Self:
-        """The record of an answer. TidemarkError service.not_tidemark."""
-        if not isinstance(told, Mapping):
-            raise _no_record(cls, f"{str(told)[:80]!r} is no object")
-        values: dict[str, Any] = {"told": told}
-        for name, reader, is_needed in _readers(cls):
-            if name in told:
-                values[name] = reader(told[name])
-            elif is_needed:
-                raise _no_record(cls, f"it lacks {name}")
+    def of(cls, answer: Any) -> Self:
+        """Return the record of an answer. TidemarkError service.not_tidemark."""
+        if not isinstance(answer, Mapping):
+            raise _no_record(cls, f"{str(answer)[:80]!r} is not an object")
+        values: dict[str, Any] = {"told": answer}
+        for name, reader, is_required in _readers(cls):
+            key = name if name in answer else cls.EARLIER.get(name, name)
+            if key in answer:
+                values[name] = reader(answer[key])
+            elif is_required:
+                raise _no_record(cls, f"the field {name} is missing")
         return cls(**values)
 
 
@@ -41,7 +48,7 @@ Reader = Callable[[Any], Any]
 
 @functools.cache
 def _readers(kind: type[Record]) -> list[tuple[str, Reader, bool]]:
-    """(name, how it is read, whether it must be there) of each field."""
+    """Return (name, reader, is it required) of each field."""
     hints = get_type_hints(kind)
     return [
         (f.name, _reader(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
@@ -51,7 +58,7 @@ def _readers(kind: type[Record]) -> list[tuple[str, Reader, bool]]:
 
 
 def _reader(hint: Any) -> Reader:
-    """How a value of a field is read: records, times, and tuples and mappings of them."""
+    """Return the function that reads a field: a record, a time, or a tuple or mapping of them."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (a for a in arguments if a is not types.NoneType)
@@ -77,7 +84,7 @@ def _as_is(value: Any) -> Any:
 def _no_record(kind: type[Record], detail: str) -> TidemarkError:
     return TidemarkError(
         "service.not_tidemark",
-        f"the answer is no {kind.__name__}",
+        f"the answer is not a {kind.__name__}",
         detail=detail,
-        hint="the client is of another version than the service, or the URL is not a service's",
+        hint="check the URL, and that client and service have the same version",
     )

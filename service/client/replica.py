@@ -1,7 +1,7 @@
-"""A view's rows in memory, kept up to date from its epochs.
+"""A view's rows in memory, updated from its epochs.
 
-Invariant: after each epoch that was applied the rows are the view as of that epoch, each as often
-as it is there; rows are told apart as PostgreSQL prints them (1.0 is not 1.00).
+Invariant: after each applied epoch, the rows are the view as of that epoch, with duplicates. Rows
+are equal if PostgreSQL prints them equally (1.0 is not 1.00). Not thread-safe.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """The fold of a view's epochs, the first of which is a snapshot.
+    """The sum of a view's epochs, the first of which is a snapshot.
 
-    number, positions, resume: of the newest epoch. len() and iteration count a row as often as
-    the view does.
+    number, positions, resume: of the newest epoch. len() and iteration include duplicates.
     """
 
     def __init__(self) -> None:
@@ -33,20 +32,20 @@ class Replica:
         self._rows: dict[str, tuple[Row, int]] = {}
 
     def apply(self, epoch: Epoch) -> None:
-        """Take in the next epoch; a snapshot takes the place of all rows.
+        """Apply the next epoch; a snapshot replaces all rows.
 
-        ValueError for changes that are not the next ones: nothing is taken in then.
+        ValueError for an epoch that is not the next one; nothing is applied then.
         """
         if not epoch.is_snapshot and epoch.number <= self.number:
             raise ValueError(f"epoch {epoch.number} comes after {self.number}")
         rows = {} if epoch.is_snapshot else self._rows
         changed: dict[str, tuple[Row, int]] = {}
         for identity, (row, weight) in zip(epoch.identities, epoch, strict=True):
-            known = changed.get(identity) or rows.get(identity)
-            changed[identity] = (row, (known[1] if known else 0) + weight)
+            previous = changed.get(identity) or rows.get(identity)
+            changed[identity] = (row, (previous[1] if previous else 0) + weight)
         lacking = [row for row, count in changed.values() if count < 0]
         if lacking:
-            raise ValueError(f"epoch {epoch.number} takes away {lacking[0]}, which is not there")
+            raise ValueError(f"epoch {epoch.number} removes {lacking[0]}, which does not exist")
         for identity, (row, count) in changed.items():
             if count:
                 rows[identity] = (row, count)
@@ -68,7 +67,7 @@ class Replica:
         return f"<Replica of {len(self)} rows at epoch {self.number}>"
 
     def by_key(self) -> dict[Any, Row]:
-        """The rows by their primary key: its value, or a tuple of several. ValueError for a bag."""
+        """Return the rows by primary key: a value, or a tuple. ValueError for a multiset view."""
         if not self.key:
             raise ValueError("the view has no primary key")
         if len(self.key) == 1:
@@ -76,9 +75,9 @@ class Replica:
         return {tuple(row[name] for name in self.key): row for row, _ in self._rows.values()}
 
     def dicts(self) -> list[dict[str, Any]]:
-        """Each row as a dict by column."""
+        """Return each row as a dict by column."""
         return [row._asdict() for row in self]
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """The rows as an Arrow table, as `RowSet.to_arrow` makes it."""
+        """Return the rows as an Arrow table, see `RowSet.to_arrow`."""
         return RowSet(self.fields, list(self)).to_arrow(types)

@@ -1,7 +1,7 @@
-"""Rows as Python has them: tuples that know their columns' names, alone and in sets.
+"""Rows as tuples that know their column names, single and in sets.
 
-Invariant: a row's values stand in the order of its fields, each exactly what the view holds
-(`values`), whichever way it came: by page, by query or as a change.
+Invariant: a row's values are in the order of its fields and exactly those of the view (`values`),
+whether it comes from a page, a query or a change.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class Row(tuple[Any, ...]):
-    """One row: a tuple of its values, that also knows them by name.
+    """One row: a tuple of its values with access by name.
 
-    `row.total`, `row["total"]` and `row[1]` are the same; `dict(row)` and `**row` work too. A name
-    that a tuple has itself ("count", "index") is only found in brackets.
+    `row.total`, `row["total"]` and `row[1]` are the same; `dict(row)` and `**row` work too. Columns
+    named like a tuple's methods ("count", "index") need brackets.
 
     >>> row = row_type(("region", "count"))(("north", 2))
     >>> row.region, row["count"], dict(row), row == ("north", 2)
@@ -32,26 +32,26 @@ class Row(tuple[Any, ...]):
 
     __slots__ = ()
     _fields: ClassVar[tuple[str, ...]] = ()
-    _places: ClassVar[Mapping[str, int]] = {}
+    _index_of: ClassVar[Mapping[str, int]] = {}
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
     @overload
-    def __getitem__(self, place: Any) -> Any: ...
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, str):
+    def __getitem__(self, index: Any) -> Any: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
             try:
-                place = self._places[place]
+                index = self._index_of[index]
             except KeyError:
-                raise KeyError(f"no column {place!r} among {', '.join(self._fields)}") from None
-        return tuple.__getitem__(self, place)
+                raise KeyError(f"no column {index!r} among {', '.join(self._fields)}") from None
+        return tuple.__getitem__(self, index)
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return tuple.__getitem__(self, self._places[name])
+            return tuple.__getitem__(self, self._index_of[name])
         except KeyError:
-            told = f"no column {name!r} among {', '.join(self._fields)}"
-            raise AttributeError(told, name=name, obj=self) from None
+            message = f"no column {name!r} among {', '.join(self._fields)}"
+            raise AttributeError(message, name=name, obj=self) from None
 
     def __repr__(self) -> str:
         shown = (f"{n}={v!r}" for n, v in zip(self._fields, self, strict=True))
@@ -70,25 +70,25 @@ class Row(tuple[Any, ...]):
 
 @cache
 def row_type(names: tuple[str, ...]) -> type[Row]:
-    """The rows of columns with these names."""
-    places = {name: place for place, name in reversed(list(enumerate(names)))}
-    return type("Row", (Row,), {"__slots__": (), "_fields": names, "_places": places})
+    """Return the Row class for columns with these names."""
+    index_of = {name: index for index, name in reversed(list(enumerate(names)))}
+    return type("Row", (Row,), {"__slots__": (), "_fields": names, "_index_of": index_of})
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     return row_type(names)(values)
 
 
-def read_rows(fields: Sequence[Field], told: Sequence[dict[str, Any]]) -> list[Row]:
-    """Rows of what JSON has of them."""
+def read_rows(fields: Sequence[Field], objects: Sequence[dict[str, Any]]) -> list[Row]:
+    """Return rows from their JSON objects."""
     names = tuple(f.name for f in fields)
     if not names:
-        return [row_type(())() for _ in told]
-    columns = [[row[name] for row in told] for name in names]
-    for place, field in enumerate(fields):
+        return [row_type(())() for _ in objects]
+    columns = [[row[name] for row in objects] for name in names]
+    for index, field in enumerate(fields):
         reader = reader_of(field.type)
         if reader is not None:
-            columns[place] = [None if v is None else reader(v) for v in columns[place]]
+            columns[index] = [None if v is None else reader(v) for v in columns[index]]
     return list(map(row_type(names), zip(*columns, strict=True)))
 
 
@@ -100,11 +100,11 @@ class RowSet(Sequence[Row]):
         self.rows = rows
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | list[Row]:
-        return self.rows[place]
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -125,10 +125,10 @@ class RowSet(Sequence[Row]):
         return [row._asdict() for row in self.rows]
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """The rows as an Arrow table; docs/PYTHON.md tells each column's type.
+        """Return the rows as an Arrow table; docs/PYTHON.md lists the types.
 
-        types: another type for some columns. TidemarkError rows.not_in_arrow for a value that the
-        type cannot hold.
+        types: override those of some columns. TidemarkError rows.not_in_arrow for a value that the
+        type cannot represent.
         """
         from service.client.arrow import table_of
 
@@ -136,35 +136,35 @@ class RowSet(Sequence[Row]):
 
 
 class Page(RowSet):
-    """Some rows of a view, of one snapshot. epoch, positions: what the snapshot shows, None and
-    none of a view that was paused when it was not live; next: the place behind its last row, None
-    at the end."""
+    """A page of a view's rows, of one snapshot. epoch, positions: of the snapshot; None and empty
+    for a view that was paused before it was live. next: `after` of the next page, None at the
+    end."""
 
-    def __init__(self, fields: Sequence[Field], rows: list[Row], told: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Sequence[Field], rows: list[Row], answer: Mapping[str, Any]) -> None:
         super().__init__(fields, rows)
-        self.next: str | None = told.get("next")
-        self.epoch: int | None = told.get("epoch")
-        self.positions: Mapping[str, str] = told.get("positions", {})
+        self.next: str | None = answer.get("next")
+        self.epoch: int | None = answer.get("epoch")
+        self.positions: Mapping[str, str] = answer.get("positions", {})
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """A page of REST's answer."""
-        fields = [Field.of(f) for f in told["fields"]]
-        return cls(fields, read_rows(fields, told["rows"]), told)
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """Return the page of REST's response."""
+        fields = [Field.of(f) for f in answer["fields"]]
+        return cls(fields, read_rows(fields, answer["rows"]), answer)
 
 
 class QueryAnswer(RowSet):
-    """The answer of a query. has_more: whether it was cut at the limit; views: epoch and positions
-    of each group of views in it; position: of the source's log, where it is from the source."""
+    """The answer of a query. has_more: it was cut at the limit. views: epoch and positions of each
+    group of views in it. position: of the source's WAL, if the query ran at the source."""
 
-    def __init__(self, fields: Sequence[Field], rows: list[Row], told: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Sequence[Field], rows: list[Row], answer: Mapping[str, Any]) -> None:
         super().__init__(fields, rows)
-        self.has_more: bool = told.get("has_more", False)
-        self.views: Mapping[str, Mapping[str, Any]] = told.get("views", {})
-        self.position: str | None = told.get("position")
+        self.has_more: bool = answer.get("has_more", False)
+        self.views: Mapping[str, Mapping[str, Any]] = answer.get("views", {})
+        self.position: str | None = answer.get("position")
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """An answer of REST's."""
-        fields = [Field.of(f) for f in told["fields"]]
-        return cls(fields, read_rows(fields, told["rows"]), told)
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """Return the answer of REST's response."""
+        fields = [Field.of(f) for f in answer["fields"]]
+        return cls(fields, read_rows(fields, answer["rows"]), answer)

@@ -1,4 +1,4 @@
-"""What can be asked of the service, each call described once for Client and AsyncClient.
+"""Calls about the service, sources and tokens, each described once for Client and AsyncClient.
 
 Every call raises TidemarkError with the service's code, detail, hint and position in the query.
 """
@@ -20,14 +20,14 @@ from service.client.answers import (
 )
 from service.client.calls import Call, Reply, call, call_for_view
 from service.client.rows import QueryAnswer
-from service.client.view_calls import each, given, into, is_done, once
+from service.client.view_calls import each, into, is_done, once, without_none
 
-# Declaring a source reaches it, which may take its time-outs.
+# Declaring a source connects to it, which may take as long as its timeouts.
 SOURCE_S = 60.0
 
 
 class ServiceCalls:
-    """All calls that are not of one view."""
+    """All calls except those of one view."""
 
     @call_for_view
     def create(
@@ -40,14 +40,15 @@ class ServiceCalls:
         group: str = "default",
         changes_retention_s: int | None = None,
         most_rows: int | None = None,
+        now: str = "pinned",
         idempotency_key: str | None = None,
     ) -> Call[str]:
-        """Create a view and wait until it is live; the view, which may still be in the making.
+        """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. group: views of one group change together. most_rows: of how many rows a part of its
-        plan may be estimated. Raises when the view fails while it is
-        built; it then stays in the list, as failed, until it is dropped. TidemarkError
+        local. group: views of one group show the same position. most_rows: maximum estimated rows
+        of any part of its plan. now: pinned or moving (docs/TIME.md). Raises if the view fails
+        while it is built; it then stays listed as failed until it is dropped. TidemarkError
         view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
@@ -55,25 +56,26 @@ class ServiceCalls:
             "group": group,
             "changes_retention_s": changes_retention_s,
             "most_rows": most_rows,
+            "now": now,
         }
         return Call(
             method="POST",
             path="/views",
             read=_created,
             params={"wait_s": wait_s},
-            body={"name": name, "query": query, "options": given(options)},
+            body={"name": name, "query": query, "options": without_none(options)},
             headers=once(idempotency_key),
             wait_s=wait_s,
         )
 
     @call
     def views(self) -> Call[list[ViewState]]:
-        """All views as they stand, by name."""
+        """Return all views with their status, by name."""
         return Call(method="GET", path="/views", read=each(ViewState, "views"))
 
     @call
     def validate(self, query: str) -> Call[Validation]:
-        """What a query would become, its warnings and what it would cost; nothing is created."""
+        """Return what a query would become, with warnings and estimate; nothing is created."""
         body = {"query": query}
         return Call(method="POST", path="/views/validate", read=into(Validation), body=body)
 
@@ -81,10 +83,10 @@ class ServiceCalls:
     def query(
         self, query: str, *, limit: int = 1000, timeout_s: float = 10, wait_s: float = 10
     ) -> Call[QueryAnswer]:
-        """The rows of one SELECT over tables and views, once (docs/REST.md).
+        """Return the rows of one SELECT over tables and views (docs/REST.md).
 
-        limit: at most 10,000 rows. wait_s: how long views may take to show what was committed
-        before; 0: as they are. TidemarkError query.*, sql.*, view.wait_timeout.
+        limit: at most 10,000 rows. wait_s: how long to wait until views show all earlier commits;
+        0: do not wait. TidemarkError query.*, sql.*, view.wait_timeout.
         """
         return Call(
             method="POST",
@@ -96,15 +98,15 @@ class ServiceCalls:
 
     @call
     def health(self) -> Call[Health]:
-        """Whether views are kept up to date: status ok, starting or degraded, and why."""
+        """Return the service's status (ok, starting or degraded) and its reasons."""
         return Call(method="GET", path="/health", read=into(Health), also=(503,))
 
     @call
     def metrics(self) -> Call[str]:
-        """All metrics as Prometheus text (docs/METRICS.md)."""
+        """Return all metrics as Prometheus text (docs/METRICS.md)."""
         return Call(method="GET", path="/metrics", read=lambda reply: reply.content.decode())
 
-    # --- sources beside the database -----------------------------------------------------------
+    # --- external sources ----------------------------------------------------------------------
 
     @call
     def create_source(
@@ -115,9 +117,9 @@ class ServiceCalls:
         *,
         idempotency_key: str | None = None,
     ) -> Call[SourceState]:
-        """Declare a source (docs/SOURCES.md); its relations are `name.relation` in queries.
+        """Declare a source (docs/SOURCES.md); queries name its relations `name.relation`.
 
-        type: kafka or files. options: as the type's page says.
+        type: kafka, files or clock. options: see the type's page.
         """
         return Call(
             method="POST",
@@ -130,7 +132,7 @@ class ServiceCalls:
 
     @call
     def discover_source(self, type: str, options: Mapping[str, Any]) -> Call[dict[str, Any]]:
-        """The options with columns proposed from samples, to be looked at; nothing is created."""
+        """Return the options with columns proposed from samples; nothing is created."""
         return Call(
             method="POST",
             path="/sources/discover",
@@ -141,17 +143,17 @@ class ServiceCalls:
 
     @call
     def sources(self) -> Call[list[SourceState]]:
-        """All sources beside the database, by name."""
+        """Return all external sources, by name."""
         return Call(method="GET", path="/sources", read=each(SourceState, "sources"))
 
     @call
     def source(self, name: str) -> Call[SourceState]:
-        """One source as it stands. TidemarkError source.not_found."""
+        """Return one source with its status. TidemarkError source.not_found."""
         return Call(method="GET", path=_source(name), read=into(SourceState))
 
     @call
     def change_source(self, name: str, options: Mapping[str, Any]) -> Call[SourceState]:
-        """Give a source other options; relations that views read must stay what they are."""
+        """Change a source's options; relations that views read must not change."""
         return Call(
             method="PUT",
             path=_source(name),
@@ -162,19 +164,19 @@ class ServiceCalls:
 
     @call
     def drop_source(self, name: str) -> Call[bool]:
-        """Forget a source that no view reads."""
+        """Drop a source that no view reads."""
         return Call(method="DELETE", path=_source(name), read=is_done)
 
     @call
     def retry_source(self, name: str) -> Call[SourceState]:
-        """Try a source now that is away or stopped; its status says what became of it."""
+        """Retry an unreachable or stopped source now; its status shows the result."""
         return Call(method="POST", path=f"{_source(name)}/retry", read=into(SourceState))
 
     @call
     def dead_letters(
         self, source: str = "", relation: str = "", *, limit: int = 100, after: str = ""
     ) -> Call[list[DeadLetter]]:
-        """Records that are not rows of their relation, by place; `after`: the last one before."""
+        """Return malformed records, by place. after: the last place of the previous page."""
         return Call(
             method="GET",
             path="/dead-letters",
@@ -186,14 +188,14 @@ class ServiceCalls:
     def retry_dead_letters(
         self, source: str, relation: str = "", places: Sequence[str] = ()
     ) -> Call[int]:
-        """Ask for records to be decoded again; how many. places: some of one relation alone."""
+        """Request that records are decoded again; return their number. places: of one relation."""
         return _chosen("retry", source, relation, places)
 
     @call
     def drop_dead_letters(
         self, source: str, relation: str = "", places: Sequence[str] = ()
     ) -> Call[int]:
-        """Give records up for good; how many there are."""
+        """Delete records; return their number."""
         return _chosen("drop", source, relation, places)
 
     # --- tokens --------------------------------------------------------------------------------
@@ -207,22 +209,22 @@ class ServiceCalls:
         db_role: str | None = None,
         expires_days: float | None = None,
     ) -> Call[Token]:
-        """Make a token; `token` in the answer is shown this once.
+        """Create a token; only this response contains it.
 
-        role: reader, operator or admin. db_role: whose rights views created with it have; None:
-        the service's.
+        role: reader, operator or admin. db_role: the database role whose rights apply to its views;
+        None: the service's.
         """
         body = {"name": name, "role": role, "db_role": db_role, "expires_days": expires_days}
         return Call(method="POST", path="/tokens", read=into(Token), body=body)
 
     @call
     def tokens(self) -> Call[list[TokenFacts]]:
-        """All tokens that were ever made, oldest first."""
+        """Return all tokens, including revoked ones, oldest first."""
         return Call(method="GET", path="/tokens", read=each(TokenFacts, "tokens"))
 
     @call
     def revoke_token(self, name: str) -> Call[bool]:
-        """End a token for good."""
+        """Revoke a token."""
         return Call(method="DELETE", path=f"/tokens/{quote(name, safe='')}", read=is_done)
 
 

@@ -1,8 +1,9 @@
-"""Exact Python values of what REST tells, by the PostgreSQL type of the column, and back.
+"""Exact Python values from REST's JSON, by the PostgreSQL type of the column, and back.
 
-Integers, floats and booleans come as JSON's own, documents as JSON in JSON, all others as
-PostgreSQL's text (docs/KAFKA_SINK.md). Invariant: nothing is rounded, cut or made up: a value that
-the Python type cannot hold (an infinite date, one before Christ, 24:00) stays PostgreSQL's text.
+Integers, floats and booleans are JSON's own, documents are JSON in JSON, all others PostgreSQL's
+text (docs/KAFKA_SINK.md).
+Invariant: no value is rounded, cut or invented. A value that the Python type cannot represent (an
+infinite date, a date BC, 24:00) stays PostgreSQL's text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
 
 
 class Interval(NamedTuple):
-    """An interval as PostgreSQL keeps it: a month has no fixed number of days, a day none of hours.
+    """An interval as PostgreSQL stores it: months and days have no fixed length.
 
     >>> Interval(days=1, microseconds=1_500_000).timedelta
     datetime.timedelta(days=1, seconds=1, microseconds=500000)
@@ -42,14 +43,14 @@ class Interval(NamedTuple):
 
     @property
     def timedelta(self) -> timedelta:
-        """As a timedelta, with days of 24 hours. ValueError where there are months."""
+        """The interval as a timedelta, with days of 24 hours. ValueError if it has months."""
         if self.months:
             raise ValueError(f"{self.months} months have no fixed length")
         return timedelta(days=self.days, microseconds=self.microseconds)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON with whole numbers of any length. ValueError.
+    """Parse JSON with integers of any length. ValueError.
 
     >>> parse_json("7"), parse_json("1" * 5000) == Decimal("1" * 5000)
     (7, True)
@@ -57,12 +58,12 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        # Python makes no int of more digits than that in one go.
+        # Python limits the digits of an int from text.
         return json.loads(text, parse_int=lambda d: int(d) if len(d) < 4000 else Decimal(d))
 
 
 def base_type(type_name: str) -> str:
-    """A type without length, precision and scale.
+    """Return a type without length, precision and scale.
 
     >>> base_type("timestamp(3) without time zone"), base_type("numeric(12,2)[]")
     ('timestamp without time zone', 'numeric[]')
@@ -72,7 +73,7 @@ def base_type(type_name: str) -> str:
 
 @cache
 def reader_of(type_name: str) -> Reader | None:
-    """How a value of a type is made of what JSON has; None: it is already right.
+    """Return the function from JSON's value to the Python value; None if they are the same.
 
     >>> reader_of("numeric(12,2)")("12.50"), reader_of("text")
     (Decimal('12.50'), None)
@@ -93,7 +94,7 @@ def reader_of(type_name: str) -> Reader | None:
 
 
 def _text_reader(name: str) -> Reader:
-    """How a value is made of its text, as it stands in arrays."""
+    """Return the function from an array element's text to the Python value."""
     if name.startswith("interval"):
         name = "interval"
     return _IN_ARRAYS.get(name) or _TEXTS.get(name) or _as_is
@@ -104,7 +105,7 @@ def _as_is(text: Any) -> Any:
 
 
 def _or_text(read: Callable[[str], Any]) -> Reader:
-    """What cannot be read stays text."""
+    """Return a reader that keeps the text if `read` fails."""
 
     def reader(text: str) -> Any:
         try:
@@ -141,7 +142,7 @@ def _interval(text: str) -> Interval:
     """
     found = _INTERVAL.fullmatch(text)
     if found is None or not text:
-        raise ValueError("it is no interval")
+        raise ValueError("not an interval")
     part = {name: int(text or 0) for name, text in found.groupdict().items() if name != "sign"}
     part["fraction"] = int((found["fraction"] or "").ljust(6, "0")[:6])
     seconds = (part["hours"] * 60 + part["minutes"]) * 60 + part["seconds"]
@@ -151,7 +152,7 @@ def _interval(text: str) -> Interval:
 
 
 def _array(text: str, element: Reader) -> Any:
-    """The lists in an array's text; its lower bounds are left out.
+    """Return the nested lists of an array's text, without its lower bounds.
 
     >>> _array('[0:1]={{a,NULL},{"x, \\\\"y\\\\"",""}}', str)
     [['a', None], ['x, "y"', '']]

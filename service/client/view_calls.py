@@ -1,7 +1,7 @@
-"""What can be asked of one view, each call described once for View and AsyncView.
+"""Calls about one view, each described once for View and AsyncView.
 
-Every call raises TidemarkError with the service's code, detail and hint: view.not_found for all of
-them, others as their texts say.
+Every call raises TidemarkError with the service's code, detail and hint: view.not_found, and those
+in its docstring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERIFY_S = 600.0
 
 
 class ViewCalls:
-    """name: as SQL writes it, with its schema or without; it follows rename and move."""
+    """name: as in SQL, with or without schema; `rename` and `move` update it."""
 
     name: str
 
@@ -38,14 +38,14 @@ class ViewCalls:
 
     @call
     def state(self) -> Call[ViewState]:
-        """The view as it stands: status, columns, key, rows, positions, lag."""
+        """Return the view's status, columns, key, rows, positions and lag."""
         return Call(method="GET", path=self._path, read=into(ViewState))
 
     @call
     def wait(self, position: str, *, timeout_s: float = 30) -> Call[Waited]:
         """Wait until every commit up to a WAL position of the source is visible in the view.
 
-        position: as `SELECT pg_current_wal_flush_lsn()` tells it behind one's own write.
+        position: the result of `SELECT pg_current_wal_flush_lsn()` after your commit.
         TidemarkError view.wait_timeout.
         """
         return Call(
@@ -58,10 +58,10 @@ class ViewCalls:
 
     @call
     def verify(self, *, limit: int = 20, timeout_s: float = VERIFY_S) -> Call[VerifyResult]:
-        """Compare the view with PostgreSQL's own answer, at the position that the view shows.
+        """Compare the view with PostgreSQL's answer at the view's position.
 
-        limit: of the rows that differ, so many are in `examples`. TidemarkError view.not_live and
-        the verify.* of docs/ERRORS.md.
+        limit: maximum number of differing rows in `examples`. TidemarkError view.not_live and the
+        verify.* of docs/ERRORS.md.
         """
         return Call(
             method="POST",
@@ -73,19 +73,19 @@ class ViewCalls:
 
     @call
     def plan(self) -> Call[Plan]:
-        """How the view is computed, and what of it is shared with others."""
+        """Return the view's plan, and the parts that it shares with other views."""
         return Call(method="GET", path=f"{self._path}/plan", read=into(Plan))
 
     @call
     def dataflow(self) -> Call[Dataflow]:
-        """The nodes that compute the view as they run, with rows, bytes and seconds of each."""
+        """Return the nodes that compute the view, with rows, bytes and seconds of each."""
         return Call(method="GET", path=f"{self._path}/dataflow", read=into(Dataflow))
 
     @call
     def errors(self, *, limit: int = 100, after: str | None = None) -> Call[LeftOutPage]:
-        """Source rows left out because an expression fails for them, the newest first.
+        """Return error rows: left out because an expression fails for them, newest first.
 
-        after: `next` of the page before.
+        after: `next` of the previous page.
         """
         return Call(
             method="GET",
@@ -105,50 +105,50 @@ class ViewCalls:
         backfill: str | None = None,
         changes_retention_s: int | None = None,
     ) -> Call[ViewState]:
-        """Give the view another query, without a time in which it cannot be read.
+        """Change the view's query; the view stays readable throughout.
 
-        Raises when the new version is refused or fails: the view is then what it was. After wait_s
-        it may be still under way: `replacing` in the answer says how far it is. backfill,
-        changes_retention_s: None leaves them as they are.
+        Raises if the new version is refused or fails; the view is then unchanged. If it is not done
+        after wait_s, `replacing` in the result shows the progress. backfill, changes_retention_s:
+        None keeps them.
         """
         options = {"backfill": backfill, "changes_retention_s": changes_retention_s}
-        return self._changed("replace", wait_s, {"query": query, "options": given(options)})
+        return self._changed("replace", wait_s, {"query": query, "options": without_none(options)})
 
     @call
     def cancel(self) -> Call[ViewState]:
-        """Give up the change that is under way; the view stays what it is."""
+        """Cancel the change in progress; the view is unchanged."""
         return Call(method="DELETE", path=f"{self._path}/replace", read=into(ViewState))
 
     @call
     def rebuild(self, *, wait_s: float = 60) -> Call[ViewState]:
-        """Compute the view anew and show the difference; the way out of "failed"."""
+        """Compute the view again from a new snapshot; this also recovers a failed view."""
         return self._changed("rebuild", wait_s)
 
     @call
     def pause(self, *, cascade: bool = False, wait_s: float = 60) -> Call[ViewState]:
-        """Leave the rows as they are; with cascade those of all views that read it too."""
+        """Keep the rows and stop maintaining the view. cascade: also the views that read it."""
         return self._changed("pause", wait_s, cascade=cascade)
 
     @call
     def resume(self, *, cascade: bool = False, wait_s: float = 60) -> Call[ViewState]:
-        """Keep a paused view up to date again; with cascade the paused ones that read it too."""
+        """Maintain a paused view again. cascade: also the paused views that read it."""
         return self._changed("resume", wait_s, cascade=cascade)
 
     @call
     def rename(self, new: str, *, wait_s: float = 60) -> Call[ViewState]:
-        """Give the view another name in its schema; views that read it follow, and `name` too."""
+        """Rename the view in its schema; updates views that read it, and `name`."""
         return self._changed("rename", wait_s, {"name": new})
 
     @call
     def move(self, schema: str, *, wait_s: float = 60) -> Call[ViewState]:
-        """Move the view to another schema; views that read it follow, and `name` too."""
+        """Move the view to another schema; updates views that read it, and `name`."""
         return self._changed("move", wait_s, {"schema": schema})
 
     @call
     def drop(self, *, wait_s: float = 60, drop_topics: bool = False) -> Call[bool]:
-        """Drop the view with its table and state; False when that still goes on after wait_s.
+        """Drop the view with its table and state; return False if not done after wait_s.
 
-        drop_topics: delete the topics of its sinks too.
+        drop_topics: also delete the topics of its sinks.
         """
         return Call(
             method="DELETE",
@@ -158,7 +158,7 @@ class ViewCalls:
             wait_s=wait_s,
         )
 
-    # --- its further sinks ---------------------------------------------------------------------
+    # --- its additional sinks ------------------------------------------------------------------
 
     @call
     def create_sink(
@@ -170,9 +170,9 @@ class ViewCalls:
         wait_s: float = 60,
         idempotency_key: str | None = None,
     ) -> Call[SinkState]:
-        """Send the view, which must be live, to a Kafka topic too (docs/KAFKA_SINK.md).
+        """Also write the view, which must be live, to a Kafka topic (docs/KAFKA_SINK.md).
 
-        Answers once it has begun, or wait_s is over. idempotency_key: of docs/REST.md.
+        Returns once the sink is live or failed, or after wait_s. idempotency_key: see docs/REST.md.
         """
         return Call(
             method="POST",
@@ -186,17 +186,17 @@ class ViewCalls:
 
     @call
     def sinks(self) -> Call[list[SinkState]]:
-        """The sinks of the view beside its table, oldest first."""
+        """Return the view's additional sinks, oldest first."""
         return Call(method="GET", path=f"{self._path}/sinks", read=each(SinkState, "sinks"))
 
     @call
     def sink(self, name: str) -> Call[SinkState]:
-        """One sink as it stands. TidemarkError sink.not_found."""
+        """Return one sink with its status. TidemarkError sink.not_found."""
         return Call(method="GET", path=self._sink_path(name), read=into(SinkState))
 
     @call
     def drop_sink(self, name: str, *, wait_s: float = 60, drop_topic: bool = False) -> Call[bool]:
-        """Stop writing to a sink; False when that still goes on after wait_s."""
+        """Drop a sink; return False if not done after wait_s."""
         return Call(
             method="DELETE",
             path=self._sink_path(name),
@@ -205,7 +205,7 @@ class ViewCalls:
             wait_s=wait_s,
         )
 
-    # --- what is asked for in several requests ----------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------
 
     def _sink_path(self, name: str) -> str:
         return f"{self._path}/sinks/{quote(name, safe='')}"
@@ -229,25 +229,25 @@ class ViewCalls:
 
 
 def into(kind: type[R]) -> Callable[[Reply], R]:
-    """Reads a record."""
+    """Return a function that reads a record."""
     return lambda reply: kind.of(reply.body)
 
 
 def each(kind: type[R], name: str) -> Callable[[Reply], list[R]]:
-    """Reads the records of a list."""
-    return lambda reply: [kind.of(told) for told in reply.body[name]]
+    """Return a function that reads the records of a list."""
+    return lambda reply: [kind.of(item) for item in reply.body[name]]
 
 
 def is_done(reply: Reply) -> bool:
-    """Whether nothing is under way any more."""
+    """Return True if the request is done."""
     return reply.status != ACCEPTED
 
 
 def once(key: str | None) -> Mapping[str, str]:
-    """The header for a request that is carried out once, however often it is sent."""
+    """Return the header that makes a request idempotent."""
     return {} if key is None else {"Idempotency-Key": key}
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None."""
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,6 +1,6 @@
-"""The rows and the changes of a view, as View and AsyncView are asked for them.
+"""The rows and changes of a view, described once for View and AsyncView.
 
-Described once for both; what is asked for is read only while someone iterates over it.
+Invariant: nothing is read before the caller iterates over the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECONNECT_S = 300.0
 
 
 class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
-    """Both describe what is to be read; whoever iterates over the answer has it read."""
+    """The lazy reads of a view."""
 
     def rows(
         self,
@@ -34,11 +34,11 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         min_position: str | None = None,
         wait_s: float = 30,
     ) -> RowsT:
-        """The rows that meet all conditions, in order; read page by page as they are iterated.
+        """Return the rows that meet all conditions, in order; they are read page by page.
 
-        where: {"region": "north"}, or conditions as `tidemark.col("total") >= 100`. order: as in
-        REST, "total.desc,region", or `col("total").desc()`; the key comes behind it. limit: of all
-        pages. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
+        where: {"region": "north"}, or conditions such as `tidemark.col("total") >= 100`. order: as
+        in REST, "total.desc,region", or `col("total").desc()`; the key is appended. limit: total
+        rows. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
         rows.*, view.wait_timeout.
         """
         params = conditions_of(where)
@@ -63,14 +63,14 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         heartbeat_s: float = HEARTBEAT_S,
         reconnect_s: float = RECONNECT_S,
     ) -> ChangesT:
-        """The view's rows as one epoch, and then each epoch that changes it, as it happens.
+        """Return the view's rows as one epoch, then each epoch that changes it, as it happens.
 
-        snapshot: False begins with what changes from now on. resume: the token of an epoch, to go
-        on behind it. timeout_ms: end the iteration when nothing has come for so long; None: never.
-        progress: give epochs that change nothing too, with their positions. on_gap: what comes
-        where changes are not kept any more: the error, or a snapshot again. heartbeat_s: three
-        times this silence is a lost connection. reconnect_s: how long a lost connection is tried
-        again, from the newest mark. TidemarkError changes.*, view.not_live.
+        snapshot: False starts with the next change. resume: the token of an epoch, to resume after
+        it. timeout_ms: end the iteration after this time without an epoch; None: never. progress:
+        also return epochs without changes, with their positions. on_gap: if changes are no longer
+        retained, raise the error, or return a snapshot again. heartbeat_s: silence of three times
+        this means a lost connection. reconnect_s: how long to retry a lost connection, from the
+        newest marker. TidemarkError changes.*, view.not_live.
         """
         wish = ChangesWish(
             path=f"{self._path}/changes",

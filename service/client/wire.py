@@ -1,7 +1,7 @@
-"""How calls go over the network: requests for httpx, answers, and what goes wrong as errors.
+"""Calls over the network: requests for httpx, responses, and failures as errors.
 
-Invariant: whatever httpx raises or a stranger answers becomes a TidemarkError with a code; nothing
-is sent a second time.
+Invariant: every exception of httpx and every foreign response becomes a TidemarkError with a code.
+No request is sent twice.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from service.client.calls import Call, Reply
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8000"
-# What a call may take beyond the wait that it asks the service for.
+# Time for a call beyond the wait that it requests of the service.
 MARGIN_S = 30.0
 CONNECT_S = 10.0
-# What a proxy in between says while nothing is behind it.
+# Statuses of a proxy that cannot reach the service.
 BETWEEN = (502, 503, 504)
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the service is and who asks. ca: a file of certificates that are trusted."""
+class Endpoint:
+    """The service's URL and the caller's token. ca: a file of trusted certificates."""
 
     url: str
     token: str
     ca: str
 
     @classmethod
-    def of(cls, url: str, token: str | None, ca: str | Path | None) -> Place:
-        """token: None takes that of the environment, TIDEMARK_TOKEN."""
-        given = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
-        if not (given.isascii() and given.isprintable()):
+    def of(cls, url: str, token: str | None, ca: str | Path | None) -> Endpoint:
+        """Return the endpoint. token: None uses the environment's TIDEMARK_TOKEN."""
+        token_text = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
+        if not (token_text.isascii() and token_text.isprintable()):
             raise TidemarkError(
                 "auth.invalid",
-                "the token is none: it has letters that no token has",
-                hint="give it as `tidemark token create` has printed it, without its line's end",
+                "the token is not valid: it contains characters that no token has",
+                hint="pass it as `tidemark token create` printed it, without the line break",
             )
-        return cls(url.rstrip("/"), given, str(ca or ""))
+        return cls(url.rstrip("/"), token_text, str(ca or ""))
 
     def settings(self) -> dict[str, Any]:
-        """What httpx needs to be told once."""
-        told: dict[str, Any] = {
+        """Return the arguments of an httpx client."""
+        arguments: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {self.token}"} if self.token else {},
-            # A stream takes a connection for as long as it is read.
+            # A stream occupies a connection while it is read.
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
         }
         if self.ca:
-            told["verify"] = ssl.create_default_context(cafile=self.ca)
-        return told
+            arguments["verify"] = ssl.create_default_context(cafile=self.ca)
+        return arguments
 
     def request(self, asked: Call[Any]) -> dict[str, Any]:
-        """A call as httpx takes it."""
+        """Return a call as arguments of an httpx request."""
         return {
             "method": asked.method,
             "url": self.url + asked.path,
@@ -71,33 +71,33 @@ class Place:
         }
 
     def read(self, asked: Call[T], answer: httpx.Response) -> T:
-        """The answer of a call. TidemarkError as the service tells it, service.not_tidemark."""
+        """Return a call's result. TidemarkError of the service, service.not_tidemark."""
         if answer.is_success or answer.status_code in asked.also:
             return asked.read(Reply(answer.status_code, answer.content))
         raise self.refusal(answer)
 
     def refusal(self, answer: httpx.Response) -> TidemarkError:
-        """What an answer without success says."""
+        """Return the error of an unsuccessful response."""
         if "json" in answer.headers.get("content-type", ""):
-            told = Reply(answer.status_code, answer.content).body
-            if isinstance(told, dict):
-                return Problem.of({"status": answer.status_code, **told}).error
+            body = Reply(answer.status_code, answer.content).body
+            if isinstance(body, dict):
+                return Problem.of({"status": answer.status_code, **body}).error
         if answer.status_code in BETWEEN:
             return self.unreachable(f"{answer.status_code}: {answer.text[:200]}")
         return TidemarkError(
             "service.not_tidemark",
-            f'what answers at "{self.url}" is not a Tidemark service',
+            f'the server at "{self.url}" is not a Tidemark service',
             detail=f"{answer.status_code}: {answer.text[:200]}",
             hint="check the URL",
         )
 
     def unreachable(self, error: Exception | str) -> TemporaryError:
-        """Nothing has answered."""
+        """Return the error for a missing response."""
         return TemporaryError(
             "service.unreachable",
-            f'no answer from "{self.url}"',
+            f'no response from "{self.url}"',
             detail=str(error) or type(error).__name__,
-            hint="is `tidemark serve` up, and is this where it listens?",
+            hint="check that `tidemark serve` runs, and that it listens at this URL",
         )
 
 

@@ -1,4 +1,4 @@
-"""`tidemark demo`: a private shop under live traffic, verified all the while.
+"""`tidemark demo`: a private shop under live traffic, with continuous verification.
 
 May import everything but `cli`. Start with `main_job.py`.
 """

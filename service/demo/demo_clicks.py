@@ -1,9 +1,9 @@
-"""The demo's clicks: a Kafka topic, the Parquet list of the products that they are of, and a tally.
+"""The demo's clicks: a Kafka topic, a Parquet file of products, and a tally of the records.
 
-The view over them goes out again as a topic of deltas, which a reader of its own adds up.
+The view over them is also written to a topic of deltas, which a separate reader sums up.
 
-One thread produces and counts what it has produced, which is what the view over topic, file and
-table is compared with; `hold` lets a verification see a moment in which all of it is delivered.
+One thread produces records and counts them; the view over topic, file and table is compared with
+that tally. `hold` stops the thread between batches, so that all records are delivered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FROM web.clicks AS k JOIN customers AS c ON c.id = k.customer_id
 JOIN catalogue.products AS p ON p.id = k.product_id
 GROUP BY p.category, c.region"""
 
-# The same over what the demo itself knows.
+# The same query over the demo's own tally.
 TALLY = """
 CREATE TEMP TABLE demo_products (id bigint, category text, price numeric(10,2)) ON COMMIT DROP;
 CREATE TEMP TABLE demo_tally (customer_id bigint, product_id bigint, n bigint) ON COMMIT DROP
@@ -55,7 +55,7 @@ GROUP BY p.category, c.region"""
 
 
 class Clicks:
-    """The other sources' side of the demo."""
+    """The external sources of the demo."""
 
     def __init__(self, broker: EmbeddedKafka, folder: Path, customers: int, seed: int = 42) -> None:
         self._broker = broker
@@ -75,7 +75,7 @@ class Clicks:
         self.sent = 0
 
     def fill(self) -> None:
-        """Make the topic, and the list of products."""
+        """Create the topic and the file of products."""
         self._broker.create_topic(TOPIC, PARTITIONS)
         for number in range(PRODUCTS):
             cents = self._random.randint(100, 20_000)
@@ -87,7 +87,7 @@ class Clicks:
         pyarrow.parquet.write_table(table, self._folder / "products.parquet")
 
     def sources(self) -> list[dict[str, Any]]:
-        """Both as POST /sources takes them."""
+        """Return both sources in the form of POST /sources."""
         clicks = {"format": "json", "columns": {"customer_id": "bigint", "product_id": "bigint"}}
         columns = {"id": "bigint", "category": "text", "price": "numeric(10,2)"}
         products = {
@@ -102,12 +102,12 @@ class Clicks:
         ]
 
     def sink(self) -> dict[str, Any]:
-        """The topic of the view's deltas, as POST /views/{name}/sinks takes it."""
+        """Return the sink for the view's deltas in the form of POST /views/{name}/sinks."""
         options = {"bootstrap_servers": self._broker.bootstrap, "topic": VIEW}
         return {"name": "deltas", "type": "kafka", "options": options}
 
     def read_deltas(self, timeout_s: float) -> Counter[tuple[Any, ...]]:
-        """What the topic's records add up to, as rows of the view; waits for all clicks."""
+        """Return the sum of the topic's deltas as rows of the view; wait for all clicks."""
         if self._reader is None:
             self._reader = DeltaReader(self._client, VIEW)
         deadline = time.monotonic() + timeout_s
@@ -122,7 +122,7 @@ class Clicks:
         return +self._rows
 
     def start_traffic(self, per_s: float) -> None:
-        """Produce about so many records a second until `stop`."""
+        """Produce about per_s records per second until `stop`."""
         self._thread = threading.Thread(
             target=self._write, args=(per_s,), name="demo-clicks", daemon=True
         )
@@ -138,12 +138,12 @@ class Clicks:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Nothing is produced inside this block, and all that was is delivered."""
+        """Pause the producer during this block; all its records are delivered."""
         with self._turn:
             yield
 
     def load_tally(self, cursor: Any) -> None:
-        """What was produced and the products into tables of the cursor's transaction."""
+        """Load the tally and the products into tables of the cursor's transaction."""
         cursor.execute(TALLY)
         products = [list(column) for column in zip(*self._products, strict=True)]
         cursor.execute(
@@ -167,7 +167,7 @@ class Clicks:
                     for _ in range(BATCH):
                         self._click(producer)
                     if producer.flush(FLUSH_S):
-                        raise RuntimeError("the broker does not take what is produced")
+                        raise RuntimeError("the broker does not accept records")
                 due = max(due + BATCH / per_s, time.monotonic() - 0.1)
                 time.sleep(max(0.0, due - time.monotonic()))
         except Exception as error:

@@ -1,7 +1,7 @@
 """The demo's shop: schema, views, and the traffic that changes it.
 
-The traffic is one writer with whole transactions of inserts, updates and deletes; `hold` lets a
-verification see a moment between two of them.
+The traffic is one writer with transactions of inserts, updates and deletes; `hold` pauses it
+between two transactions for a verification.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ STATUSES = ("new", "paid", "shipped", "returned", "cancelled")
 
 
 class Shop:
-    """The source's side of the demo."""
+    """The source database of the demo."""
 
     def __init__(self, dsn: str, customers: int, orders: int, seed: int = 42) -> None:
         self._dsn = dsn
@@ -89,7 +89,7 @@ class Shop:
         connection.close()
 
     def start_traffic(self, transactions_per_s: float) -> None:
-        """Change rows at about this rate until `stop`."""
+        """Run about this many transactions per second until `stop`."""
         self._thread = threading.Thread(
             target=self._write, args=(transactions_per_s,), name="shop-traffic", daemon=True
         )
@@ -103,7 +103,7 @@ class Shop:
 
     @contextmanager
     def hold(self):
-        """No transaction is open inside this block."""
+        """Pause the traffic during this block; no transaction is open."""
         with self._turn:
             yield
 

@@ -1,8 +1,8 @@
-"""`tidemark demo`: the main job, live, on a private PostgreSQL, verified all the while.
+"""`tidemark demo`: a live demo on a private PostgreSQL with continuous verification.
 
-Verification is honest: between two transactions of the writer a snapshot is opened in which
-source and views stand at one position, and each view is compared with its own query there, both
-ways, as bags. The exit code is 0 only if every comparison was equal and there was at least one.
+Verification: between two transactions of the writer, it opens a snapshot in which source and views
+have the same position. There it compares each view with its query, as multisets, in both
+directions. The exit code is 0 only if there was a comparison and all were equal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUILD_S = 600.0
 
 @dataclass(frozen=True)
 class DemoSize:
-    """Rows to begin with, how long to run (0: until Ctrl-C), which backfill road."""
+    """Initial rows, duration in seconds (0: until Ctrl-C), backfill engine."""
 
     customers: int
     orders: int
@@ -59,14 +59,14 @@ class DemoSize:
 
 @dataclass
 class Verdict:
-    """What comparing one view with its query has shown so far."""
+    """The results of comparing one view with its query."""
 
     equal: int = 0
     wrong: int = 0
     rows: int = 0
 
     def text(self) -> str:
-        """For the screen."""
+        """Return the verdict for the screen."""
         if self.wrong:
             return f"[red]{self.wrong} times different[/]"
         return f"[green]equal, {self.equal} times[/]" if self.equal else "-"
@@ -74,15 +74,15 @@ class Verdict:
 
 @dataclass
 class Rate:
-    """Changes a second between two looks at a counter."""
+    """Changes per second between two readings of a counter."""
 
-    seen: dict[str, tuple[float, int]] = field(default_factory=dict)
+    last: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def of(self, name: str, count: int) -> float:
-        """The rate since the last call for this name."""
+        """Return the rate since the last call for this name."""
         now = time.monotonic()
-        before = self.seen.get(name, (now, count))
-        self.seen[name] = (now, count)
+        before = self.last.get(name, (now, count))
+        self.last[name] = (now, count)
         return (count - before[1]) / (now - before[0]) if now > before[0] else 0.0
 
 
@@ -101,7 +101,7 @@ class Demo:
         self._is_stopping = False
 
     def run(self) -> int:
-        """0 when every comparison was equal."""
+        """Run the demo; return 0 if every comparison was equal."""
         signal.signal(signal.SIGTERM, self._on_signal)
         with (
             contextlib.suppress(KeyboardInterrupt),
@@ -131,13 +131,13 @@ class Demo:
                         self._clicks.stop()
         return self._result()
 
-    def _open_clicks(self, held: contextlib.ExitStack, folder: Path) -> Clicks | None:
-        """A topic and a folder beside the shop, where there is a broker to be had."""
+    def _open_clicks(self, stack: contextlib.ExitStack, folder: Path) -> Clicks | None:
+        """Start a broker and its clicks; return None if there is no broker."""
         reason = missing()
         if reason is not None:
             self._say(f"[yellow]without Kafka: {reason}[/]")
             return None
-        broker = held.enter_context(EmbeddedKafka())
+        broker = stack.enter_context(EmbeddedKafka())
         self._say(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
         (folder / "products").mkdir()
         clicks = Clicks(broker, folder / "products", self._size.customers)
@@ -255,7 +255,7 @@ class Demo:
             connection.close()
 
     def _await_clicks(self, cursor, sent: int) -> None:
-        """Until all clicks are counted; where they never are, the comparison tells."""
+        """Wait until all clicks are counted, or READY_S; the comparison finds the rest."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
@@ -265,7 +265,7 @@ class Demo:
             time.sleep(0.02)
 
     def _compare_topic(self, cursor, clicks: Clicks) -> None:
-        """The topic's deltas from its beginning against the table as it is."""
+        """Compare the sum of all deltas of the topic with the view's table."""
         added_up = clicks.read_deltas(READY_S)
         cursor.execute(f"SELECT category, region, clicks, value FROM {demo_clicks.VIEW}")
         rows = Counter(cursor.fetchall())
@@ -351,5 +351,5 @@ def _bar(view: dict) -> dict:
     if view["status"] == ViewState.LIVE:
         return {"total": total, "completed": total, "note": ViewState.LIVE.value}
     done = min(state.get("parts_done", 0), total * 0.99)
-    note = f"{state.get('road', '')} {state.get('phase', '')}"
+    note = f"{state.get('engine', '')} {state.get('phase', '')}"
     return {"total": total, "completed": done, "note": note}

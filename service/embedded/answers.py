@@ -1,4 +1,4 @@
-"""Rows of the engine's own queries, in the same Python values as those of views."""
+"""Rows of the engine's own queries, as the same Python values as rows of views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN: dict[str, Callable[[str], Any]] = {
 
 
 def row_set(answer: Answer) -> RowSet:
-    """An answer as rows that know their columns' names."""
+    """Return an answer as rows with column names."""
     fields = [Field(name=name, type=type_name) for name, type_name in answer.fields]
     kind = row_type(tuple(f.name for f in fields))
     columns = zip(*answer.rows, strict=True) if answer.rows else ()

@@ -1,7 +1,7 @@
-"""The user's side of an engine's process: started, waited for, ended.
+"""Start, await and stop the engine's process, from the user's process.
 
-Invariant: it ends with us, whichever way we end: it watches for the end of the pipe that we hold,
-and for its parent. A process that we have forked cannot end it.
+Invariant: the engine's process ends with the user's process, even after kill -9: it watches the
+pipe to its parent and the parent's pid. A fork of the user's process cannot stop it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import httpx
 from dataflow.errors import TemporaryError, TidemarkError
 from service.embedded.folders import make_shared, usable
 
-# A machine that has just been set up compiles first.
+# The first start on a machine compiles kernels.
 READY_S = 600.0
-# One without a state_dir drops what it has made in a database that it was given.
+# An engine without a state_dir drops its objects in a database of the user at the end.
 END_S = 90.0
 _ROOT = Path(__file__).resolve().parents[2]
 _LOG = "engine.log"
@@ -33,18 +33,18 @@ _TAIL = 3_000
 
 
 class Child:
-    """A running engine. url: of REST; dsn: of its database; is_private: whether that is its own."""
+    """A running engine. url: of REST. dsn: of its database. is_private: the database is its own."""
 
     def __init__(self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]) -> None:
-        """TidemarkError engine.not_started, or why it is refused."""
+        """Start the process. TidemarkError engine.not_started, or the process's own error."""
         self._pid = os.getpid()
         self._log = self._open_log(dsn, state_dir)
         self._process = self._start(dsn, state_dir, settings)
         try:
-            told = self._await_start()
-            self.url: str = told["url"]
-            self.dsn: str = told["dsn"]
-            self.is_private: bool = told["is_private"]
+            answer = self._await_start()
+            self.url: str = answer["url"]
+            self.dsn: str = answer["dsn"]
+            self.is_private: bool = answer["is_private"]
             self._await_answer()
         except BaseException:
             self.close()
@@ -52,18 +52,18 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """False after its end, also after a crash."""
+        """False once it has ended, also by a crash."""
         return self._process.poll() is None
 
     def log_text(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         number = self._log.fileno()
-        # Not a seek: the place where the child writes would move with it.
+        # pread, not seek: the child shares the file offset.
         tail = os.pread(number, _TAIL, max(0, os.fstat(number).st_size - _TAIL))
         return tail.decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End it and wait; nothing in a process that was forked off."""
+        """Stop the process and wait; do nothing in a fork of the user's process."""
         if os.getpid() != self._pid:
             return
         assert self._process.stdin is not None
@@ -82,7 +82,7 @@ class Child:
             return tempfile.TemporaryFile(prefix="tidemark-engine-")
         with usable(state_dir):
             make_shared(state_dir, is_private=not dsn)
-            # The umask is the user's own process's.
+            # Set the mode explicitly: the umask is the user's.
             return open(
                 state_dir / _LOG, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600)
             )
@@ -100,9 +100,9 @@ class Child:
             start_new_session=True,  # Ctrl-C in a notebook interrupts the cell alone
         )
         folder = str(state_dir.absolute()) if state_dir else ""
-        wanted = {"dsn": dsn, "state_dir": folder, "settings": dict(settings)}
+        request = {"dsn": dsn, "state_dir": folder, "settings": dict(settings)}
         assert process.stdin is not None
-        process.stdin.write(json.dumps(wanted, default=str).encode() + b"\n")
+        process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
         process.stdin.flush()
         return process
 
@@ -112,11 +112,11 @@ class Child:
         line = self._process.stdout.readline() if ready else b""
         if not line:
             raise self._not_started()
-        told = json.loads(line)
-        if (error := told.get("error")) is not None:
+        answer = json.loads(line)
+        if (error := answer.get("error")) is not None:
             kind = TemporaryError if error["is_temporary"] else TidemarkError
             raise kind(error["code"], error["what"], detail=error["detail"], hint=error["hint"])
-        return told
+        return answer
 
     def _await_answer(self) -> None:
         deadline = time.monotonic() + READY_S
@@ -133,5 +133,5 @@ class Child:
             "engine.not_started",
             "the engine did not start",
             detail=self.log_text(),
-            hint="see the detail, the end of its log",
+            hint="see the end of its log in the detail",
         )

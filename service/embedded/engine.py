@@ -7,8 +7,8 @@
         engine.settle()
         view.rows().to_list()
 
-Everything runs on this machine: a private PostgreSQL (unless a DSN is given) and the service as
-processes of their own, which end with this one. docs/ENGINE.md is the tour.
+Everything runs on this machine: a private PostgreSQL (without a DSN) and the service, in processes
+of their own that end with this one. docs/ENGINE.md is the tour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataflow.errors import TidemarkError
 from service.client.calls import Call
 from service.client.clients import Client, View
 from service.client.rows import RowSet
-from service.client.wire import Place
+from service.client.wire import Endpoint
 from service.embedded.answers import row_set
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
@@ -40,13 +40,13 @@ _BUILD_S = 3600.0
 
 
 class Engine:
-    """A private Tidemark. It is there once this returns, and ends with `close`, `with`, the
-    interpreter or the process.
+    """A private Tidemark. It is ready once the constructor returns, and ends with `close`, `with`,
+    the interpreter or the process.
 
-    dsn: libpq's string of a database to work in (wal_level = logical); None starts a private
-    PostgreSQL. state_dir: a folder where everything is kept between runs; None: all that it makes
-    goes away with it. settings: of the service, as docs/OPERATING.md has them (memory="2GB").
-    TidemarkError engine.*, and what the database refuses.
+    dsn: libpq's string of a database to use (wal_level = logical); None starts a private
+    PostgreSQL. state_dir: a folder to store everything between runs; None: everything is temporary.
+    settings: of the service, see docs/OPERATING.md (memory="2GB").
+    TidemarkError engine.*, and errors of the database.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the service and the private PostgreSQL; a second time is nothing."""
+        """Stop the service and the private PostgreSQL; idempotent."""
         self._end()
         self._functions.close()
         self._session.close()
@@ -96,14 +96,15 @@ class Engine:
         key: str | Sequence[str] = (),
         refresh_every_s: float | None = None,
     ) -> Any:
-        """Make a function, or any iterable, a table that queries and views read by this name.
+        """Register a function, or any iterable, as a table of this name for queries and views.
 
-        source: a function of no arguments, a generator function, an async one, a list, an iterator
-        or a table of pyarrow or pandas; without it this is a decorator. columns: types by name, or
-        the names of plain tuples' values, or None: found in a sample. key: columns that no two rows
-        share; without it rows may repeat. A function with the parameter `dynamic_columns` or
-        `dynamic_where` is told what is read of it. Registering a name again takes its place.
-        Returns the FunctionState, as a decorator the function. TidemarkError function.*.
+        source: a function without arguments, a generator function, an async one, a list, an
+        iterator or a table of pyarrow or pandas; without it, this is a decorator. columns: types by
+        name, or the names of plain tuples' values, or None: inferred from a sample. key: columns
+        that identify a row; without it, rows may repeat. A function with the parameter
+        `dynamic_columns` or `dynamic_where` receives the columns and conditions that its readers
+        need. Registering a name again replaces the function.
+        Return the FunctionState; as a decorator, the function. TidemarkError function.*.
         """
         self._require_open()
         if source is None:
@@ -122,18 +123,20 @@ class Engine:
         return decorate
 
     def unregister(self, name: str) -> None:
-        """Forget a function and drop its table. TidemarkError function.in_use."""
+        """Remove a function and drop its table. TidemarkError function.in_use."""
         self._require_open()
         self._functions.unregister(name)
 
     def functions(self) -> dict[str, FunctionState]:
-        """All registered functions as they stand, by name."""
+        """Return all registered functions with their state, by name."""
         self._require_open()
         return self._functions.states()
 
     def refresh(self, *names: str) -> dict[str, Refreshed]:
-        """Read functions again, without names all of them, and write what differs in one
-        transaction: the views show all of it at once. TidemarkError function.*"""
+        """Call functions again (by default all) and write the differences in one transaction.
+
+        Views show all differences at once. TidemarkError function.*
+        """
         self._require_open()
         if not names:
             names = tuple(f.function.name for f in self._functions.all() if not f.is_spent)
@@ -142,24 +145,26 @@ class Engine:
     # --- queries -------------------------------------------------------------------------------
 
     def query(self, sql: str, parameters: Parameters | None = None) -> RowSet:
-        """The answer of one SELECT, once, over functions, views and tables as they are now.
+        """Return the answer of one SELECT over the current functions, views and tables.
 
-        Functions that it reads, also through views, are read again first; a narrow one is told the
-        query's own columns and conditions. parameters: for %s, or %(name)s. SqlError.
+        Functions that it reads, also through views, are called first; a narrow one receives the
+        query's columns and conditions. parameters: for %s, or %(name)s. SqlError.
         """
         self._require_open()
         if parameters is not None:
             sql = engine_query.with_parameters(self.dsn, sql, parameters)
-        tables, width = engine_query.look_at(self.dsn, sql)
-        known = {one.function.name: one for one in self._functions.all()}
-        direct = {name for schema, name in tables if schema == SCHEMA and name in known}
+        tables, width = engine_query.inspect(self.dsn, sql)
+        registered = {one.function.name: one for one in self._functions.all()}
+        direct = {name for schema, name in tables if schema == SCHEMA and name in registered}
         views = self._functions.views()
-        below = functions_below(views, tables) & known.keys()
-        narrow = {name for name in direct - below if known[name].is_narrow}
-        is_both = {name for name in direct & below if known[name].is_narrow}
+        below = functions_below(views, tables) & registered.keys()
+        narrow = {name for name in direct - below if registered[name].is_narrow}
+        is_both = {name for name in direct & below if registered[name].is_narrow}
         asked = self._asked(sql, width) if narrow or is_both else {}
-        again = [n for n in sorted((direct | below) - narrow) if not known[n].is_spent]
-        wide = {n: asked.get(n) or _everything(known[n].table.columns) for n in sorted(is_both)}
+        again = [n for n in sorted((direct | below) - narrow) if not registered[n].is_spent]
+        wide = {
+            n: asked.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
+        }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
             self.settle()
@@ -179,12 +184,12 @@ class Engine:
         backfill: str = "local",
         wait_s: float = _BUILD_S,
     ) -> View:
-        """Keep the answer of a query up to date for good; its View, live unless wait_s was short.
+        """Create a maintained view and return it, live unless wait_s was too short.
 
-        name: `name` or `schema.name`; None makes one of the query, so that asking again is the same
-        view. A view of this name and query is taken as it is; of another query it is refused
-        (view.name_taken) or, with replace, given the new one without a time in which it cannot be
-        read. SqlError, TidemarkError view.*.
+        name: `name` or `schema.name`; None derives it from the query, so that the same query gives
+        the same view. An existing view with this name and query is returned. With another query, it
+        is refused (view.name_taken) or, with replace, changed while it stays readable. SqlError,
+        TidemarkError view.*.
         """
         self._require_open()
         sql = sql.strip().removesuffix(";")
@@ -192,10 +197,10 @@ class Engine:
         if parse_name(name)[1] in self._functions.states():
             raise TidemarkError(
                 "function.name_taken",
-                f"{name} is a function: a view of this name would hide it",
-                hint="give the view another name",
+                f'function "{name}" would be hidden by a view of this name',
+                hint="choose another name for the view",
             )
-        asked = wishes_of(self.client.validate(sql).told["asks"])
+        asked = wishes_of(self.client.validate(sql).told["reads"])
         try:
             self._functions.widen(asked)
             try:
@@ -250,14 +255,14 @@ class Engine:
         return found if isinstance(found, int) else row_set(found)
 
     def connection(self) -> Any:
-        """A new session of psycopg2's in the database, for transactions of your own."""
+        """Return a new psycopg2 connection to the database, for your own transactions."""
         self._require_open()
         return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
     def _asked(self, sql: str, width: int) -> dict[str, Wish]:
-        """What a query asks of functions; nothing is known of one that no view could have."""
+        """Return what a query needs of each function; {} if it is not maintainable as a view."""
         try:
-            return wishes_of(self.client.validate(sql).told["asks"])
+            return wishes_of(self.client.validate(sql).told["reads"])
         except TidemarkError as error:
             if error.is_temporary:
                 raise
@@ -267,16 +272,16 @@ class Engine:
 
 
 class _EngineClient(Client):
-    """The client of an engine, which cannot be used once that is closed."""
+    """The client of an engine; unusable once the engine is closed."""
 
     def close(self) -> None:
-        """Close the connections for good."""
+        """Close the connections permanently."""
         super().close()
-        self._place = _Nowhere(self.url, "", "")
+        self._endpoint = _ClosedEndpoint(self.url, "", "")
 
 
-class _Nowhere(Place):
-    """Where the service of a closed engine is."""
+class _ClosedEndpoint(Endpoint):
+    """The endpoint of a closed engine."""
 
     def request(self, asked: Call[Any]) -> NoReturn:
         """TidemarkError engine.closed."""
@@ -285,7 +290,7 @@ class _Nowhere(Place):
 
 def _closed() -> TidemarkError:
     return TidemarkError(
-        "engine.closed", "the engine is closed", hint="make another one: tidemark.Engine()"
+        "engine.closed", "the engine is closed", hint="create a new one: tidemark.Engine()"
     )
 
 
@@ -295,7 +300,7 @@ def _end(child: Child, ticker: Ticker) -> None:
 
 
 def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
-    # Loaded by who has narrow functions.
+    # Imported only if there are narrow functions.
     from dataflow.sql.parse.flatten import flattened
 
     return flattened(text, replacement)

@@ -1,9 +1,9 @@
-"""The functions of an engine: registered, read, and their tables brought up to what they gave.
+"""The functions of an engine: register them, call them, and update their tables.
 
-A function that takes neither dynamic_columns nor dynamic_where is read when it is registered, and
-its table holds all that it gave last. One that takes them is narrow: its table holds what the
-views that read it ask for, and is filled for them. Invariant: a table changes by whole readings,
-those of one `refresh` in one transaction; a reading that fails changes nothing.
+A function without dynamic_columns and dynamic_where is called when it is registered; its table
+contains its last result. One with them is narrow: its table contains what its views need.
+Invariant: a table changes by whole results, those of one `refresh` in one transaction. A call that
+fails changes nothing. Thread-safe; locks of several functions are taken in name order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage import clock
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh has done to a function's table. position: from which it is visible."""
+    """The effect of a refresh on a function's table. position: where it becomes visible."""
 
     rows: int
     inserted: int
@@ -41,15 +41,14 @@ class Refreshed:
 
     @property
     def is_changed(self) -> bool:
-        """Whether any row was written."""
+        """Whether any row changed."""
         return bool(self.inserted or self.updated or self.deleted)
 
 
 @dataclass(frozen=True)
 class FunctionState:
-    """A function as it stands. columns: types by name; rows: of its newest reading, None before
-    the first; refreshed_at: seconds since 1970; error: of the newest refresh, None when it went
-    well."""
+    """The state of a function. columns: types by name. rows: of its last result, None before the
+    first. refreshed_at: seconds since 1970. error: of the last refresh, None on success."""
 
     name: str
     columns: Mapping[str, str]
@@ -62,8 +61,8 @@ class FunctionState:
 
 @dataclass
 class Registered:
-    """One function. wish: what its table holds, for a narrow one; asked: wishes of views that are
-    on their way; digest, number: of the newest reading, and of the table that has it."""
+    """One function. wish: what the table of a narrow one contains. asked: wishes of views that are
+    being created. digest, number: of the last result, and of the table version with it."""
 
     function: Function
     table: FunctionTable
@@ -81,17 +80,17 @@ class Registered:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is told what is read of it."""
+        """Whether it receives the columns or conditions that its readers need."""
         return bool(self.function.takes)
 
     @property
     def is_spent(self) -> bool:
-        """Whether it was an iterator, whose rows have all been read."""
+        """Whether it is an iterator whose rows have been read."""
         return self.function.is_once and self.rows is not None
 
     @property
     def state(self) -> FunctionState:
-        """As it is shown."""
+        """The public state."""
         return FunctionState(
             self.function.name,
             dict(self.table.columns),
@@ -104,7 +103,7 @@ class Registered:
 
 
 class Functions:
-    """All of one engine; safe for several threads."""
+    """All functions of one engine; thread-safe."""
 
     def __init__(self, dsn: str) -> None:
         self._tables = FunctionTables(dsn)
@@ -113,7 +112,7 @@ class Functions:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         self._session.close()
 
     def register(
@@ -124,7 +123,7 @@ class Functions:
         key: Sequence[str],
         refresh_every_s: float | None,
     ) -> FunctionState:
-        """Make or take over a function's table, and read it unless it is narrow."""
+        """Create or take over a function's table, and fill it unless the function is narrow."""
         for title in (name, *key, *(columns or ())):
             _check_name(title)
         function = Function(name, source)
@@ -132,8 +131,8 @@ class Functions:
             raise TidemarkError(
                 "function.bad_interval",
                 f'function "{name}" cannot be refreshed every {refresh_every_s} seconds',
-                detail="an iterator gives its rows once" if function.is_once else "",
-                hint="give a function, and seconds above 0",
+                detail="an iterator can be read only once" if function.is_once else "",
+                hint="pass a function, and an interval above 0",
             )
         reading: Iterator[Batch] | None = None
         found: Columns
@@ -150,7 +149,7 @@ class Functions:
         before = self._registered.get(name)
         if before is not None:
             made.asked = before.asked
-        with self._held([before] if before is not None else []):
+        with self._locked([before] if before is not None else []):
             if made.is_narrow:
                 self._tables.declare(table)
                 if self._need(made, read_views(self._session)) is not None:
@@ -166,58 +165,60 @@ class Functions:
         return made.state
 
     def unregister(self, name: str) -> None:
-        """Forget a function and drop its table. TidemarkError function.in_use."""
+        """Remove a function and drop its table. TidemarkError function.in_use."""
         found = self.of(name)
-        with self._held([found]):
+        with self._locked([found]):
             readers = [v for v in read_views(self._session) if name in v.wishes]
             if readers:
                 raise TidemarkError(
                     "function.in_use",
                     f'function "{name}" is read by views',
                     detail=", ".join(f"{v.schema}.{v.name}" for v in readers),
-                    hint="drop those first",
+                    hint="drop those views first",
                 )
             self._tables.drop(name)
             with self._lock:
                 self._registered.pop(name, None)
 
     def of(self, name: str) -> Registered:
-        """A function by its name. TidemarkError function.unknown."""
+        """Return a function by name. TidemarkError function.unknown."""
         found = self._registered.get(name)
         if found is None:
             raise TidemarkError(
                 "function.unknown",
-                f'there is no function "{name}"',
+                f'function "{name}" does not exist',
                 detail=f"registered: {', '.join(sorted(self._registered)) or 'none'}",
                 hint="register it first",
             )
         return found
 
     def states(self) -> dict[str, FunctionState]:
-        """All functions as they stand."""
+        """Return the state of each function by name."""
         with self._lock:
             return {name: found.state for name, found in self._registered.items()}
 
     def all(self) -> list[Registered]:
-        """All functions."""
+        """Return all functions."""
         with self._lock:
             return list(self._registered.values())
 
     def refresh(self, names: Iterable[str]) -> dict[str, Refreshed]:
-        """Read functions again and write what differs, all in one transaction. A narrow one that no
-        view reads is not called. TidemarkError function.*"""
+        """Call functions again and write all differences in one transaction.
+
+        A narrow function without readers is not called. TidemarkError function.*
+        """
         names = list(dict.fromkeys(names))
         while True:
             chosen = [self.of(name) for name in names]
             for one in chosen:
                 if one.is_spent:
                     raise _spent(one.function.name)
-            with self._held(chosen):
+            with self._locked(chosen):
                 if self._are_registered(chosen):
                     return self._refresh(chosen)
 
     def refresh_for(self, names: Sequence[str], asked: Mapping[str, Wish]) -> None:
-        """Read functions for one query, narrow ones also for what it asks of them."""
+        """Refresh functions for one query; narrow ones also for what the query needs."""
         try:
             for name, wish in asked.items():
                 self.of(name).asked.append(wish)
@@ -226,28 +227,28 @@ class Functions:
             self.forget(asked)
 
     def widen(self, asked: Mapping[str, Wish]) -> None:
-        """See to it that the tables of narrow functions hold what a new view will ask for."""
+        """Extend the tables of narrow functions by what a new view will need."""
         chosen = [self.of(n) for n in asked if n in self._registered]
         narrow = [one for one in chosen if one.is_narrow]
         for one in narrow:
             wish = asked[one.function.name]
             if wish not in one.asked:
                 one.asked.append(wish)
-        with self._held(narrow):
+        with self._locked(narrow):
             if self._are_registered(narrow):
                 self._refresh(narrow)
                 return
         self.widen(asked)
 
     def forget(self, asked: Mapping[str, Wish]) -> None:
-        """The view is in the catalog now, or is not to be."""
+        """Remove temporary wishes: the view is now in the catalog, or was not created."""
         for name, wish in asked.items():
             found = self._registered.get(name)
             if found is not None and wish in found.asked:
                 found.asked.remove(wish)
 
     def grown(self) -> list[str]:
-        """Narrow functions of which views ask for more than their tables hold."""
+        """Return the narrow functions whose views need more than their tables contain."""
         narrow = [one for one in self.all() if one.is_narrow]
         views = read_views(self._session) if narrow else []
         names = []
@@ -258,18 +259,18 @@ class Functions:
         return names
 
     def views(self) -> list[ReadView]:
-        """The views of the catalog."""
+        """Return the views of the catalog."""
         return read_views(self._session)
 
     def stand_in(self, name: str, wish: Wish | None) -> StandIn:
-        """A narrow function read for one query; the caller closes its lines."""
+        """Call a narrow function for one query; the caller closes the result's `lines`."""
         one = self.of(name)
         if wish is not None:
             wish = Wish(_with_key(one, wish.columns), wish.conditions)
         return StandIn(one.table, self._read(one, wish, None).file)
 
     def _are_registered(self, chosen: Iterable[Registered]) -> bool:
-        """False when others took their places while their locks were waited for."""
+        """Return False if one was replaced while the caller waited for its lock."""
         return all(self._registered.get(one.function.name) is one for one in chosen)
 
     # --- readings ------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class Functions:
             one.function.name,
             one.function.read(wish) if reading is None else reading,
             one.table.columns,
-            wanted=narrowed,
+            requested=narrowed,
             is_declared=one.is_declared,
         )
         made.wish = wish
@@ -321,7 +322,7 @@ class Functions:
     def _fill(
         self, read: Sequence[Registered], spools: Sequence[Spool], began: float
     ) -> dict[str, Refreshed]:
-        """Write what is not known to be there already."""
+        """Write the results that differ from their tables."""
         numbers = self._tables.numbers()
         new = [
             (one, lines)
@@ -352,8 +353,8 @@ class Functions:
         return done
 
     @contextmanager
-    def _held(self, chosen: Iterable[Registered]) -> Iterator[None]:
-        """The locks of some functions, always in the same order."""
+    def _locked(self, chosen: Iterable[Registered]) -> Iterator[None]:
+        """Lock functions, always in the same order."""
         with ExitStack() as locks:
             for one in sorted(chosen, key=lambda one: one.function.name):
                 locks.enter_context(one.lock)
@@ -363,8 +364,8 @@ class Functions:
 def _spent(name: str) -> TidemarkError:
     return TidemarkError(
         "function.spent",
-        f'function "{name}" is an iterator, whose rows are read already',
-        hint="register a function that makes it anew, or a list",
+        f'function "{name}" is an iterator that has already been read',
+        hint="register a function that returns a new iterator, or a list",
     )
 
 
@@ -373,19 +374,19 @@ def _check_name(name: Any) -> None:
     if not is_text or not 0 < len(name.encode(errors="replace")) < 64 or "\0" in name:
         raise TidemarkError(
             "function.bad_name",
-            f"{name!r} is no name",
-            detail="of functions and columns: texts of 1 to 63 bytes of UTF-8, without NUL",
-            hint="choose another one",
+            f"{name!r} is not a valid name",
+            detail="names of functions and columns have 1 to 63 bytes of UTF-8, without NUL",
+            hint="choose another name",
         )
 
 
 def _with_key(one: Registered, columns: Sequence[str]) -> tuple[str, ...]:
-    wanted = {*columns, *one.table.key}
-    return tuple(n for n, _ in one.table.columns if n in wanted)
+    names = {*columns, *one.table.key}
+    return tuple(n for n, _ in one.table.columns if n in names)
 
 
 def _holds(wish: Wish | None, need: Wish) -> bool:
-    """Whether what was read for one wish is enough for another."""
+    """Return True if rows for one wish include those for another."""
     if wish is None:
         return False
     return set(need.columns) <= set(wish.columns) and set(wish.conditions) <= set(need.conditions)

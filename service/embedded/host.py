@@ -1,9 +1,9 @@
 """The process of an engine: `python -m service.embedded.host`, a child of the user's process.
 
-What is wanted comes as one line of JSON on standard input, and the end of that input, or of the
-parent, is the end of everything: service first, then the private PostgreSQL, so that kill -9 of
-the parent leaves nothing behind and interrupts nothing. One line of JSON on standard output says
-where the engine is, or why there is none.
+Protocol: one line of JSON on standard input has the options; one line of JSON on standard output
+has the engine's addresses, or its error.
+Invariant: when that input closes or the parent ends (also by kill -9), the service stops first,
+then the private PostgreSQL. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from connectors.loopback import free_port
 from connectors.postgres.embedded.function_tables import FunctionTables
 from dataflow.errors import TidemarkError
-from service.embedded.place import Place
+from service.embedded.place import EngineLocation
 from service.runtime import kernels
 from service.runtime.log import configure, log
 from service.runtime.private_files import keep_private
@@ -35,36 +35,40 @@ from service.setup.doctor import check_service
 from service.supervisor.supervisor import Supervisor
 from service.views.lifecycle import ViewState
 
-# `auto` is this machine, however many rows there are.
+# `auto` always means a local backfill, whatever the number of rows.
 _NEVER_SPARK = 10**15
-# What the engine sets itself.
+# Settings that the engine sets itself.
 _OWN = {"source", "sink", "state", "host", "port", "tls_cert", "tls_key", "insecure"}
 _POLL_S = 0.25
 _DROP_S = 60.0
 
 
 def main() -> int:
-    """Serve until the parent is gone; 1 when there is no engine, for the reason that was told."""
+    """Serve until the parent ends; return 1 if the start failed, after reporting why."""
     parent = os.getppid()
     keep_private()
     signal.signal(signal.SIGTERM, _not_yet)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wanted = json.loads(sys.stdin.buffer.readline())
-    # Nothing else is to be read where the parent reads.
+    request = json.loads(sys.stdin.buffer.readline())
+    # Only the protocol may appear on the pipe that the parent reads.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    folder = Path(wanted["state_dir"]) if wanted["state_dir"] else None
+    folder = Path(request["state_dir"]) if request["state_dir"] else None
     try:
-        _refuse_unknown(wanted["settings"])
-        with Place(wanted["dsn"], folder) as place:
-            settings = _settings(place, wanted["settings"])
-            _prepare(settings, place)
-            if place.is_temporary and not place.is_private:
+        _refuse_unknown(request["settings"])
+        with EngineLocation(request["dsn"], folder) as location:
+            settings = _settings(location, request["settings"])
+            _prepare(settings, location)
+            if location.is_temporary and not location.is_private:
                 _require_unused(settings)
             url = f"http://{settings.host}:{settings.port}"
-            told = {"url": url, "dsn": place.dsn, "is_private": place.is_private}
-            print(json.dumps(told), file=answers, flush=True)
-            before = _Cleaning(url, place) if place.is_temporary and not place.is_private else None
+            answer = {"url": url, "dsn": location.dsn, "is_private": location.is_private}
+            print(json.dumps(answer), file=answers, flush=True)
+            before = (
+                _Cleaning(url, location)
+                if location.is_temporary and not location.is_private
+                else None
+            )
             threading.Thread(target=_end_with, args=(parent, before), daemon=True).start()
             Supervisor(settings).run()
             if before is not None:
@@ -77,58 +81,65 @@ def main() -> int:
     return 0
 
 
-def _settings(place: Place, given: dict[str, Any]) -> Settings:
-    own = {"source": place.dsn, "sink": place.dsn, "state": place.state, "host": "127.0.0.1"}
+def _settings(location: EngineLocation, options: dict[str, Any]) -> Settings:
+    own = {
+        "source": location.dsn,
+        "sink": location.dsn,
+        "state": location.state,
+        "host": "127.0.0.1",
+    }
     own |= {"port": free_port(), "tls_cert": "", "tls_key": "", "insecure": False}
     assert own.keys() == _OWN
     try:
-        return Settings.load(**{"spark_rows": _NEVER_SPARK, "log_level": "warning", **given, **own})
+        return Settings.load(
+            **{"spark_rows": _NEVER_SPARK, "log_level": "warning", **options, **own}
+        )
     except ValidationError as error:
         found = error.errors()[0]
         raise TidemarkError(
             "engine.setting",
-            f'setting "{".".join(map(str, found["loc"]))}" of the engine is wrong',
+            f'setting "{".".join(map(str, found["loc"]))}" of the engine is not valid',
             detail=found["msg"],
-            hint="docs/OPERATING.md has all of them",
+            hint="see docs/OPERATING.md for all settings",
         ) from None
 
 
-def _refuse_unknown(given: dict[str, Any]) -> None:
-    """TidemarkError engine.setting for a name that is no setting, or that is the engine's own."""
-    known = Settings.model_fields.keys() - _OWN
-    for name in given:
-        if name in known:
+def _refuse_unknown(options: dict[str, Any]) -> None:
+    """Fail for an unknown setting, or one that the engine sets. TidemarkError engine.setting."""
+    allowed = Settings.model_fields.keys() - _OWN
+    for name in options:
+        if name in allowed:
             continue
-        meant = difflib.get_close_matches(name, sorted(known), n=1)
-        hint = f'did you mean "{meant[0]}"?' if meant else "docs/OPERATING.md has all of them"
-        detail = "there is no such setting"
+        meant = difflib.get_close_matches(name, sorted(allowed), n=1)
+        hint = f'did you mean "{meant[0]}"?' if meant else "see docs/OPERATING.md for all settings"
+        detail = "the setting does not exist"
         if name in _OWN:
             detail = "the engine sets it itself"
-            hint = "dsn and state_dir say where it works; tidemark serve takes all settings"
+            hint = "use dsn and state_dir instead; tidemark serve accepts all settings"
         what = f'"{name}" is not a setting of the engine'
         raise TidemarkError("engine.setting", what, detail=detail, hint=hint)
 
 
-def _prepare(settings: Settings, place: Place) -> None:
+def _prepare(settings: Settings, location: EngineLocation) -> None:
     configure(settings.log_level, "engine", settings.log_format)
     protect(settings)
     for finding in check_service(settings):
         if finding.problem is not None:
             raise finding.problem
-    FunctionTables(place.dsn).prepare()
+    FunctionTables(location.dsn).prepare()
     cache = _cache(settings)
     kernels.ensure(cache, kernels.show_on_terminal)
     if cache != settings.state:
-        # The supervisor looks there.
+        # The supervisor checks the state's folder.
         settings.state.mkdir(parents=True, exist_ok=True)
         done = (cache / kernels.REMEMBERED).read_bytes()
         (settings.state / kernels.REMEMBERED).write_bytes(done)
 
 
 def _cache(settings: Settings) -> Path:
-    """Where it is remembered that the kernels are compiled: it outlives temporary engines."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "tidemark"
+    """Return the folder that records compiled kernels; it outlives temporary engines."""
+    cache_root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cache_root) / "tidemark"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -137,7 +148,7 @@ def _cache(settings: Settings) -> Path:
 
 
 def _require_unused(settings: Settings) -> None:
-    """A temporary state knows nothing of views that are there."""
+    """Fail if the database has views: a temporary engine does not have their state."""
     from service.factory.service_factory import ServiceFactory
 
     control = ServiceFactory(settings).control()
@@ -149,22 +160,22 @@ def _require_unused(settings: Settings) -> None:
     if views:
         raise TidemarkError(
             "engine.has_views",
-            "the database has maintained views, whose state is elsewhere",
+            "the database has maintained views with a state elsewhere",
             detail=", ".join(v.title for v in views[:5]),
-            hint="give the state_dir that they have (an empty one builds them anew), or connect "
-            "to the service that keeps them",
+            hint="pass their state_dir (an empty one rebuilds them), or connect to the "
+            "service that maintains them",
         )
 
 
 class _Cleaning:
-    """What a temporary engine has made in a database that it was given is taken away again."""
+    """Removes the objects of a temporary engine from a database of the user."""
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(self, url: str, location: EngineLocation) -> None:
         self._url = url
-        self._place = place
+        self._location = location
 
     def drop_views(self) -> None:
-        """Drop every view; those that others read are refused until those are gone."""
+        """Drop every view; retry those that other views still read."""
         deadline = time.monotonic() + _DROP_S
         with httpx.Client(base_url=self._url, timeout=_DROP_S) as client:
             while views := client.get("/views").raise_for_status().json()["views"]:
@@ -178,22 +189,22 @@ class _Cleaning:
 
     def drop_schema(self) -> None:
         """Drop the tables of functions."""
-        FunctionTables(self._place.dsn).remove()
+        FunctionTables(self._location.dsn).remove()
 
 
 def _quoted(view: dict[str, Any]) -> str:
     from urllib.parse import quote
 
-    parts = (view["schema"], view["name"])
-    return quote(".".join('"' + p.replace('"', '""') + '"' for p in parts), safe="")
+    names = (view["schema"], view["name"])
+    return quote(".".join('"' + p.replace('"', '""') + '"' for p in names), safe="")
 
 
 def _not_yet(*_: object) -> None:
-    """What SIGTERM does until the supervisor runs."""
+    """Ignore SIGTERM until the supervisor runs."""
 
 
 def _end_with(parent: int, before: _Cleaning | None) -> None:
-    """Wait for the parent's end, then stop the supervisor."""
+    """Wait until the parent ends or closes the pipe, then stop the supervisor."""
     while signal.getsignal(signal.SIGTERM) is _not_yet:
         time.sleep(0.01)
     while os.getppid() == parent:

@@ -1,6 +1,6 @@
-"""What the views of a database read of functions, as its catalog says.
+"""What the views of a database need of functions, from its catalog.
 
-Invariant: a view of which that is not known reads everything.
+Invariant: a view whose catalog row lacks this is assumed to read everything.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WHERE v.desired <> '{DesiredState.DROPPED}' AND v.status <> '{ViewState.DROPPING
 
 @dataclass(frozen=True)
 class ReadView:
-    """One maintained view. table: where its rows are, a hidden one for a bag; wishes: by function,
-    None: everything; parents: the views that it reads itself."""
+    """One maintained view. table: with its rows, hidden for a multiset view. wishes: by function;
+    None: everything. parents: the views that it reads directly."""
 
     schema: str
     name: str
@@ -37,11 +37,11 @@ class ReadView:
 
 
 def read_views(session: Session) -> list[ReadView]:
-    """All views that there are."""
+    """Return all maintained views."""
     found = []
     for schema, name, table, asks, parents, reads in session.rows(_VIEWS):
         wishes: dict[str, Wish | None] = {}
-        if asks is None:  # made by a version that did not tell
+        if asks is None:  # created by a version that did not record it
             wishes = {relation: None for _, relation in reads}
         else:
             wishes |= wishes_of(asks)
@@ -50,34 +50,34 @@ def read_views(session: Session) -> list[ReadView]:
 
 
 def need_of(wishes: Sequence[Wish | None], columns: Sequence[str]) -> Wish | None:
-    """What serves all readers of a function; None when there are none."""
+    """Return a wish that covers all readers of a function; None without readers."""
     if any(wish is None for wish in wishes):
         return Wish(tuple(columns))
     return agreed([w for w in wishes if w is not None], columns)
 
 
-def wishes_of(asks: Iterable[Mapping[str, Any]]) -> dict[str, Wish]:
-    """What a plan asks of each function (`service.views.plan_facts.asks_facts`)."""
+def wishes_of(reads: Iterable[Mapping[str, Any]]) -> dict[str, Wish]:
+    """Return what a plan needs of each function (`plan_facts.requirement_facts`)."""
     found = {}
-    for asked in asks:
-        if asked["schema"] == SCHEMA:
-            conditions = [read_condition(c) for c in asked["conditions"]]
-            known: tuple[Condition, ...] = tuple(c for c in conditions if c is not None)
-            found[asked["name"]] = Wish(tuple(asked["columns"]), known)
+    for read in reads:
+        if read["schema"] == SCHEMA:
+            conditions = [read_condition(c) for c in read["conditions"]]
+            simple: tuple[Condition, ...] = tuple(c for c in conditions if c is not None)
+            found[read["name"]] = Wish(tuple(read["columns"]), simple)
     return found
 
 
 def functions_below(views: Sequence[ReadView], tables: Iterable[tuple[str, str]]) -> set[str]:
-    """The functions that the views with these tables read, themselves or through others."""
+    """Return the functions that the views with these tables read, directly or through views."""
     by_name = {(v.schema, v.name): v for v in views}
     tables = set(tables)
     todo = [v for v in views if (v.schema, v.table) in tables]
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     found: set[str] = set()
     while todo:
         view = todo.pop()
-        if (view.schema, view.name) not in seen:
-            seen.add((view.schema, view.name))
+        if (view.schema, view.name) not in visited:
+            visited.add((view.schema, view.name))
             found |= view.wishes.keys()
             todo += [by_name[p] for p in view.parents if p in by_name]
     return found

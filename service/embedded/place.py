@@ -1,7 +1,7 @@
-"""Where an engine's database and state lie: a folder that stays, or one that goes away with it.
+"""The location of an engine's database and state: a persistent or a temporary folder.
 
-Invariant: one engine a folder, and one a database; and a temporary folder is gone after kill -9
-of everything, too: a shell that holds the other end of a pipe removes it.
+Invariant: at most one engine per folder, and per database. A temporary folder is removed even after
+kill -9 of all processes: a shell at the other end of a pipe removes it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from dataflow.errors import TidemarkError
 from service.embedded.folders import make_shared, usable
 
 STATE, SERVER, LOCK = "state", "postgres", "engine.lock"
-# So long an engine before may take to end.
-PATIENCE_S = 20.0
+# Time for an earlier engine to end.
+LOCK_WAIT_S = 20.0
 _SERVER_SETTINGS: Mapping[str, object] = {"search_path": f'"$user", public, {SCHEMA}'}
-# Nothing of it is to survive the machine.
+# A temporary database need not survive a crash.
 _TEMPORARY = {"fsync": "off", "full_page_writes": "off"}
 _REMOVE = 'read -r _; for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 1; done'
 
 
-class Place:
-    """`with Place(dsn, folder) as place:`; dsn "": a private PostgreSQL, folder None: a temporary
-    one."""
+class EngineLocation:
+    """`with EngineLocation(dsn, folder) as location:`. dsn "": a private PostgreSQL. folder None: a
+    temporary folder."""
 
     def __init__(self, dsn: str, folder: Path | None) -> None:
         self.is_temporary = folder is None
         self.is_private = not dsn
-        self._given = dsn
+        self._dsn_option = dsn
         self._folder = folder
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self.dsn = ""
 
     @property
@@ -49,16 +49,16 @@ class Place:
         assert self._folder is not None
         return self._folder / STATE
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> EngineLocation:
         try:
             self._open()
         except BaseException:
-            self._held.close()
+            self._resources.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._resources.close()
 
     def _open(self) -> None:
         if self._folder is None:
@@ -67,15 +67,15 @@ class Place:
             with usable(self._folder):
                 make_shared(self._folder, is_private=self.is_private)
             self._lock(self._folder)
-        if self._given:
-            self.dsn = with_search_path(self._given)
+        if self._dsn_option:
+            self.dsn = with_search_path(self._dsn_option)
         elif self.is_temporary:
             settings = {**_SERVER_SETTINGS, **_TEMPORARY}
-            self.dsn = self._held.enter_context(EmbeddedPostgres(settings=settings)).dsn
+            self.dsn = self._resources.enter_context(EmbeddedPostgres(settings=settings)).dsn
         else:
-            kept = PersistentPostgres(self._folder / SERVER, _SERVER_SETTINGS)
-            self.dsn = self._held.enter_context(kept).dsn
-        self._held.enter_context(EngineLock(self.dsn, PATIENCE_S))
+            server = PersistentPostgres(self._folder / SERVER, _SERVER_SETTINGS)
+            self.dsn = self._resources.enter_context(server).dsn
+        self._resources.enter_context(EngineLock(self.dsn, LOCK_WAIT_S))
 
     def _temporary(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="tidemark-engine-"))
@@ -90,14 +90,14 @@ class Place:
             )
         finally:
             os.close(read_end)
-        self._held.callback(watch.wait)
-        self._held.callback(os.close, write_end)
-        self._held.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._resources.callback(watch.wait)
+        self._resources.callback(os.close, write_end)
+        self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     def _lock(self, folder: Path) -> None:
-        lock = self._held.enter_context((folder / LOCK).open("w"))
-        deadline = time.monotonic() + PATIENCE_S
+        lock = self._resources.enter_context((folder / LOCK).open("w"))
+        deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +106,7 @@ class Place:
                 if time.monotonic() > deadline:
                     raise TidemarkError(
                         "engine.in_use",
-                        f'folder "{folder}" is used by another engine',
-                        hint="close that one, or give another state_dir",
+                        f'folder "{folder}" is in use by another engine',
+                        hint="close that engine, or pass another state_dir",
                     ) from None
                 time.sleep(0.1)

@@ -1,8 +1,9 @@
-"""The thread of an engine that refreshes functions when they are due.
+"""The thread of an engine that refreshes functions on their intervals.
 
-It also listens to the catalog: a view that was made elsewhere (psql, REST) and asks a narrow
-function for more than its table holds has that function read anew. Invariant: a failure is told
-(the function's `error`, the log "tidemark") and tried again at the next time; it ends nothing.
+It also listens to the catalog: if a view created elsewhere (psql, REST) needs more of a narrow
+function than its table contains, the function is called again.
+Invariant: a failure is reported (the function's `error`, the log "tidemark") and retried at the
+next interval; it never ends the thread.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataflow.errors import TidemarkError
 from service.embedded.functions import Functions
 
 _POLL_S = 0.2
-_PATIENCE_S = 10.0
+_JOIN_S = 10.0
 _log = logging.getLogger("tidemark")
 
 
@@ -31,7 +32,7 @@ class Ticker:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """There is something to do from now on."""
+        """Start the thread at the first call."""
         with self._lock:
             if self._thread is None and not self._is_over.is_set():
                 self._thread = threading.Thread(
@@ -40,10 +41,10 @@ class Ticker:
                 self._thread.start()
 
     def close(self) -> None:
-        """End it; a reading that is under way is waited for a while."""
+        """Stop the thread; wait up to _JOIN_S for a refresh in progress."""
         self._is_over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._is_over.is_set():

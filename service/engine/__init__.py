@@ -1,5 +1,5 @@
-"""Live views over one store: definitions, epochs in memory, positions, outbox and replay.
+"""Live views over one store: definitions, epoch buffer, positions, outbox and replay.
 
-May import `runtime` and `metrics`. Start with `engine.py` (one step of all views is one epoch);
-`encoding/` is the durable form of everything that is written to a state directory.
+An epoch is one step of all views. May import `runtime` and `metrics`. Start with `engine.py`;
+`encoding/` is the durable form of everything written to a state directory.
 """

@@ -1,9 +1,9 @@
-"""How many rows are stepped at a time, so that what one step makes stays within bounds.
+"""How many rows one step takes, so that its output stays within bounds.
 
-A join may make a thousand rows of one, a window a whole partition: how many cannot be known
-beforehand, but the rows of a table are mostly like those before them. Invariant: cutting keeps the
-order of each relation's changes and never parts the two sides of an update, so every prefix is a
-legal state and only the number of steps depends on the pace.
+A join may turn one row into a thousand, a window into a whole partition. That cannot be known in
+advance, but a table's rows mostly behave like earlier ones. Invariant: cutting preserves the order
+of each relation's changes and never separates the old and new row of an update. So every prefix is
+a legal state, and only the number of steps depends on the batch size.
 """
 
 from __future__ import annotations
@@ -15,71 +15,74 @@ from dataflow.delta import Delta
 from dataflow.operators.tables.table import TableState
 from dataflow.schema import RelationName
 
-# So many rows of a table of which nothing is known are stepped first.
+# Rows in the first step of a table without history.
 FIRST_ROWS = 64
 LEAST_ROWS = 8
-# Tables whose rows become no more than this many are stepped together.
-_TAME = 4.0
+# Tables whose rows become at most this many are stepped together.
+_JOINT_RATIO = 4.0
 _GROWTH = 4
-# What differs by no more is about as much.
+# Outputs within this factor count as equal.
 _ALIKE = 1.5
 
 
 class BatchSizer:
-    """Learns from what each step has made. most_made: rows that one step should make at most."""
+    """Learn from the output of each step. most_made: target maximum of rows that one step makes."""
 
     def __init__(self, most_made: int) -> None:
         self._most_made = most_made
-        # For each table: rows made of one, and rows to take next.
+        # For each table: rows made from one row, and rows to take next.
         self._made_of_one: dict[RelationName, float] = {}
         self._next_rows: dict[RelationName, int] = {}
-        # For each table whose steps make too much: rows of the last one, what it made, whether
-        # one of another size would have made about as much.
+        # For each table whose steps make too much: rows of the last one, what it made, and whether
+        # another size would have made about as much.
         self._last: dict[RelationName, tuple[int, int, bool]] = {}
 
     def slices(self, changes: Sequence[Changes]) -> Iterator[list[Changes]]:
-        """The changes, those of each relation in order, as many at a time as the pace then says.
+        """Yield the changes in batches, in order for each relation.
 
-        `learn` is to be told what each has made before the next one is taken.
+        Call `learn` with the output of each batch before taking the next one: it decides the next
+        size.
         """
         if sum(map(len, changes)) <= FIRST_ROWS:
             yield list(changes)
             return
-        tame = {name for name, made in self._made_of_one.items() if made <= _TAME}
+        joint = {name for name, made in self._made_of_one.items() if made <= _JOINT_RATIO}
         together: list[Changes] = []
-        room = most = max(int(self._most_made / _TAME), FIRST_ROWS)
+        space = most = max(int(self._most_made / _JOINT_RATIO), FIRST_ROWS)
         for change in changes:
-            start = len(change) if change.relation.name not in tame else 0
+            start = len(change) if change.relation.name not in joint else 0
             while start < len(change):
-                stop = _end(change, start, room)
+                stop = _end(change, start, space)
                 together.append(_slice(change, start, stop))
-                room -= stop - start
+                space -= stop - start
                 start = stop
-                if room <= 0:
+                if space <= 0:
                     yield together
-                    together, room = [], most
+                    together, space = [], most
         if together:
             yield together
         for change in changes:
             name = change.relation.name
-            start = len(change) if name in tame else 0
+            start = len(change) if name in joint else 0
             while start < len(change):
                 stop = _end(change, start, self._next_rows.get(name, FIRST_ROWS))
                 yield [_slice(change, start, stop)]
                 start = stop
 
     def learn(self, changes: Sequence[Changes], made: int) -> None:
-        """A step over these changes has made `made` rows at its widest place."""
+        """Record that a step over these changes made `made` rows at its widest operator."""
         taken = sum(map(len, changes))
         names = {change.relation.name for change in changes}
-        # Of a truncation one change is told, whatever it takes away.
-        if not taken or (len(names) > 1 and made <= _TAME * taken) or truncated(changes):
+        # A truncation is one change, however many rows it removes.
+        if not taken or (len(names) > 1 and made <= _JOINT_RATIO * taken) or truncated(changes):
             return
         for name in names:
             self.learn_of(name, taken, made)
 
     def learn_of(self, name: RelationName, taken: int, made: int) -> None:
-        """A step over so many rows of one relation has made `made` rows at its widest place."""
+        """Record that a step over `taken` rows of one relation made `made` rows at its widest
+        operator.
+        """
         each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
         rows = int(self._most_made / max(each, 1.0))
         if rows < taken and self._is_alike(name, taken, made):
@@ -88,8 +91,11 @@ class BatchSizer:
         self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
 
     def _is_alike(self, name: RelationName, taken: int, made: int) -> bool:
-        """Whether more or fewer rows make about as much, as where all of them are in one partition
-        of a window: fewer at a time then only make it more often."""
+        """Return True if a step of another size makes about as many rows.
+
+        That is so if all rows are in one partition of a window: smaller steps only make it more
+        often.
+        """
         taken_before, made_before, was_alike = self._last.get(name, (0, 0, False))
         is_alike = was_alike and made <= _ALIKE * made_before
         if 2 * taken <= taken_before:
@@ -100,12 +106,12 @@ class BatchSizer:
         return is_alike
 
     def takes_whole(self, name: RelationName, rows: int) -> bool:
-        """Whether so many rows of a relation are no more than one step should take."""
+        """Return True if one step may take this many rows of a relation."""
         made = rows * max(self._made_of_one.get(name, 1.0), 1.0)
         return rows <= FIRST_ROWS or (name in self._made_of_one and made <= self._most_made)
 
-    def shares(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
-        """Rows of a relation, as many at a time as the pace then says; see `learn_of`."""
+    def chunks(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
+        """Yield rows of a relation in batches of the learned size; see `learn_of`."""
         for delta in deltas:
             start = 0
             while start < len(delta):
@@ -119,19 +125,21 @@ def rows_to_go(
     changes: Sequence[Changes],
     batch_sizer: BatchSizer,
 ) -> Iterator[tuple[int, Delta]]:
-    """Of tables that are truncated and have more rows than a step should take: all of them, taken
-    away as many at a time as the pace says. (position among the tables, delta), which is to be
-    stepped, and the pace told, before the next; to be read to the end."""
+    """Yield the removal of all rows of truncated tables too large for one step, in batches.
+
+    Yields (position among the tables, delta). Step each delta and report it to `learn_of` before
+    taking the next; read to the end.
+    """
     names = truncated(changes)
     for position, (name, state) in enumerate(tables if names else ()):
         if name in names and not batch_sizer.takes_whole(name, state.row_count()):
-            for rows in batch_sizer.shares(name, state.emptied()):
+            for rows in batch_sizer.chunks(name, state.emptied()):
                 yield position, rows
 
 
-def _end(change: Changes, start: int, room: int) -> int:
-    """Where to cut after about `room` rows: never between the sides of an update."""
-    stop = min(start + room, len(change))
+def _end(change: Changes, start: int, space: int) -> int:
+    """Return where to cut after about `space` rows, never within an update."""
+    stop = min(start + space, len(change))
     if stop < len(change) and change.kinds[stop] == Changes.NEW:
         return stop + int(change.kinds[stop - 1] in (Changes.OLD, Changes.OLD_KEY))
     return stop

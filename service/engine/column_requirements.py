@@ -1,8 +1,8 @@
-"""What all views together read of the source: one relation a table, with the columns in use.
+"""What all views together read of the source: one relation per table, with the columns in use.
 
-Views were planned at different times, between which a table may have gained and lost columns
-that they do not use. Invariant: the stream is asked for exactly the columns in use, each under
-the one type that all its readers know; where they differ, the older reader is named.
+Views are planned at different times, between which a table may gain and lose columns that they do
+not use. Invariant: the stream requests exactly the columns in use, each under the one type that all
+its readers expect. If they differ, the error names the older reader.
 """
 
 from __future__ import annotations
@@ -13,45 +13,47 @@ from dataflow.errors import SourceError
 from dataflow.live_tables import is_one_table
 from dataflow.schema import Field, Relation, RelationName
 
-# A relation as one view knows it, and the positions of the fields that the view uses.
+# A relation as one view planned it, and the indexes of the fields that the view uses.
 Read = tuple[Relation, Sequence[int]]
 
 
 def all_read(reads: Iterable[Read]) -> list[Relation]:
-    """Each table once for each name that readers know it by, with the fields that any uses.
+    """Return each table once per name, with the fields that any reader uses.
 
-    SourceError source.schema_changed when two readers know the table differently.
+    SourceError source.schema_changed if two readers expect different tables.
     """
     merged: dict[RelationName, Relation] = {}
     for relation, columns in reads:
         own = _only(relation, columns)
-        known = merged.get(own.name)
-        merged[own.name] = own if known is None else _both(known, own)
+        other = merged.get(own.name)
+        merged[own.name] = own if other is None else _both(other, own)
     return list(merged.values())
 
 
 def widened(reads: Iterable[Read], others: Iterable[Read]) -> dict[RelationName, tuple[int, ...]]:
-    """For each relation that is read the columns to keep, so that others can read them there too.
+    """Return the columns to store of each relation, so that other views can read them there too.
 
-    reads: of one view, which may know a table newer than the others do.
+    reads: of one view, which may know a newer version of a table than the others.
     """
-    kept = {relation.name: (relation, set(columns)) for relation, columns in reads}
+    stored = {relation.name: (relation, set(columns)) for relation, columns in reads}
     for relation, columns in others:
-        if relation.name not in kept:
+        if relation.name not in stored:
             continue
-        own, positions = kept[relation.name]
+        own, used = stored[relation.name]
         if not is_one_table(own, relation):
             continue
-        places = {f.name: c for c, f in enumerate(own.fields)}
+        indexes = {f.name: c for c, f in enumerate(own.fields)}
         for field in (relation.fields[c] for c in columns):
-            place = places.get(field.name)
-            if place is not None and own.fields[place].type == field.type:
-                positions.add(place)
-    return {name: tuple(sorted(positions)) for name, (_, positions) in kept.items()}
+            index = indexes.get(field.name)
+            if index is not None and own.fields[index].type == field.type:
+                used.add(index)
+    return {name: tuple(sorted(used)) for name, (_, used) in stored.items()}
 
 
 def fits(read: Read, newer: Relation) -> bool:
-    """Whether a reader and one that knows the table as `newer` can be told rows side by side."""
+    """Return True if this reader and one that expects the table as `newer` can read the same
+    stream.
+    """
     relation, columns = read
     if not is_same_table(relation, newer):
         return True
@@ -61,40 +63,40 @@ def fits(read: Read, newer: Relation) -> bool:
     by_number = {n: c for c, n in enumerate(newer.numbers)}
     for column in columns:
         field, named = relation.fields[column], by_name.get(relation.fields[column].name)
-        place = named
+        index = named
         if relation.numbers and newer.numbers:
-            place = by_number.get(relation.numbers[column])
-            if relation.name == newer.name and named not in (None, place):
+            index = by_number.get(relation.numbers[column])
+            if relation.name == newer.name and named not in (None, index):
                 return False
         elif relation.name != newer.name:
             return False
-        if place is None or newer.fields[place].type != field.type:
+        if index is None or newer.fields[index].type != field.type:
             return False
     return True
 
 
 def is_same_table(left: Relation, right: Relation) -> bool:
-    """Whether two relations are one by name or by oid; to differ in either is a change."""
+    """Return True if two relations share name or oid; a difference in either is a schema change."""
     return left.name == right.name or (left.name.source, left.oid) == (right.name.source, right.oid)
 
 
 def changed(relation: Relation) -> SourceError:
-    """The refusal of the readers that know a table as it was."""
+    """Return the error for readers that expect an earlier version of a table."""
     return SourceError(
         "source.schema_changed",
-        f'table "{relation.name}" is no longer what its views were made for',
-        detail="a column in use changed, or the table was renamed or made again",
+        f'table "{relation.name}" no longer matches its views',
+        detail="a column in use changed, or the table was renamed or recreated",
         hint="rebuild the views that read the table",
         relation=relation.name,
     )
 
 
 def name_in_use(relation: Relation, reader: str) -> SourceError:
-    """The refusal of a view that calls something by a name that a live view has for another."""
+    """Return the error for a view that uses a name which a live view has for another object."""
     return SourceError(
         "source.name_in_use",
-        f'view "{reader}" knows table "{relation.name}", or a column of it, by an earlier name',
-        detail="a name that it still uses stands for something else now",
+        f'view "{reader}" uses an earlier name of table "{relation.name}" or of its columns',
+        detail="that name now belongs to another table or column",
         hint=f'replace or drop view "{reader}" first',
         relation=relation.name,
     )
@@ -112,20 +114,20 @@ def _only(relation: Relation, columns: Sequence[int]) -> Relation:
     )
 
 
-def _both(known: Relation, own: Relation) -> Relation:
-    if known.oid != own.oid:
-        raise changed(known)
-    fields: dict[str, tuple[Field, int]] = dict(_numbered(known))
+def _both(other: Relation, own: Relation) -> Relation:
+    if other.oid != own.oid:
+        raise changed(other)
+    fields: dict[str, tuple[Field, int]] = dict(_numbered(other))
     for name, (field, number) in _numbered(own):
         has = fields.setdefault(name, (field, number))
         if has[0].type != field.type or (has[1] != number and has[1] and number):
-            raise changed(known)
-    keys = [r.fields[i].name for r in (known, own) for i in r.key]
+            raise changed(other)
+    keys = [r.fields[i].name for r in (other, own) for i in r.key]
     names = list(fields)
     key = tuple(names.index(n) for n in dict.fromkeys(keys))
-    # Rows from before it had REPLICA IDENTITY FULL are told to who can read them; who cannot was
-    # made after those.
-    is_full = known.is_full and own.is_full
+    # Only readers of full rows can read rows from before REPLICA IDENTITY FULL; the others were
+    # built after those rows.
+    is_full = other.is_full and own.is_full
     numbers = tuple(number for _, number in fields.values())
     return Relation(
         own.name,

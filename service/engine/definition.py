@@ -1,7 +1,7 @@
-"""One view: what it is and reads, and its dataflow by itself while it is built.
+"""One view: what it is, what it reads, and its own dataflow while it is built.
 
-A definition is all that is needed to run a view again after a restart; it never changes but as a
-whole, at an epoch boundary.
+A definition is all that is needed to run a view again after a restart. Invariant: it only changes
+as a whole, at an epoch boundary.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from storage.store import Store
 class ViewDefinition:
     """A planned view: all that is needed to run it again after a restart.
 
-    identity is new for each creation, so that state of an earlier view of the same name is
-    never mistaken for this one's; version counts the queries and rebuilds that it has had;
-    rebuilt counts up where views still use the state of an earlier building. role: whose rights
-    what PostgreSQL evaluates has, "" for the service's own. names: those in its query.
+    - identity: new for each creation, so that the state of an earlier view of this name is never
+      used
+    - version: counts its queries and rebuilds
+    - rebuilt: counts up if views still use the state of an earlier build
+    - role: whose privileges PostgreSQL evaluates with; "" for the service's own
+    - names: those in its query
     """
 
     identity: str
@@ -49,58 +51,58 @@ class ViewDefinition:
 
     @property
     def scope(self) -> str:
-        """The prefix of the names of arrangements that are made for it."""
+        """Return the prefix of the names of its arrangements."""
         return f"v{self.identity}" + (f".{self.rebuilt}" if self.rebuilt else "")
 
     @property
     def building(self) -> str:
-        """Tells the building of one version from that of another."""
+        """Return an identifier that differs for each build."""
         if not self.version:
             return self.identity
-        # A version that came to nothing may have had the same number.
+        # An abandoned version may have had the same number.
         query = hashlib.sha256(self.query.encode()).hexdigest()
         return f"{self.identity}.{self.version}.{query[:16]}"
 
     @property
     def name(self) -> RelationName:
-        """What other views call it."""
+        """Return the name by which other views read it."""
         return RelationName(VIEW_SOURCE, self.table.schema, self.table.name)
 
     def relations(self) -> tuple[Relation, ...]:
-        """The base relations that it reads, each once."""
+        """Return the base relations that it reads, each once."""
         found = {s.relation.name: s.relation for s in scans_of(self.plan.root)}
         return tuple(r for name, r in found.items() if name.source != VIEW_SOURCE)
 
     def reads(self) -> list[tuple[Relation, tuple[int, ...]]]:
-        """The base relations, each with the positions of the fields that are used."""
+        """Return the base relations, each with the indexes of the fields in use."""
         needed = needed_columns(lower(self.plan.root))
         return [(relation, needed[relation.name]) for relation in self.relations()]
 
     def tables(self) -> list[TableLocation]:
-        """The rows of base relations that are kept for it, and no more of them than it reads."""
+        """Return the locations of its base relations' rows, with only the columns that it reads."""
         return [TableLocation(self.scope, relation, columns) for relation, columns in self.reads()]
 
     @property
     def relation(self) -> Relation:
-        """The view as other views read it."""
+        """Return the view as other views read it."""
         return Relation(self.name, 0, self.table.fields, self.table.key)
 
     def missing_in(self, relation: Relation) -> list[str]:
-        """What keeps this view from reading another version of a view that it reads."""
+        """Return what this view needs and another version of a view that it reads lacks."""
         return what_is_missing(self.plan.root, relation.name, relation)
 
     def reading(self, name: RelationName, relation: Relation) -> ViewDefinition:
-        """The view over another version, or under another name, of the one called `name`."""
+        """Return this view over another version, or another name, of the view called `name`."""
         root = reading(self.plan.root, name, relation)
         return replace(self, plan=replace(self.plan, root=root))
 
     def parents(self) -> tuple[RelationName, ...]:
-        """The maintained views that it reads, each once."""
+        """Return the maintained views that it reads, each once."""
         names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
         return tuple(name for name in names if name.source == VIEW_SOURCE)
 
     def is_planned_over(self, views: Mapping[RelationName, ViewDefinition]) -> bool:
-        """Whether these have every view that it reads, with the columns and key that it knows."""
+        """Return True if `views` has every view that it reads, with the same columns and key."""
         for read in {s.relation for s in scans_of(self.plan.root)}:
             found = views.get(read.name)
             if read.name.source == VIEW_SOURCE and (
@@ -112,10 +114,10 @@ class ViewDefinition:
 
 @dataclass
 class StateLayout:
-    """Where the state of live views lies.
+    """Where the state of live views is stored.
 
-    homes: of each node of each view, by identity. A view that is not in it has all of its state
-    in its own scope: so it was before views shared what they keep.
+    homes: of each node of each view, by the view's identity. A view that is missing has all its
+    state in its own scope, as before views shared state.
     """
 
     homes: dict[str, list[StateLocation | None]] = field(default_factory=dict)
@@ -123,9 +125,9 @@ class StateLayout:
 
 
 class View:
-    """A view by itself, as it is built: changes of base relations in, its own delta out.
+    """A view on its own, while it is built: changes of base relations in, its own delta out.
 
-    columns: for relations of which more columns are kept than the view needs, all of them.
+    columns: for relations that store more columns than the view needs, all stored ones.
     """
 
     def __init__(
@@ -141,21 +143,21 @@ class View:
         self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
         self._needed = self.dataflow.needed_columns()
         self._parents = set(definition.parents())
-        self.homes = [
+        self.locations = [
             TableLocation(definition.scope, r, (columns or self._needed)[r.name])
             for r in definition.relations()
         ]
         self.tables = {
-            home.relation.name: TableState(home.relation, home.columns, store, home.scope)
-            for home in self.homes
+            at.relation.name: TableState(at.relation, at.columns, store, at.scope)
+            for at in self.locations
         }
-        self._places = {
-            home.relation.name: [home.columns.index(c) for c in self._needed[home.relation.name]]
-            for home in self.homes
+        self._indexes = {
+            at.relation.name: [at.columns.index(c) for c in self._needed[at.relation.name]]
+            for at in self.locations
         }
 
     def resolve(self, changes: Iterable[Changes]) -> dict[RelationName, Delta]:
-        """Exact deltas of the base relations that this view reads."""
+        """Return exact deltas of the base relations that this view reads."""
         deltas: dict[RelationName, list[Delta]] = {}
         for change in changes:
             name = change.relation.name
@@ -165,28 +167,28 @@ class View:
         return {name: added_up(parts) for name, parts in deltas.items()}
 
     def needed(self, name: RelationName, rows: Delta) -> Delta:
-        """Of rows of a relation as they are kept what `step` takes, consolidated."""
-        places = self._places[name]
-        if len(places) == len(rows.columns):
+        """Return the columns that `step` takes of a relation's stored rows, consolidated."""
+        indexes = self._indexes[name]
+        if len(indexes) == len(rows.columns):
             return rows
-        return rows.project(places).consolidate()
+        return rows.project(indexes).consolidate()
 
     def rejected(self) -> list[Letter]:
-        """What is told of rows that its tables have left out since the last call."""
+        """Return and clear the records of rows that its tables rejected."""
         found = [letter for table in self.tables.values() for letter in table.rejected]
         for table in self.tables.values():
             table.rejected = []
         return found
 
     def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
-        """The view's own delta for one epoch of its inputs' deltas.
+        """Return the view's delta for one epoch of its inputs' deltas.
 
-        Those of base relations as `resolve` gives them, those of other views whole.
+        Deltas of base relations as from `resolve`; those of other views with all columns.
         """
         return self.dataflow.step(self._inputs(deltas))
 
     def parts(self, deltas: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
-        """As `step`, in deltas that add up to it; see `ViewDataflow.parts`."""
+        """Return the same as `step`, in deltas that add up to it; see `ViewDataflow.parts`."""
         yield from self.dataflow.parts(self._inputs(deltas), most_rows)
 
     def _inputs(self, deltas: Mapping[RelationName, Delta]) -> dict[RelationName, Delta]:

@@ -1,10 +1,10 @@
-"""What an epoch changes in the sink, added up chunk by chunk in bounded memory.
+"""The sink changes of one epoch, added up chunk by chunk in bounded memory.
 
-Deltas of one view add; what outgrows its share of memory goes to an unlinked temporary file, cut
-by a hash of each row's key in the sink. Invariant: all rows of one key are in one bucket, so a
-bucket read back and consolidated is final, and buckets may be applied in any order. What comes back
-otherwise than it was written is never taken: nothing of the epoch is committed then. The file ends
-with the process, so its rows may be pickled: no other version ever reads them.
+Deltas of one view are added. What exceeds the memory budget goes to an unlinked temporary file,
+partitioned by a hash of each row's key in the sink. Invariant: all rows of one key are in one
+bucket, so a consolidated bucket is final, and buckets apply in any order. If the file is damaged,
+nothing of the epoch is committed. The file ends with the process, so pickle is safe: no other
+version reads it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataflow.schema import RelationName
 _BITS = 6
 _BUCKETS = 1 << _BITS
 _MOST_DEPTH = 6
-# A part is turned into text and more while it is applied: it gets this share of the budget.
-_PART_SHARE = 4
-# A view, and whether it is its error rows.
+# Applying a part needs several times its size: it gets this fraction of the budget.
+_PART_FRACTION = 4
+# A view, and True for its error rows.
 Owner = tuple[SinkTable, bool]
 
 
@@ -41,9 +41,9 @@ class _Segment(NamedTuple):
 
 
 class EpochBuffer:
-    """Deltas of views and error rows. budget_bytes: what may be in memory at a time.
+    """Deltas of views and their error rows. budget_bytes: limit of what is in memory.
 
-    depth: how many buckets around it this one lies in; each cuts by further bits of the hash.
+    depth: how many buckets contain this one; each level partitions by further bits of the hash.
     """
 
     def __init__(self, budget_bytes: int, depth: int = 0) -> None:
@@ -56,13 +56,13 @@ class EpochBuffer:
 
     @property
     def rows(self) -> dict[SinkTable, int]:
-        """The views that have anything in here; how many rows shows when the parts are read."""
+        """Return the views with changes; row counts are known only once the parts are read."""
         found = [*self._waiting, *(segment.owner for rows in self._segments for segment in rows)]
         return dict.fromkeys((table for table, is_errors in found if not is_errors), 0)
 
     @property
     def is_spilled(self) -> bool:
-        """Whether some of it is on disk."""
+        """Return True if some of it is on disk."""
         return self._file is not None
 
     def add(self, table: SinkTable, delta: Delta, *, is_errors: bool = False) -> None:
@@ -79,7 +79,7 @@ class EpochBuffer:
                 self._spill()
 
     def leave_out(self, views: Collection[RelationName]) -> None:
-        """Drop what is here of these views."""
+        """Drop the changes of these views."""
         for owner in list(self._waiting):
             if owner[0].relation in views:
                 del self._waiting[owner]
@@ -88,14 +88,14 @@ class EpochBuffer:
         ]
 
     def take(self) -> SinkPart:
-        """What is in memory, consolidated; nothing when all is on disk."""
+        """Return what is in memory, consolidated; empty if all is on disk."""
         if self.is_spilled:
             return SinkPart([])
         self._resolve()
         return _part({owner: deltas[0] for owner, deltas in self._waiting.items()})
 
     def __iter__(self) -> Iterator[SinkPart]:
-        """All of it in consolidated parts; nothing may be added meanwhile."""
+        """Yield everything in consolidated parts; nothing may be added meanwhile."""
         if not self.is_spilled:
             part = self.take()
             if part.deltas or part.errors is not None:
@@ -106,7 +106,7 @@ class EpochBuffer:
             yield from self._bucket(rows)
 
     def close(self) -> None:
-        """Forget all of it."""
+        """Drop everything and close the file."""
         self._waiting, self._waiting_bytes, self._segments = {}, 0, []
         if self._file is not None:
             self._file.close()
@@ -123,7 +123,7 @@ class EpochBuffer:
         self._waiting_bytes = sum(d[0].nbytes() for d in self._waiting.values())
 
     def _spill(self) -> None:
-        """Move what is in memory to the file, bucket by bucket."""
+        """Move everything in memory to the file, bucket by bucket."""
         if self._file is None:
             # Closed in close(); unlinked from the start, so that nothing outlives us.
             self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
@@ -146,8 +146,8 @@ class EpochBuffer:
             file.write(stored)
 
     def _joined_buckets(self) -> Iterator[list[_Segment]]:
-        """Neighbouring buckets together, as many as make a part."""
-        most_bytes = self._budget_bytes // _PART_SHARE
+        """Yield neighbouring buckets together, as many as fit into a part."""
+        most_bytes = self._budget_bytes // _PART_FRACTION
         waiting: list[_Segment] = []
         for rows in self._segments:
             if waiting and sum(s.size for s in (*waiting, *rows)) > most_bytes:
@@ -158,9 +158,9 @@ class EpochBuffer:
             yield waiting
 
     def _bucket(self, rows: Sequence[_Segment]) -> Iterator[SinkPart]:
-        """The rows of a bucket or some; what is too big for a part is cut again."""
+        """Yield the rows of some buckets; partition them again if they exceed a part."""
         inner = EpochBuffer(self._budget_bytes, self._depth + 1)
-        part_bytes = self._budget_bytes // _PART_SHARE
+        part_bytes = self._budget_bytes // _PART_FRACTION
         is_small = sum(segment.size for segment in rows) <= part_bytes or self._depth == _MOST_DEPTH
         try:
             for segment in rows:
@@ -178,27 +178,27 @@ class EpochBuffer:
             inner.close()
 
     def _read(self, segment: _Segment) -> Delta:
-        """TemporaryError state.spill_damaged."""
+        """Return a segment's rows. TemporaryError state.spill_damaged."""
         assert self._file is not None
         self._file.seek(segment.start)
         stored = self._file.read(segment.size)
         if len(stored) != segment.size or xxhash.xxh3_64_intdigest(stored) != segment.check:
             raise TemporaryError(
                 "state.spill_damaged",
-                "what an epoch too large for memory has put on disk is not what was written",
+                "the temporary file of a large epoch is damaged",
                 detail=f"{segment.size} bytes at {segment.start}, in {tempfile.gettempdir()}",
-                hint="the epoch is done again by itself; if that goes on, check the disk",
+                hint="the epoch is retried automatically; if this error repeats, check the disk",
             )
         return pickle.loads(stored)
 
 
 def added_up(deltas: Sequence[Delta]) -> Delta:
-    """The sum of consolidated deltas: only several can meet in a row."""
+    """Return the sum of consolidated deltas; a single one is already consolidated."""
     return deltas[0] if len(deltas) == 1 else Delta.concat(deltas).consolidate()
 
 
 def _buckets_of(owner: Owner, delta: Delta, depth: int) -> np.ndarray:
-    """int64[n]: the bucket of each row, by its key in the sink, or by the row where it has none."""
+    """Return int64[n]: the bucket of each row, by its key in the sink, or by the whole row."""
     table, is_errors = owner
     columns = delta.columns
     if table.key and not is_errors:
@@ -210,12 +210,12 @@ def _buckets_of(owner: Owner, delta: Delta, depth: int) -> np.ndarray:
 def _part(deltas: dict[Owner, Delta]) -> SinkPart:
     rows = [(table, delta) for (table, is_errors), delta in deltas.items() if not is_errors]
     errors = [delta for (_, is_errors), delta in deltas.items() if is_errors]
-    # Error rows begin with the name of their view: those of several never meet.
+    # Error rows begin with the name of their view, so those of different views never coincide.
     return SinkPart(rows, Delta.concat(errors) if errors else None)
 
 
 def named(table: SinkTable, found: Delta) -> Delta:
-    """Error rows of one view with its name in front."""
+    """Return the error rows of one view with its name as the first column."""
     title, n = table.title.encode(), len(found)
     offsets = np.arange(n + 1, dtype=np.int64) * len(title)
     name = Column(offsets, None, np.frombuffer(title * n, np.uint8))

@@ -1,6 +1,6 @@
-"""An evaluator with a count of what it is asked: PostgreSQL's share of an epoch, for figures.
+"""An evaluator that measures its calls: PostgreSQL's part of an epoch, for figures.
 
-It passes everything on as it is. Nothing is ever decided by the counts.
+It forwards every call unchanged; no decision depends on the figures.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.types import SqlType
 
 
-class CountedEvaluator:
-    """tell: called with the rows of each batch and the seconds that it took."""
+class MeteredEvaluator:
+    """report: called with the rows of each batch and the seconds it took."""
 
-    def __init__(self, inner: Evaluator, tell: Callable[[int, float], None]) -> None:
+    def __init__(self, inner: Evaluator, report: Callable[[int, float], None]) -> None:
         self._inner = inner
-        self._report = tell
+        self._report = report
 
     def evaluate(
         self,
@@ -30,7 +30,7 @@ class CountedEvaluator:
         n: int,
         result: SqlType,
     ) -> tuple[Column, RowErrors]:
-        """As the contract has it."""
+        """See `Evaluator.evaluate`."""
         started = time.perf_counter()
         answer = self._inner.evaluate(sql, types, columns, n, result)
         self._report(n, time.perf_counter() - started)
@@ -44,14 +44,14 @@ class CountedEvaluator:
         groups: np.ndarray,
         results: Sequence[SqlType],
     ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
-        """As the contract has it."""
+        """See `Evaluator.evaluate_groups`."""
         started = time.perf_counter()
         answer = self._inner.evaluate_groups(sql, types, columns, groups, results)
         self._report(len(groups), time.perf_counter() - started)
         return answer
 
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
-        """As the contract has it."""
+        """See `Evaluator.rank`."""
         started = time.perf_counter()
         answer = self._inner.rank(type, column)
         self._report(len(column), time.perf_counter() - started)

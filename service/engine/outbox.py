@@ -1,10 +1,10 @@
-"""The outbox: epochs that the sink may not have yet, kept in the state until it has them.
+"""The outbox: epochs that a sink may lack, stored in the state until every sink has them.
 
-An epoch's small deltas stand in its own entry; parts that were too much for memory stand beside
-it and are written ahead of the commit. Invariant: parts count only with the entry of their epoch,
-which the epoch's commit writes; parts without one are left-overs of a crash and are removed.
-Epochs that some sink lacks may be many: what is kept in memory of each is its size. The newest
-that all have stay for a while: a standby that takes over for the sink may lack them.
+An epoch's small deltas are in its own entry. Parts too large for memory are separate entries,
+written before the commit. Invariant: a part counts only together with the entry of its epoch, which
+the epoch's commit writes; parts without one remain from a crash and are removed. Many epochs may
+wait for a sink, so memory holds only their sizes. The newest epochs that every sink has are
+retained for a while: a standby that takes over for the sink may lack them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from storage.store import Store
 
 _EPOCH = "outbox/"
 _PART = "outbox-part/"
-# Spared epochs are read when the state is opened.
-_MOST_SPARED = 4_000
+# Retained epochs are read when the state is opened.
+_MAX_RETAINED = 4_000
 
 
 @dataclass(frozen=True)
 class StoredParts:
-    """The parts of one epoch in the store, readable from any thread until they are forgotten."""
+    """The parts of one epoch in the store, readable from any thread until they are removed."""
 
     store: Store
     epoch: int
@@ -45,18 +45,23 @@ class StoredParts:
         for number in range(self.count):
             stored = self.store.get(_part_key(self.epoch, number))
             if stored is None:
-                what = f"part {number} of epoch {self.epoch} is not in the outbox"
+                what = f"the outbox lacks part {number} of epoch {self.epoch}"
                 raise InvariantError("state.outbox_gap", what)
             yield decode_part(stored)
 
     def close(self) -> None:
-        """Nothing to do: they are kept until `Outbox.forget`."""
+        """Do nothing: `Outbox.forget` removes them."""
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """An epoch in the store: its number, its parts, and all that it takes in bytes. until: what
-    this one and all before it took; follows: where it brings a sink that was set back."""
+class _Entry:
+    """An epoch in the store.
+
+    - parts: how many
+    - nbytes: of the epoch with its parts
+    - until: bytes of this epoch and all before it
+    - follows: for a sink rewind, the epoch that the sink must be at
+    """
 
     number: int
     parts: int
@@ -66,23 +71,23 @@ class _Kept:
 
 
 class Outbox:
-    """Epochs by number, in one store. spare_bytes: what epochs that every sink has may take."""
+    """Epochs by number, in one store. spare_bytes: limit of retained epochs that every sink has."""
 
     def __init__(self, store: Store, spare_bytes: int = 0) -> None:
         self._store = store
         self._spare_bytes = spare_bytes
-        self._kept: deque[_Kept] = deque()
-        self._turns: deque[int] = deque()
-        self._turn = 0
+        self._entries: deque[_Entry] = deque()
+        self._unrepeatable: deque[int] = deque()
+        self._newest_unrepeatable = 0
         for _, stored in store.items(_EPOCH):
-            self._keep(self._decoded(stored), len(stored))
-        known = {kept.number for kept in self._kept}
+            self._append(self._decoded(stored), len(stored))
+        stored_numbers = {entry.number for entry in self._entries}
         for key, _ in store.items(_PART):
-            if int(key[len(_PART) :].split("/")[0]) not in known:
+            if int(key[len(_PART) :].split("/")[0]) not in stored_numbers:
                 store.put(key, None)
 
     def put(self, epoch: SinkEpoch) -> None:
-        """Keep an epoch; part of the open epoch. Its later parts are the stored ones from now."""
+        """Store an epoch, as part of the open epoch; its later parts then come from the store."""
         number, count, size, parts = epoch.progress.epoch, 0, 0, None
         if epoch.later is not None:
             rows: dict[SinkTable, int] = {}
@@ -92,7 +97,7 @@ class Outbox:
                 stored = encode_part(part)
                 self._store.put_ahead(_part_key(number, count), stored)
                 count, size = count + 1, size + len(stored)
-                # Each part leaves holes of its size behind.
+                # Each part leaves holes of its size in memory.
                 self._store.relieve()
             parts = Later(count, size, rows)
         failpoint("outbox.put.parts")
@@ -100,79 +105,83 @@ class Outbox:
         self._store.put(_epoch_key(number), stored)
         if parts is not None:
             epoch.later = StoredParts(self._store, number, count, rows, size)
-        self._keep(epoch, len(stored))
+        self._append(epoch, len(stored))
 
     def forget(self, written: int) -> None:
-        """Remove what all sinks have, up to epoch `written`, but for the newest of it; part of the
-        open epoch."""
-        while self._turns and self._turns[0] <= written:
-            self._turn = self._turns.popleft()
-        while self._kept and self._kept[0].number <= written and not self._is_spared(written):
+        """Remove epochs up to `written`, which every sink has, except the retained newest ones.
+
+        Part of the open epoch.
+        """
+        while self._unrepeatable and self._unrepeatable[0] <= written:
+            self._newest_unrepeatable = self._unrepeatable.popleft()
+        while (
+            self._entries and self._entries[0].number <= written and not self._is_retained(written)
+        ):
             self._forget_first()
 
     def clear(self) -> None:
-        """Remove all; part of the open epoch."""
-        while self._kept:
+        """Remove all epochs; part of the open epoch."""
+        while self._entries:
             self._forget_first()
-        self._turns.clear()
-        self._turn = 0
+        self._unrepeatable.clear()
+        self._newest_unrepeatable = 0
 
-    def _is_spared(self, written: int) -> bool:
-        """Whether the first epoch may be sent once more, or stands where the sink may be then."""
-        first = self._kept[0]
-        if first.number < self._turn or written - first.number >= _MOST_SPARED:
+    def _is_retained(self, written: int) -> bool:
+        """Return True if the first epoch may be sent again, or a rewound sink may be at it."""
+        first = self._entries[0]
+        if first.number < self._newest_unrepeatable or written - first.number >= _MAX_RETAINED:
             return False
-        newest = self._kept[min(written - first.number, len(self._kept) - 1)]
+        newest = self._entries[min(written - first.number, len(self._entries) - 1)]
         return newest.until - first.until + first.nbytes <= self._spare_bytes
 
     def _forget_first(self) -> None:
         failpoint("outbox.trim.before")
-        kept = self._kept.popleft()
-        self._store.put(_epoch_key(kept.number), None)
-        for part in range(kept.parts):
-            self._store.put(_part_key(kept.number, part), None)
+        entry = self._entries.popleft()
+        self._store.put(_epoch_key(entry.number), None)
+        for part in range(entry.parts):
+            self._store.put(_part_key(entry.number, part), None)
 
     def read(self, after: int, newest: int) -> list[SinkEpoch]:
-        """What leads a sink from epoch `after` to `newest`, in order, none missing.
+        """Return the epochs that lead a sink from `after` to `newest`, in order, none missing.
 
         InvariantError state.outbox_gap.
         """
-        first, found = after + 1, [kept for kept in self._kept if kept.number > after]
-        for place, kept in enumerate(found):
-            if kept.follows == after:
-                first, found = kept.number, found[place:]
+        first, found = after + 1, [entry for entry in self._entries if entry.number > after]
+        for index, entry in enumerate(found):
+            if entry.follows == after:
+                first, found = entry.number, found[index:]
                 break
-        numbers = [kept.number for kept in found]
-        is_led_astray = any(kept.follows not in (None, after) for kept in found)
-        if is_led_astray or numbers != list(range(first, newest + 1)):
+        numbers = [entry.number for entry in found]
+        has_wrong_start = any(entry.follows not in (None, after) for entry in found)
+        if has_wrong_start or numbers != list(range(first, newest + 1)):
             raise InvariantError(
                 "state.outbox_gap",
-                f"the sink is at epoch {after} and the outbox holds {numbers}",
-                hint="the sink was set back: its tables are compared with what they should show",
+                f"the sink is at epoch {after}, but the outbox contains {numbers}",
+                hint="the sink was rewound: its tables are compared and repaired",
             )
         return [self._decoded(self._stored(number)) for number in numbers]
 
     def find(self, number: int) -> SinkEpoch | None:
-        """A committed epoch, None when it is not kept; from any thread."""
+        """Return a committed epoch, or None if it is no longer stored; from any thread."""
         stored = self._store.get(_epoch_key(number))
         return None if stored is None else self._decoded(stored)
 
     def nbytes(self, after: int) -> int:
-        """What the epochs after number `after` take on disk."""
-        return sum(kept.nbytes for kept in self._kept if kept.number > after)
+        """Return the bytes on disk of the epochs after number `after`."""
+        return sum(entry.nbytes for entry in self._entries if entry.number > after)
 
     def _stored(self, number: int) -> bytes:
         return self._store.get(_epoch_key(number)) or b""
 
-    def _keep(self, entry: SinkEpoch, size: int) -> None:
-        number, later = entry.progress.epoch, entry.later
+    def _append(self, epoch: SinkEpoch, size: int) -> None:
+        number, later = epoch.progress.epoch, epoch.later
         stored = later if isinstance(later, StoredParts) else None
         count, size = (stored.count, size + stored.nbytes) if stored else (0, size)
-        until = size + (self._kept[-1].until if self._kept else 0)
-        follows = None if entry.returns is None else entry.returns.follows
-        self._kept.append(_Kept(number, count, size, until, follows))
-        if entry.is_turn:
-            self._turns.append(number)
+        until = size + (self._entries[-1].until if self._entries else 0)
+        follows = None if epoch.returns is None else epoch.returns.follows
+        self._entries.append(_Entry(number, count, size, until, follows))
+        if epoch.is_non_idempotent:
+            self._unrepeatable.append(number)
 
     def _decoded(self, stored: bytes) -> SinkEpoch:
         epoch, later = decode_epoch(stored)

@@ -1,4 +1,4 @@
-"""A view's output fields as JSON, the way the control tables keep them."""
+"""A view's output fields as JSON, the form stored in the control tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataflow.types import SqlType, TypeKind
 
 
 def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """Fields with all that `from_json` needs."""
+    """Return the fields with everything that `from_json` needs."""
     return [
         {
             "name": f.name,
@@ -31,7 +31,7 @@ def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
 
 
 def from_json(facts: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
-    """The fields again.
+    """Return the fields that `to_json` encoded.
 
     >>> from dataflow.types import fixed
     >>> mood = SqlType("mood", 70001, -1, TypeKind.OPAQUE, is_enum=True)

@@ -1,7 +1,7 @@
-"""A view that is being built, stepped by changes of its base relations in bounded memory.
+"""A view being built, stepped by changes of its base relations in bounded memory.
 
-Invariant: what it gives out adds up to its own change, cut as a live view's steps are: by the pace
-of each table, and in parts where a join makes much of a row.
+Invariant: its output adds up to its own change. Steps are cut like a live view's: by each table's
+batch size, and in parts if a join multiplies rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.engine.definition import View
 
 
 class Replay:
-    """most_made: rows that one step should make; from PARTS_FROM times that on they are parts."""
+    """most_made: target of rows per step; from PARTS_FROM times that on, output comes in parts."""
 
     PARTS_FROM = 2
 
@@ -27,7 +27,7 @@ class Replay:
         self._part_rows = self.PARTS_FROM * most_made
 
     def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
-        """The view's deltas; the store may be relieved after each. ViewError."""
+        """Yield the view's deltas; the store may be relieved after each. ViewError."""
         view = self._view
         tables = [(name, state) for name, state in view.tables.items()]
         for some in self._batch_sizer.slices(changes):
@@ -41,7 +41,7 @@ class Replay:
                 self._batch_sizer.learn(some, made)
 
     def _step(self, inputs: Mapping[RelationName, Delta]) -> Generator[Delta, None, int]:
-        """Step the view; returns the rows made at its widest place."""
+        """Step the view; return the rows made at its widest operator."""
         dataflow = self._view.dataflow
         before = list(dataflow.rows_out)
         yield from self._view.parts(inputs, self._part_rows)

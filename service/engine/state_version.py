@@ -1,11 +1,9 @@
-"""The version of what lies in a state directory, in the file `version.json` beside the store.
+"""The version of a state directory, in the file `version.json` next to the store.
 
-It stands for all of it: the names of arrangements and values, the encoding of definitions and
-epochs (`service/engine/encoding`), the folder of builds. Invariant: a state is opened by a program
-that
-knows its version, or not at all; one that is older goes through every step on the way, each of
-which can be repeated. A change of an encoding that its readers do not understand, as a removed
-field, needs the next number.
+It covers the names of arrangements and values, the encoding of definitions and epochs
+(`service/engine/encoding`), and the folder of builds. Invariant: only a program that knows its
+version opens a state. An older state goes through every upgrade step; each step can be repeated. An
+encoding change that old readers cannot read, such as a removed field, needs the next number.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ Upgrade = Callable[[Path], None]
 
 
 def _begin_to_count(_: Path) -> None:
-    """Before versions were written down all was as in version 1."""
+    """Do nothing: a state without a version is like version 1."""
 
 
 def _leave_pickles(folder: Path) -> None:
-    """Version 2 has a format of its own for what was pickled; nothing else knows the old one."""
+    """Rewrite pickled values in the format of version 2."""
     from service.engine.encoding.version_1 import upgrade
 
     upgrade(folder, STORE)
 
 
-# By the version that each leads from; where one is missing there is no way.
+# By the version that each upgrades from; without an entry there is no upgrade.
 UPGRADES: dict[int, Upgrade] = {0: _begin_to_count, 1: _leave_pickles}
 
 
 def versions() -> dict[str, str]:
-    """Of the program, and of the state and the control tables that it works with."""
+    """Return the versions of the program, the state and the control tables."""
     return {
         "tidemark": release.VERSION,
         "state": str(VERSION),
@@ -55,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def check(folder: Path) -> int:
-    """The version of a state, VERSION where there is none yet. StorageError state.version."""
+    """Return a state's version; VERSION if there is no state yet. StorageError state.version."""
     found = _read(folder)
     if found is None:
         return 0 if (folder / STORE).is_dir() else VERSION
@@ -63,14 +61,15 @@ def check(folder: Path) -> int:
     if not isinstance(version, int):
         raise _refusal(folder, "of an unknown version", "", found)
     if version > VERSION:
-        raise _refusal(folder, f"of version {version}", f"; this program knows {VERSION}", found)
+        limit = f"; this program supports version {VERSION}"
+        raise _refusal(folder, f"of version {version}", limit, found)
     if not all(step in UPGRADES for step in range(version, VERSION)):
-        raise _refusal(folder, f"of version {version}", ", which is too old to go on with", found)
+        raise _refusal(folder, f"of version {version}", ", which is too old to upgrade", found)
     return version
 
 
 def claim(folder: Path) -> None:
-    """Bring a state to this version before it is opened. StorageError state.version."""
+    """Upgrade a state to this version before it is opened. StorageError state.version."""
     version = check(folder)
     for step in range(version, VERSION):
         UPGRADES[step](folder)
@@ -99,6 +98,6 @@ def _refusal(folder: Path, which: str, more: str, found: dict[str, Any]) -> Stor
     return StorageError(
         "state.version",
         f'the state in "{folder}" is {which}{other}{more}',
-        "run the version of Tidemark that made it; or move the directory away and start again: "
+        "run the version of Tidemark that wrote it; or move the directory away and restart: "
         "every view is rebuilt, and its rows stay readable until then",
     )

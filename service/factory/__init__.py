@@ -1,5 +1,5 @@
-"""Concrete parts made from settings, and definitions made from queries.
+"""Concrete components made from settings, and definitions made from queries.
 
 May import `backfill` and below. Start with `service_factory.py`: it alone decides which class
-stands behind a contract.
+implements a contract.
 """

@@ -1,6 +1,7 @@
-"""The concrete parts of one service, made from its settings: source, sink, state, backfill roads.
+"""The concrete components of one service, made from its settings: source, sink, state, backfill.
 
-Everything above asks here, so that which class stands behind a contract is decided in one place.
+Invariant: this module alone decides which class implements a contract; all packages above it use
+the factory.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ ROWS_A_PART = 250_000
 
 
 class ServiceFactory:
-    """Makes parts on demand; holds only what is shared: the source and a warm Spark session."""
+    """Make components on demand; hold only shared ones: the source and a warm Spark session."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.host: Runtime = RUNTIME
-        place = f"pid {os.getpid()} on {socket.gethostname()}, state {settings.state.absolute()}"
-        self.claim = Claim(settings.sink_key, place)
+        self.runtime: Runtime = RUNTIME
+        location = f"pid {os.getpid()} on {socket.gethostname()}, state {settings.state.absolute()}"
+        self.claim = Claim(settings.sink_key, location)
         self.source = self.new_source()
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class ServiceFactory:
         self._own_role = ""
 
     def new_source(self) -> PostgresSource:
-        """The source with sessions of its own."""
+        """Return the source with its own sessions."""
         settings = self.settings
         return PostgresSource(
             settings.source,
@@ -82,7 +83,7 @@ class ServiceFactory:
         )
 
     def open_store(self) -> Store:
-        """The state; StorageError state.locked when another process has it, state.version."""
+        """Open the state. StorageError state.locked if another process has it; state.version."""
         state_version.claim(self.settings.state)
         path = self.settings.state / state_version.STORE
         budget = self.settings.budget
@@ -91,23 +92,25 @@ class ServiceFactory:
         return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch)
 
     def sink(self) -> PostgresSink:
-        """A new session on the sink; what it writes is written by who has claimed it."""
+        """Return a new session on the sink, which writes under this service's claim."""
         return PostgresSink(self.settings.sink, key=self.settings.sink_key, claim=self.claim)
 
     def sink_of(self, group: str) -> PostgresSink:
-        """A new session on the sink, for the views of one group."""
+        """Return a new session on the sink, for the views of one group."""
         return PostgresSink(self.settings.sink, key=self.settings.for_group(group).sink_key)
 
     def feed_source(self, row: SourceRow) -> FeedSource:
-        """The source beside the database that a row of the catalog declares."""
+        """Return the external source that a row of the catalog declares."""
         return feed_source(row)
 
     def view_tables(self) -> ViewTables:
-        """Looks at the views' tables."""
+        """Return an inspector of the views' tables."""
         return ViewTables(self.settings.sink)
 
     def view_sink(self, row: SinkRow, table: SinkTable) -> ViewSink:
-        """A new writer of one view's further sink. SinkError sink.bad_option, secret.missing."""
+        """Return a new writer of a view's additional sink. SinkError sink.bad_option,
+        secret.missing.
+        """
         from connectors.kafka.sink import make
 
         return make(row.options, table, row.identity, row.title)
@@ -115,28 +118,32 @@ class ServiceFactory:
     def checked_options(
         self, kind: str, options: Mapping[str, Any], table: SinkTable, name: str
     ) -> Mapping[str, Any]:
-        """The options of a new sink with its defaults, after a look at what it will write to.
+        """Return the options of a new sink with its defaults, after checking its destination.
 
-        SinkError sink.unknown_type, sink.bad_option, and what the sink's kind refuses.
+        SinkError sink.unknown_type, sink.bad_option, and errors of the sink's type.
         """
         from connectors.kafka.sink import check
 
         if kind != "kafka":
             raise SinkError(
-                "sink.unknown_type", f'there are no sinks of type "{kind}"', hint='choose "kafka"'
+                "sink.unknown_type",
+                f'sink type "{kind}" does not exist',
+                hint='use the type "kafka"',
             )
         return check(options, table, f"{table.title}/{name}")
 
     def control(self) -> Control:
-        """A new session on the control tables."""
+        """Return a new session on the control tables."""
         return Control(self.settings.sink)
 
     def evaluator(self, role: str = "") -> Evaluator:
-        """A new session for expressions without a native kernel, with the rights of a role."""
+        """Return a new session for expressions without a kernel, with the privileges of a role."""
         return PostgresEvaluator(self.settings.source, role=role)
 
     def role_of(self, asker: str) -> str:
-        """Whose rights a view of this creator has at the source: "" for the service's own."""
+        """Return the role whose privileges a creator's views have at the source; "" for the
+        service's own.
+        """
         if not asker:
             return ""
         with self._lock:
@@ -149,9 +156,11 @@ class ServiceFactory:
     def analyzer(
         self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
     ) -> PostgresAnalyzer:
-        """A new analysis at the source, knowing the maintained views and other sources' relations
-        (feeds); asker: the role whose rights it has, and that must be allowed to read what the
-        query reads."""
+        """Return a new analyzer at the source.
+
+        views, feeds: the maintained views and external relations that a query may read. asker: the
+        role whose privileges it uses, which must be allowed to read what the query reads.
+        """
         return PostgresAnalyzer(
             self.settings.source,
             SOURCE,
@@ -163,22 +172,22 @@ class ServiceFactory:
 
     @property
     def is_sink_apart(self) -> bool:
-        """Whether the views live in another database than the one that is followed."""
+        """Return True if the views are in another database than the source."""
         return self.settings.source != self.settings.sink
 
-    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
-        """ "local" or "spark": what `backfill` asks for, by size when it says auto."""
-        if wanted != "auto":
-            return wanted
+    def choose_engine(self, definition: ViewDefinition, requested: str) -> str:
+        """Return "local" or "spark" for the option `backfill`; "auto" decides by size."""
+        if requested != "auto":
+            return requested
         is_cluster = not self.settings.spark_master.startswith("local")
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
+        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
-        """What building this view works with."""
-        road = self.choose_engine(definition, wanted)
+        """Return the components with which this view is built."""
+        road = self.choose_engine(definition, requested)
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
@@ -193,26 +202,26 @@ class ServiceFactory:
             feeds=feeds,
             nudge=self.source.heartbeat,
             exchange=self._exchange(definition) if road == "spark" else None,
-            host=self.host,
+            host=self.runtime,
         )
 
     @property
     def source_row(self) -> str:
-        """The name under which the catalog knows the source, as this group follows it."""
+        """Return the source's name in the catalog for this group."""
         group = self.settings.group
         return SOURCE if group == DEFAULT_GROUP else f"{SOURCE}/{group}"
 
     @property
     def shown_source(self) -> str:
-        """The source's DSN without secrets, for the catalog."""
+        """Return the source's DSN without secrets, for the catalog."""
         return redact(self.settings.source)
 
     def report_failure(self, error: TidemarkError | StorageError) -> None:
-        """Leave word for the API why the pipeline refuses to run."""
+        """Report to the API why the pipeline refuses to run."""
         write_refusal(self.settings.state, error)
 
     def prepare_builds(self) -> None:
-        """Have a process ready in which a view is built; only where there are no threads yet."""
+        """Start a child process for builds in advance; call only before there are threads."""
         self._children.prepare()
 
     def _run_local(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
@@ -234,13 +243,13 @@ class ServiceFactory:
         )
 
     def _exchange(self, definition: ViewDefinition) -> Exchange | None:
-        """A view's own place in the object storage that executors reach, if there is one."""
+        """Return a view's own prefix in the executors' object storage, if there is one."""
         url = self.settings.spark_exchange
-        place = f"{self.settings.sink_key}/{definition.scope}"
-        return open_exchange(url).below(place) if url else None
+        path = f"{self.settings.sink_key}/{definition.scope}"
+        return open_exchange(url).below(path) if url else None
 
     def _spark_session(self) -> LazySession:
-        """One session for all builds: it costs seconds and a gigabyte, so it stays warm."""
+        """Return the session for all builds: it costs seconds and a gigabyte, so it stays open."""
         from connectors.spark.session import LazySession
 
         with self._lock:
@@ -249,7 +258,7 @@ class ServiceFactory:
             return self._spark
 
     def close(self) -> None:
-        """Stop what was started: children that have nothing to do, Spark with its JVM."""
+        """Stop idle children, and Spark with its JVM."""
         self._children.close()
         if self._spark is not None:
             self._spark.stop()

@@ -1,4 +1,5 @@
-"""Changes on their way in: the PostgreSQL stream and all external sources.
+"""Incoming changes: the PostgreSQL stream and all external sources.
 
-May import `views` and below. Start with `database_feed.py` and `external_sources.py`.
+Terms: feed (an open reader of a source), snapshot offset (where a relation is first read), table
+watch (DDL). May import `views` and below. Start with `database_feed.py` and `external_sources.py`.
 """

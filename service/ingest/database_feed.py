@@ -1,8 +1,9 @@
-"""The pipeline's side of the source: one stream for all views, opened anew when they change.
+"""The pipeline's feed from the source database: one stream for all views, reopened when they
+change.
 
-PostgreSQL tells nobody that a table was changed, dropped or taken out of a publication: that is
-looked up, before anything is decoded and from time to time. Errors are passed on; one that names a
-relation leaves the stream closed.
+PostgreSQL does not report that a table was changed, dropped or removed from a publication. So the
+feed checks that before it decodes anything, and periodically. Errors are passed on; an error that
+names a relation leaves the stream closed.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ HEARD_S = 5.0
 
 
 class Memory(Protocol):
-    """What is remembered of the server that the state was built from."""
+    """The identity of the server that the state was built from."""
 
     def source_identity(self) -> tuple[object, ...] | None:
-        """Its identity; None before the first view."""
+        """Return its identity; None before the first view."""
         ...
 
     def remember_source(self) -> None:
-        """From now on it is the one that is there now."""
+        """Replace it by the current server's."""
         ...
 
 
 class Feed:
-    """At most one open stream. memory: of the server that the state was built from; watch: on the
-    tables that are streamed; limits: the memory of the stream."""
+    """At most one open stream.
+
+    memory: identity of the server that the state was built from. watch: watches the streamed
+    tables. limits: memory of the stream.
+    """
 
     def __init__(
         self,
@@ -48,10 +52,10 @@ class Feed:
         watch: SourceWatch,
         limits: StreamLimits | None = None,
         *,
-        host: Runtime = RUNTIME,
+        runtime: Runtime = RUNTIME,
     ) -> None:
         self._source = source
-        self._host = host
+        self._runtime = runtime
         self._limits = limits
         self._memory = memory
         self._stream: ReplicationStream | None = None
@@ -59,27 +63,29 @@ class Feed:
         self._opened_for: set[object] = set()
         self._watch = watch
         self._watched_at = 0.0
-        self._woken = host.event()
+        self._woken = runtime.event()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to poll."""
+        """Return True if a stream is open."""
         return self._stream is not None
 
     @property
     def received_position(self) -> int:
-        """How far the server has sent; 0 when no stream is open."""
+        """Return how far the server has sent; 0 if no stream is open."""
         return 0 if self._stream is None else self._stream.received_position
 
     @property
     def silent_s(self) -> float:
-        """How long the server has given no sign of life, where it should have; else 0."""
+        """Return how long the server has been silent although it was asked; else 0."""
         silent_s = 0.0 if self._stream is None else self._stream.silent_s
         return silent_s if silent_s > HEARD_S else 0.0
 
     def open(self, position: int, reads: Iterable[Read], shown: int = 0) -> None:
-        """Stream everything after `position` that is read, instead of what was streamed. shown:
-        up to where the sink has everything, where that is further on."""
+        """Stream all changes after `position` that `reads` needs; close the previous stream.
+
+        shown: the position up to which the sink has everything, if that is later.
+        """
         self.close()
         reads = list(reads)
         self._opened_for = _distinct(reads)
@@ -93,12 +99,12 @@ class Feed:
             takes_over=True,
             limits=self._limits,
             shapes=self._watch.shapes,
-            look=self._look,
+            refresh=self._refresh,
         )
-        self._watched_at = self._host.monotonic()
+        self._watched_at = self._runtime.monotonic()
         try:
-            # Not before it is known to be the right server.
-            self._watch.tells = self._stream.tells_truncation
+            # Only once the server is known to be the right one.
+            self._watch.reports_truncation = self._stream.has_truncation
             self._watch.follow(relations)
         except TidemarkError:
             self.close()
@@ -106,23 +112,23 @@ class Feed:
         self._followed = _numbered(relations)
 
     def follows(self, reads: Iterable[Read]) -> bool:
-        """Whether what is streamed is just this, so that nothing need be opened anew."""
+        """Return True if the stream matches these reads exactly, so that it can stay open."""
         return self._stream is not None and _numbered(all_read(reads)) == self._followed
 
     def was_opened_for(self, reads: Iterable[Read]) -> bool:
-        """Whether the stream, be it closed by now, was opened for just this."""
+        """Return True if the stream, even if closed since, was opened for exactly these reads."""
         return _distinct(reads) == self._opened_for
 
     def narrow(self, reads: Iterable[Read]) -> None:
-        """Some of what is streamed is no longer read: it may go without notice."""
+        """Stop watching tables that are no longer read: they may change without an error."""
         self._followed = []
         self._watch.narrow(all_read(reads))
 
     def poll(self, rows: int, timeout_s: float, until: int | None) -> SourceBatch | None:
-        """The next whole transactions; see ReplicationStream.poll."""
+        """Return the next whole transactions; see ReplicationStream.poll."""
         assert self._stream is not None
         try:
-            self._look_if_due()
+            self._refresh_if_due()
             return self._stream.poll(rows, timeout_s, until=until)
         except TidemarkError as error:
             if error.relation is not None:
@@ -137,20 +143,20 @@ class Feed:
             stream.wake()
 
     def await_wake(self, timeout_s: float) -> None:
-        """Sleep where no stream is open."""
+        """Sleep while no stream is open."""
         self._woken.wait(timeout_s)
         self._woken.clear()
 
     def confirm(self, position: int) -> None:
-        """The source may forget what lies before."""
+        """Let the source release WAL before this position."""
         if self._stream is not None and position:
             self._stream.confirm(position)
 
     def close(self) -> None:
-        """End the stream, if one is open."""
+        """Close the stream, if one is open."""
         stream, self._stream = self._stream, None
         self._followed = []
-        self._watch.tells = None
+        self._watch.reports_truncation = None
         if stream is not None:
             stream.close()
 
@@ -158,14 +164,14 @@ class Feed:
         self._memory.remember_source()
         log.warning("source.promoted")
 
-    def _look(self) -> None:
-        self._watched_at = self._host.monotonic()
-        self._watch.look()
+    def _refresh(self) -> None:
+        self._watched_at = self._runtime.monotonic()
+        self._watch.refresh()
 
-    def _look_if_due(self) -> None:
-        """A table may change while nothing is told."""
-        if self._host.monotonic() - self._watched_at > WATCH_S:
-            self._look()
+    def _refresh_if_due(self) -> None:
+        """Check the tables periodically: they may change while no rows arrive."""
+        if self._runtime.monotonic() - self._watched_at > WATCH_S:
+            self._refresh()
 
 
 def _distinct(reads: Iterable[Read]) -> set[object]:
@@ -173,5 +179,5 @@ def _distinct(reads: Iterable[Read]) -> set[object]:
 
 
 def _numbered(relations: Iterable[Relation]) -> list[object]:
-    """Columns of the same names may be others."""
+    """Compare column numbers too: columns of the same names may be different ones."""
     return [(relation, relation.numbers) for relation in relations]

@@ -1,7 +1,7 @@
-"""Sources as users declare them: what the catalog keeps, and the connector that it stands for.
+"""Declared sources: what the catalog stores, and the connector that implements it.
 
-A connector is imported when a source of its type is first met, so that who uses none of them
-pays for none. Invariant: a relation keeps its identity (oid) as long as it is the same.
+A connector is imported when a source of its type is first used, so unused ones cost nothing.
+Invariant: a relation keeps its identity (oid) as long as its declaration is the same.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
-TYPES = ("kafka", "files")
+TYPES = ("kafka", "files", "clock")
 
 
 def connector(type_name: str) -> Connector:
-    """The connector of a type; SourceError source.bad_type."""
+    """Return the connector of a type. SourceError source.bad_type."""
     if type_name not in TYPES:
         raise SourceError(
             "source.bad_type",
-            f'"{type_name}" is not a type of source',
-            hint=f"one of: {', '.join(TYPES)}",
+            f'source type "{type_name}" does not exist',
+            hint=f"use one of: {', '.join(TYPES)}",
         )
     return cast(Connector, importlib.import_module(f"connectors.{type_name}.source"))
 
 
 def feed_source(row: SourceRow) -> FeedSource:
-    """The source that a row of the catalog declares."""
+    """Return the source that a row of the catalog declares."""
     return connector(row.type).make(row.name, row.options, relations_of(row))
 
 
 def relations_of(row: SourceRow) -> list[Relation]:
-    """What can be read of a source; nothing of the database, which tells that itself."""
+    """Return the relations of a declared source; none for the database, which lists its own."""
     found = []
     for facts in row.relations:
         columns = output_fields.from_json(facts["fields"])
@@ -56,7 +56,7 @@ def relations_of(row: SourceRow) -> list[Relation]:
 
 
 def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict[str, Any]:
-    """A relation as the catalog keeps it. SourceError source.bad_option."""
+    """Return a relation in the form that the catalog stores. SourceError source.bad_option."""
     names = [name for name, _ in declared.columns]
     for name in declared.key:
         if name not in names:
@@ -65,13 +65,14 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
                 f'key column "{name}" of relation "{declared.name}" is not declared',
                 hint=f"its columns are: {', '.join(names)}",
             )
-    # A record without a whole key is no row, so views over these have a primary key too.
+    # A record without a complete key is malformed, so views on this relation can have a primary
+    # key.
     columns = [
         replace(f, is_nullable=f.is_nullable and f.name not in declared.key) for f in columns
     ]
     return {
         "name": declared.name,
-        # It tells the relation from an earlier one of its name.
+        # Distinguishes the relation from an earlier one with its name.
         "oid": secrets.randbelow(2**31 - 2) + 1,
         "fields": output_fields.to_json(columns),
         "key": list(declared.key),
@@ -80,11 +81,11 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
 
 
 def keep_oids(facts: Iterable[dict[str, Any]], before: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Give relations that are what they were their identity again; the names of those lost."""
-    known = {f["name"]: f for f in before}
+    """Give unchanged relations their old oid again; return the names of changed or removed ones."""
+    previous = {f["name"]: f for f in before}
     for relation in facts:
-        old = known.get(relation["name"])
+        old = previous.get(relation["name"])
         if old is not None and {**old, "oid": 0} == {**relation, "oid": 0}:
             relation["oid"] = old["oid"]
-            del known[relation["name"]]
-    return set(known)
+            del previous[relation["name"]]
+    return set(previous)

@@ -1,7 +1,7 @@
-"""Where relations of other sources are first read, found out beside the pipeline's thread.
+"""The offsets at which relations of external sources are first read, found on other threads.
 
-A pin may take long: a folder's files are counted, a cluster is asked. What has been pinned stays
-right for as long as it is kept, since everything after a place is told by the feed.
+Finding an offset may take long: a folder's files are listed, a cluster is queried. A found offset
+stays valid, because the feed reports everything after it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _THREADS = 2
 
 
 @dataclass(eq=False)
-class _Asked:
-    """One pin that is being found; pin or failure is what has come of it."""
+class _PendingPin:
+    """A pin that is being found; its result is pin or failure."""
 
     source: FeedSource
     relation: Relation
@@ -44,59 +44,61 @@ class _Asked:
 
 
 class SnapshotOffsets:
-    """Pins being found, by view and relation; used by the pipeline's thread alone."""
+    """Pins being found, by view and relation; used by the pipeline's thread only."""
 
-    def __init__(self, host: Runtime = RUNTIME) -> None:
-        self._host = host
-        self._asked: dict[tuple[str, RelationName], _Asked] = {}
-        # What no thread has begun with, and how many threads there are.
-        self._moved = host.condition()
-        self._waiting: deque[_Asked] = deque()
+    def __init__(self, runtime: Runtime = RUNTIME) -> None:
+        self._runtime = runtime
+        self._pending: dict[tuple[str, RelationName], _PendingPin] = {}
+        # Pins that no thread has started on, and the number of running threads.
+        self._moved = runtime.condition()
+        self._waiting: deque[_PendingPin] = deque()
         self._working = 0
 
     @property
     def is_any_found(self) -> bool:
-        """Whether one of them is there that nobody has taken."""
-        return any(asked.is_done for asked in self._asked.values())
+        """Return True if a found pin was not taken yet."""
+        return any(pending.is_done for pending in self._pending.values())
 
     def take(
-        self, identity: str, wanted: Iterable[tuple[FeedSource, Relation]]
+        self, identity: str, needed: Iterable[tuple[FeedSource, Relation]]
     ) -> dict[RelationName, Pin] | None:
-        """A view's pins once all of them are found, None before. TidemarkError as the source
-        tells it; then nothing of the view is asked any more."""
+        """Return a view's pins once all are found, None before.
+
+        If the source raises a TidemarkError, the view's other pins are abandoned too.
+        """
         keys = []
-        for source, relation in wanted:
+        for source, relation in needed:
             key = (identity, relation.name)
             keys.append(key)
-            if key not in self._asked:
-                self._asked[key] = self._ask(_Asked(source, relation))
-        if not all(self._asked[key].is_done for key in keys):
+            if key not in self._pending:
+                self._pending[key] = self._ask(_PendingPin(source, relation))
+        if not all(self._pending[key].is_done for key in keys):
             return None
         try:
-            return {name: self._asked[identity, name].result() for _, name in keys}
+            return {name: self._pending[identity, name].result() for _, name in keys}
         finally:
             self.forget(identity)
 
     def forget(self, identity: str) -> None:
-        """The view is no longer waited for, or has its pins."""
-        for key in [key for key in self._asked if key[0] == identity]:
-            asked = self._asked.pop(key)
+        """Drop the view's pins, found or not."""
+        for key in [key for key in self._pending if key[0] == identity]:
+            pending = self._pending.pop(key)
             with self._moved:
-                if asked in self._waiting:
-                    self._waiting.remove(asked)
+                if pending in self._waiting:
+                    self._waiting.remove(pending)
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Drop all pins that no thread has started on."""
         with self._moved:
             self._waiting.clear()
 
-    def _ask(self, asked: _Asked) -> _Asked:
+    def _ask(self, pending: _PendingPin) -> _PendingPin:
         with self._moved:
-            self._waiting.append(asked)
+            self._waiting.append(pending)
             if self._working < _THREADS:
                 self._working += 1
-                self._host.begin(self._work, "pin")
-        return asked
+                self._runtime.begin(self._work, "pin")
+        return pending
 
     def _work(self) -> None:
         while True:
@@ -104,5 +106,5 @@ class SnapshotOffsets:
                 if not self._waiting:
                     self._working -= 1
                     return
-                asked = self._waiting.popleft()
-            asked.find()
+                pending = self._waiting.popleft()
+            pending.find()

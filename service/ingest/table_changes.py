@@ -1,8 +1,8 @@
-"""What a change of a table means for a view that reads it: nothing, a new name, or its end.
+"""The effect of a table change on a view that reads it: none, a new name, or a rebuild.
 
-Pure: the facts of before and now go in, a judgement comes out. Columns are known by their numbers
-(attnum), which survive a rename and are never used twice. Invariant: a view for which there is no
-error goes on with rows that are those of its query.
+Pure: old and new facts in, a judgement out. Columns are identified by number (attnum), which
+survives a rename and is never reused. Invariant: a view without an error continues with the rows of
+its query.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
 
-_REPLACE = "replace the view by one that fits the table, or drop it"
-_REBUILD = "rebuild the view, or replace it by one that fits the table"
+_REPLACE = "replace the view with one that fits the table, or drop it"
+_REBUILD = "rebuild the view, or replace it with one that fits the table"
 
 
-def numbers_of(relation: Relation, known: TableFacts) -> tuple[int, ...]:
-    """The numbers of a relation's columns, by name where it was planned without them."""
-    return relation.numbers or known.numbers([f.name for f in relation.fields])
+def numbers_of(relation: Relation, facts: TableFacts) -> tuple[int, ...]:
+    """Return the numbers of a relation's columns; by name if it was planned without numbers."""
+    return relation.numbers or facts.numbers([f.name for f in relation.fields])
 
 
 def why_lost(
@@ -29,13 +29,14 @@ def why_lost(
     now: TableFacts | None,
     is_reported: Callable[[int, int], bool] = lambda xid, oid: False,
 ) -> SourceError | None:
-    """Why a reader of these columns cannot go on as it is; None when it can.
+    """Return why a reader of these columns cannot continue; None if it can.
 
-    is_told: whether the stream tells that transaction xid truncated the whole table.
+    is_reported(xid, oid): True if the stream reports that this transaction truncated the whole
+    table.
 
     SourceError source.table_missing, source.not_published, source.published_again,
-    source.publication_altered, source.column_dropped,
-    source.column_changed, source.key_changed, source.table_rewritten, source.partitions_changed.
+    source.publication_altered, source.column_dropped, source.column_changed, source.key_changed,
+    source.table_rewritten, source.partitions_changed.
     """
     if now is None:
         return _error(
@@ -49,17 +50,17 @@ def why_lost(
             relation,
             "is no longer in Tidemark's publication",
             code="source.not_published",
-            detail="someone removed it; its changes since then are not known",
+            detail="someone removed it; its changes since then are missing",
             hint="rebuild the views that read it",
         )
     if now.withheld:
         return _error(
             relation,
-            "is not sent whole by Tidemark's publication",
+            "is only partly published by Tidemark's publication",
             code="source.publication_altered",
             detail=f"someone has altered it: {now.withheld}",
         )
-    # While something was withheld nobody has read it: who reads it now began after the repair.
+    # While parts were not published, no view read them: current readers started after the repair.
     error = None if before.withheld else _gap_error(relation, before, now)
     if error is not None:
         return error
@@ -73,20 +74,20 @@ def why_lost(
 
 
 def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
-    """The table may not have been sent whole for a while."""
+    """Return an error if parts of the table may not have been sent for a while."""
     if before.membership and now.membership != before.membership:
         return _error(
             relation,
-            "was taken out of Tidemark's publication for a while",
+            "was temporarily removed from Tidemark's publication",
             code="source.published_again",
             detail="its changes in between were not sent",
         )
     if before.publication and now.publication != before.publication:
         return _error(
             relation,
-            "is sent by a publication that someone has altered",
+            "is published by a publication that someone altered",
             code="source.publication_altered",
-            detail="changes may have been left out in between",
+            detail="changes in between may be missing",
         )
     return None
 
@@ -94,7 +95,7 @@ def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> Sourc
 def renamed(
     relation: Relation, columns: Sequence[int], before: TableFacts, now: TableFacts
 ) -> Iterator[str]:
-    """In words, which names a reader that goes on knows otherwise than the catalog now does."""
+    """Yield, as text, the current names of what a continuing reader calls otherwise."""
     name = relation.name
     if (name.schema, name.name) != (now.schema, now.name):
         yield f'table "{name}" is now called "{now.title}"'
@@ -122,8 +123,8 @@ def _column_error(
         what = f'has changed column "{field.name}"'
         return _error(relation, what, code="source.column_changed", detail=changed)
     if was is not None and column.version != was.version and _is_rewritten(before, now):
-        what = f'was written anew after a change of column "{field.name}"'
-        detail = "ALTER COLUMN ... TYPE ... USING may have changed every value of it"
+        what = f'was rewritten after a change of column "{field.name}"'
+        detail = "ALTER COLUMN ... TYPE ... USING may have changed every value"
         return _error(relation, what, code="source.table_rewritten", detail=detail)
     return None
 
@@ -139,7 +140,7 @@ def _difference(is_nullable: bool, column: ColumnFacts, was: ColumnFacts | None)
 
 
 def _is_rewritten(before: TableFacts, now: TableFacts) -> bool:
-    """Whether the rows lie in another file than before, of the table or of any partition."""
+    """Return True if the rows of the table, or of any partition, are in another file."""
     both = before.parts.keys() & now.parts.keys()
     return now.file != before.file or any(
         now.parts[part].file != before.parts[part].file for part in both
@@ -147,24 +148,24 @@ def _is_rewritten(before: TableFacts, now: TableFacts) -> bool:
 
 
 def _key_error(relation: Relation, numbers: Sequence[int], now: TableFacts) -> SourceError | None:
-    """What tells rows apart must be what the view's state was built with."""
+    """Return an error if rows are identified otherwise than when the view's state was built."""
     key = {numbers[position] for position in relation.key}
     why = ""
     if relation.is_full and now.identity != "f":
         why = "it no longer has REPLICA IDENTITY FULL"
     elif now.identity == "n" or (now.identity == "d" and not now.key):
-        why = "it has nothing that tells which row an UPDATE or DELETE hits"
+        why = "it has no key that identifies the row of an UPDATE or DELETE"
     elif now.identity == "d" and key != set(now.key):
-        why = "its primary key is another one"
+        why = "its primary key was changed"
     elif now.identity == "i" and not key <= set(now.identity_key):
-        why = "its replica identity is another index"
+        why = "its replica identity uses another index"
     elif now.identity == "f" and key and key not in (set(now.key), set(now.identity_key)):
-        why = "its primary key is gone or another one"
+        why = "its primary key was dropped or changed"
     elif any(p.kind == "r" and p.identity != now.identity for p in now.parts.values()):
-        why = "partitions differ from it in replica identity"
+        why = "a partition has another replica identity"
     if not why:
         return None
-    return _error(relation, "is told by another key", code="source.key_changed", detail=why)
+    return _error(relation, "identifies rows by another key", code="source.key_changed", detail=why)
 
 
 def _parts_error(
@@ -178,13 +179,13 @@ def _parts_error(
             part.emptied_by and is_reported(part.emptied_by, now.oid)
         ):
             is_new = oid not in before.parts
-            done = "came with rows" if is_new else "was truncated, or rewritten"
+            done = "was attached with rows" if is_new else "was truncated, or rewritten"
             why.append(f'"{part.title}" {done}')
         elif now.kind == "r":
             why.append(f'"{part.title}" inherits from it')
     if not why:
         return None
-    what = "has changed by whole partitions"
+    what = "had whole partitions changed"
     return _error(relation, what, code="source.partitions_changed", detail="; ".join(sorted(why)))
 
 

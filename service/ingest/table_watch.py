@@ -1,9 +1,9 @@
-"""The source's tables as they were when views were built on them, and as they are.
+"""The source's tables when views were built on them, compared with their current form.
 
-The stream tells rows, not DDL. So before a batch is stepped, and once a second, the catalog is
-asked whether any table that views read has changed. Invariants: no position is shown before the
-catalog was looked at after it; what was seen is kept with the state, in the commit that takes out
-the views that cannot go on, so that nothing done to a table while nobody looked is missed.
+The stream reports rows, not DDL. So before each batch is stepped, and once a second, the catalog is
+checked for changes of the tables that views read. Invariants: no position is shown before the
+catalog was checked after it. The found facts are stored with the state, in the commit that removes
+views that cannot continue, so no change made while the service was down is missed.
 """
 
 from __future__ import annotations
@@ -26,36 +26,41 @@ from storage.failpoints import failpoint
 from storage.store import Store
 
 _KEY = "tables"
-_MOST_SHAPES = 8
+_MAX_SHAPES = 8
 
-# A view, live or being built, and what it reads or keeps of the source.
+# A view, live or being built, and what it reads or stores of the source.
 Reader = tuple[ViewDefinition, Sequence[Read]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the catalog said at one moment."""
+class CatalogSnapshot:
+    """The catalog's facts at one moment."""
 
     digest: int
     tables: Mapping[int, TableFacts]
 
 
 class TablesChanged(SourceError):
-    """Views cannot go on as they are. lost: why, by `ViewDefinition.building`. Take them out, then
-    `accept` seen."""
+    """Views cannot continue as they are.
 
-    def __init__(self, lost: Mapping[str, SourceError], seen: Seen) -> None:
+    lost: the reason by `ViewDefinition.building`. Remove these views, then `accept` found.
+    """
+
+    def __init__(self, lost: Mapping[str, SourceError], found: CatalogSnapshot) -> None:
         first = next(iter(lost.values()))
         super().__init__(
             first.code, first.what, detail=first.detail, hint=first.hint, relation=first.relation
         )
         self.lost = lost
-        self.seen = seen
+        self.found = found
 
 
 class SourceWatch:
-    """Used by the pipeline's thread. readers: all that reads now; position: of the stream; tells:
-    the open stream's answer, see ReplicationStream.tells_truncation."""
+    """Used by the pipeline's thread.
+
+    readers: returns all current readers. position: returns the stream's position.
+    reports_truncation: of the open stream, see ReplicationStream.has_truncation.
+    """
 
     def __init__(
         self,
@@ -69,91 +74,93 @@ class SourceWatch:
         self._readers = readers
         self._position = position
         stored = store.get(_KEY)
-        self._known: dict[int, KnownTable] = decode(stored) if stored else {}
+        self._tables: dict[int, KnownTable] = decode(stored) if stored else {}
         self._oids: list[int] = []
         self._digest: int | None = None
-        self.tells: Callable[[int, int, int], bool] | None = None
+        self.reports_truncation: Callable[[int, int, int], bool] | None = None
         self.shapes: dict[int, tuple[Shape, ...]] = {}
         self.renamed: dict[str, tuple[str, ...]] = {}
         self._list_shapes()
 
     def follow(self, relations: Iterable[Relation]) -> None:
-        """Look at these tables from now on, all at once and against what was known of them.
+        """Watch these tables from now on; check them all at once against their stored facts.
 
-        TablesChanged as `look`.
+        TablesChanged as `refresh`.
         """
         self.narrow(relations)
-        self.look()
+        self.refresh()
 
     def narrow(self, relations: Iterable[Relation]) -> None:
-        """Look at no others than these from now on; who reads another again reads it anew."""
+        """Watch only these tables from now on; a later reader of another one reads it from the
+        start.
+        """
         self._oids = sorted({r.oid for r in relations})
         self._digest = None
-        for oid, known in self._known.items():
-            if oid not in self._oids and known.facts.membership:
-                # Unpublished by us: that it is published again then is no gap for anyone.
-                facts = replace(known.facts, membership=0, publication=())
-                self._known[oid] = replace(known, facts=facts)
+        for oid, table in self._tables.items():
+            if oid not in self._oids and table.facts.membership:
+                # We unpublish it ourselves: publishing it again later is no gap for anyone.
+                facts = replace(table.facts, membership=0, publication=())
+                self._tables[oid] = replace(table, facts=facts)
 
     def forget(self) -> None:
-        """Nothing of the source is read any more; part of the open epoch."""
-        self._known, self._oids, self._digest = {}, [], None
+        """Drop all facts, as nothing of the source is read; part of the open epoch."""
+        self._tables, self._oids, self._digest = {}, [], None
         self._store.put(_KEY, None)
         self._list_shapes()
 
-    def look(self) -> None:
-        """Ask the catalog. TablesChanged when views cannot go on; nothing is taken as known then.
+    def refresh(self) -> None:
+        """Check the catalog. TablesChanged if views cannot continue; then no facts are stored.
 
-        TemporaryError when it cannot be asked.
+        TemporaryError if the catalog cannot be read.
         """
         self._resolve()
         if not self._oids:
             return
-        known = {oid: self._known[oid].facts for oid in self._oids if oid in self._known}
-        # Also where all is read in any case: what has been committed just now is waited for.
-        digest = self._catalog.digest(known)
+        before = {oid: self._tables[oid].facts for oid in self._oids if oid in self._tables}
+        # Even if everything is read anyway: this waits for the newest commits.
+        digest = self._catalog.digest(before)
         if digest == self._digest:
             return
-        seen = Seen(*self._catalog.read(self._oids, known))
+        found = CatalogSnapshot(*self._catalog.read(self._oids, before))
         failpoint("ddl.look.after")
-        lost = self._lost(seen)
+        lost = self._lost(found)
         if lost:
-            raise TablesChanged(lost, seen)
-        self.accept(seen)
+            raise TablesChanged(lost, found)
+        self.accept(found)
 
-    def accept(self, seen: Seen) -> None:
-        """This is known from now on; part of the open epoch."""
+    def accept(self, found: CatalogSnapshot) -> None:
+        """Store these facts; part of the open epoch."""
         position = 0
-        for oid, facts in seen.tables.items():
-            known = self._known.get(oid)
+        for oid, facts in found.tables.items():
+            table = self._tables.get(oid)
             shape = shape_of(facts)
-            if known is None:
-                self._known[oid] = KnownTable(facts, (shape,))
+            if table is None:
+                self._tables[oid] = KnownTable(facts, (shape,))
                 continue
-            if known.facts == facts:
+            if table.facts == facts:
                 continue
-            position = position or self._catalog.mark()
-            shapes = tuple(dict.fromkeys((shape, *known.shapes)))
-            if len(shapes) > _MOST_SHAPES:
-                # No row is older than the oldest, by which those in between can be read too.
-                shapes = (*shapes[: _MOST_SHAPES - 1], shapes[-1])
-            self._known[oid] = KnownTable(facts, shapes, position)
+            position = position or self._catalog.write_marker()
+            shapes = tuple(dict.fromkeys((shape, *table.shapes)))
+            if len(shapes) > _MAX_SHAPES:
+                # No row is older than the oldest shape, which can also read those in between.
+                shapes = (*shapes[: _MAX_SHAPES - 1], shapes[-1])
+            self._tables[oid] = KnownTable(facts, shapes, position)
             log.info("source.table_changed", table=facts.title)
-        self._digest = seen.digest
-        self._keep()
+        self._digest = found.digest
+        self._save()
         self.renamed = self._renamed()
 
     def is_moving(self, relations: Iterable[Relation]) -> bool:
-        """Whether rows from before a change of one of these tables may still come."""
+        """Return True if rows from before a change of one of these tables may still arrive."""
         self._resolve()
-        found = (self._known.get(r.oid) for r in relations if r.name.source == MAIN_SOURCE)
-        return any(known is not None and known.until for known in found)
+        found = (self._tables.get(r.oid) for r in relations if r.name.source == MAIN_SOURCE)
+        return any(table is not None and table.until for table in found)
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         self._catalog.close()
 
-    def _lost(self, seen: Seen) -> dict[str, SourceError]:
+    def _lost(self, found: CatalogSnapshot) -> dict[str, SourceError]:
         lost: dict[str, SourceError] = {}
         is_reported = cache(self._is_reported)
         for definition, reads in self._readers():
@@ -161,8 +168,8 @@ class SourceWatch:
             for relation, columns in reads:
                 if relation.name.source != MAIN_SOURCE or building in lost:
                     continue
-                now, known = seen.tables.get(relation.oid), self._known.get(relation.oid)
-                before = now if known is None else known.facts
+                now, table = found.tables.get(relation.oid), self._tables.get(relation.oid)
+                before = now if table is None else table.facts
                 if before is None:
                     before = _nothing(relation)
                 error = why_lost(relation, columns, before, now, is_reported)
@@ -171,43 +178,45 @@ class SourceWatch:
         return lost
 
     def _is_reported(self, xid: int, oid: int) -> bool:
-        return self.tells is not None and self.tells(xid, oid, self._catalog.mark())
+        return self.reports_truncation is not None and self.reports_truncation(
+            xid, oid, self._catalog.write_marker()
+        )
 
     def _renamed(self) -> dict[str, tuple[str, ...]]:
         found = {}
         for definition, reads in self._readers():
             words: list[str] = []
             for relation, columns in reads:
-                known = self._known.get(relation.oid)
-                if known is not None and relation.name.source == MAIN_SOURCE:
-                    words += renamed(relation, columns, known.facts, known.facts)
+                table = self._tables.get(relation.oid)
+                if table is not None and relation.name.source == MAIN_SOURCE:
+                    words += renamed(relation, columns, table.facts, table.facts)
             found[definition.identity] = tuple(words)
         return found
 
     def _resolve(self) -> None:
-        """Old shapes are of no use once the stream has passed the change; nor are unread tables."""
+        """Drop old shapes once the stream has passed the change, and tables that are not read."""
         position, is_changed = self._position(), False
-        for oid, known in list(self._known.items()):
-            if known.until and known.until <= position:
-                self._known[oid] = known = KnownTable(known.facts, known.shapes[:1])
+        for oid, table in list(self._tables.items()):
+            if table.until and table.until <= position:
+                self._tables[oid] = table = KnownTable(table.facts, table.shapes[:1])
                 is_changed = True
-            if not known.until and oid not in self._oids and self._oids:
-                del self._known[oid]
+            if not table.until and oid not in self._oids and self._oids:
+                del self._tables[oid]
                 is_changed = True
         if is_changed:
-            self._keep()
+            self._save()
 
-    def _keep(self) -> None:
-        self._store.put(_KEY, encode(self._known))
+    def _save(self) -> None:
+        self._store.put(_KEY, encode(self._tables))
         self._list_shapes()
 
     def _list_shapes(self) -> None:
         # In place: the stream's decoder reads it.
         self.shapes.clear()
-        self.shapes.update((oid, known.shapes) for oid, known in self._known.items())
+        self.shapes.update((oid, table.shapes) for oid, table in self._tables.items())
 
 
 def _nothing(relation: Relation) -> TableFacts:
-    """A table that nobody ever saw."""
+    """Return the facts of a table that was never read."""
     name = relation.name
     return TableFacts(relation.oid, name.schema, name.name, "r", "d", 0, 0, False, 0)

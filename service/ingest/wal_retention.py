@@ -1,10 +1,10 @@
-"""How much WAL the source keeps for us, against what its operator allows.
+"""How much WAL the source retains for our slot, compared with the operator's limit.
 
-A thread of its own looks at the slot, so that a sink that stalls, and with it the pipeline, does
-not hide what that does to the source. From a share of the budget on it is an alarm, in log,
-health and metrics. At the budget the operator has chosen: to be warned, or to have the slot
-dropped. Invariant: a slot is dropped only after a note of it is on disk, so that the refusal that
-follows (source.wal_budget) says why, whatever dies in between.
+A separate thread checks the slot, because a stalled sink, and with it a stalled pipeline, must not
+hide its effect on the source. From a percentage of the budget on, it raises an alarm in log, health
+and metrics. At the budget, the operator has chosen a warning or dropping the slot. Invariant: a
+slot is dropped only after a note about it is on disk, so the following error (source.wal_budget)
+states the reason, whatever crashes in between.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ NOTE = "wal_released.json"
 
 
 class WalBudget:
-    """Watches until closed. source: a session of its own, which nothing else waits for."""
+    """Watch until closed. source: with its own session, which nothing else waits for."""
 
-    def __init__(self, settings: Settings, source: PostgresSource, host: Runtime = RUNTIME) -> None:
+    def __init__(
+        self, settings: Settings, source: PostgresSource, runtime: Runtime = RUNTIME
+    ) -> None:
         self._source = source
-        self._host = host
+        self._runtime = runtime
         self._folder = settings.state
         self._budget = settings.wal_budget_mb << 20
         self._alarm = alarm_bytes(settings)
         self._is_limit = settings.wal_limit == "release"
         self._is_alarmed = False
-        self._stopping = host.event()
-        self._thread = host.begin(self._run, "wal-budget")
+        self._stopping = runtime.event()
+        self._thread = runtime.begin(self._run, "wal-budget")
 
     def explained(self, error: SourceError) -> SourceError:
-        """A missing slot as what it is when it was us who dropped it."""
+        """Replace the error of a missing slot if we dropped it ourselves."""
         note = self._folder / NOTE
         if error.code != "source.slot_missing" or not note.is_file():
             return error
         facts = json.loads(note.read_text())
         return SourceError(
             "source.wal_budget",
-            "the replication slot was dropped, so that the source's disk does not fill",
-            detail=f"{facts['kept_bytes'] >> 20} MiB of WAL were kept for it, at most "
+            "the replication slot was dropped to protect the source's disk",
+            detail=f"it retained {facts['kept_bytes'] >> 20} MiB of WAL; at most "
             f"{facts['budget_bytes'] >> 20} MiB are allowed (TIDEMARK_WAL_BUDGET_MB)",
-            hint=f"find out what held the service up (the sink, most likely); then {REBUILD_HINT}",
+            hint=f"find out what stopped the service (usually the sink); then {REBUILD_HINT}",
         )
 
     def forget(self) -> None:
-        """The source's position is forgotten: so is what became of its slot."""
+        """Remove the note, once the source's position is dropped."""
         (self._folder / NOTE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop watching; a look that does not end ends with the process."""
+        """Stop watching; a check that hangs ends with the process."""
         self._stopping.set()
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
@@ -67,60 +69,66 @@ class WalBudget:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._look()
+                self._check()
             except TidemarkError as error:
                 log.debug("wal.retry", code=error.code)
             except OSError as error:
                 log.warning("wal.unwritten", why=str(error))
             self._stopping.wait(WATCH_S)
 
-    def _look(self) -> None:
-        kept = self._source.kept_wal_bytes()
-        alarm = self._judge(kept)
+    def _check(self) -> None:
+        retained = self._source.retained_wal_bytes()
+        alarm = self._judge(retained)
         figures = {
-            "wal_kept_bytes": kept,
+            "wal_retained_bytes": retained,
+            # The earlier name, for one release.
+            "wal_kept_bytes": retained,
             "wal_budget_bytes": self._budget,
             "wal_alarm": alarm,
-            "wal_at": self._host.time(),
+            "wal_at": self._runtime.time(),
         }
         replace_file(self._folder / WAL_FILE, figures)
-        if self._budget and self._is_limit and kept > self._budget:
-            note = {"kept_bytes": kept, "budget_bytes": self._budget, "at": self._host.time()}
+        if self._budget and self._is_limit and retained > self._budget:
+            note = {
+                "kept_bytes": retained,
+                "budget_bytes": self._budget,
+                "at": self._runtime.time(),
+            }
             replace_file(self._folder / NOTE, note)
-            log.error("source.wal_released", kept_bytes=kept, budget_bytes=self._budget)
+            log.error("source.wal_released", kept_bytes=retained, budget_bytes=self._budget)
             self._source.release_slot()
 
-    def _judge(self, kept: int) -> str:
-        """The alarm in words, empty when there is none; logs when that changes."""
-        is_alarmed = 0 < self._alarm <= kept
+    def _judge(self, retained: int) -> str:
+        """Return the alarm's text, "" if there is none; log when it starts or ends."""
+        is_alarmed = 0 < self._alarm <= retained
         if is_alarmed != self._is_alarmed:
             self._is_alarmed = is_alarmed
-            tell = log.warning if is_alarmed else log.info
+            write = log.warning if is_alarmed else log.info
             event = "source.wal_alarm" if is_alarmed else "source.wal_alarm_over"
-            tell(event, kept_bytes=kept, budget_bytes=self._budget)
-        return shown(kept, self._budget) if is_alarmed else ""
+            write(event, kept_bytes=retained, budget_bytes=self._budget)
+        return shown(retained, self._budget) if is_alarmed else ""
 
 
 def alarm_bytes(settings: Settings) -> int:
-    """From how many bytes on there is an alarm; 0: never."""
+    """Return the bytes from which on there is an alarm; 0: never."""
     return (settings.wal_budget_mb << 20) * settings.wal_alarm_percent // 100
 
 
-def shown(kept: int, budget: int) -> str:
-    """How it stands, for people."""
+def shown(retained: int, budget: int) -> str:
+    """Return the alarm's text."""
     return (
-        f"the source keeps {kept >> 20} MiB of WAL for the replication slot,"
+        f"the source retains {retained >> 20} MiB of WAL for the replication slot;"
         f" {budget >> 20} MiB are allowed [source.wal_alarm]"
     )
 
 
 def check(settings: Settings, source: PostgresSource) -> None:
-    """For `doctor`: SourceError source.wal_alarm when too much WAL is kept for our slot."""
-    kept = source.kept_wal_bytes()
-    if 0 < alarm_bytes(settings) <= kept:
+    """Fail with SourceError source.wal_alarm if our slot retains too much WAL; for `doctor`."""
+    retained = source.retained_wal_bytes()
+    if 0 < alarm_bytes(settings) <= retained:
         raise SourceError(
             "source.wal_alarm",
-            "much WAL is kept for our replication slot",
-            detail=f"{kept >> 20} MiB; the budget is {settings.wal_budget_mb} MiB",
-            hint="is the service running, and is its sink up? Else drop the views, or the slot",
+            "the source retains too much WAL for the replication slot",
+            detail=f"{retained >> 20} MiB; the budget is {settings.wal_budget_mb} MiB",
+            hint="start the service, or repair its sink; otherwise drop the views, or the slot",
         )

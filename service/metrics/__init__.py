@@ -1,4 +1,4 @@
-"""What a pipeline measures of itself, and the list of all metrics.
+"""The pipeline's own measurements, and the list of all metrics.
 
-May import `runtime`. Start with `metrics.py`; `metric_list.py` is what docs/METRICS.md documents.
+May import `runtime`. Start with `metrics.py`; docs/METRICS.md documents `metric_list.py`.
 """

@@ -1,6 +1,6 @@
-"""A histogram with fixed bounds, small enough to be handed from process to process as numbers.
+"""A histogram with fixed bounds, small enough to pass between processes as numbers.
 
-Written by one thread; a reader of another thread may see an observation in part, never a wrong
+One thread writes. A reader on another thread may see an observation partly counted, never a wrong
 bound.
 """
 
@@ -14,7 +14,7 @@ LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 
 class Histogram:
-    """Counts of values up to each bound, and one more for what is beyond the last.
+    """Count values up to each bound, plus one count for values beyond the last bound.
 
     >>> one = Histogram((1.0, 5.0))
     >>> for value in (0.5, 1.0, 3.0, 9.0):
@@ -36,12 +36,12 @@ class Histogram:
         self._sum += value
 
     def facts(self) -> dict[str, Any]:
-        """The bounds, how many values lie below each and above the one before, and their sum."""
+        """Return the bounds, the count of each bucket (not cumulative), and the sum."""
         return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
 
 
 def buckets(facts: dict[str, Any]) -> list[tuple[str, float]]:
-    """(bound, values up to it) of a histogram's facts, as Prometheus has them."""
+    """Return cumulative (bound, count) pairs, the form that Prometheus expects."""
     names = [*map(str, facts["bounds"]), "+Inf"]
     total, found = 0, []
     for name, count in zip(names, facts["counts"], strict=True):

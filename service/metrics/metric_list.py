@@ -1,8 +1,8 @@
-"""Every metric by name: its type, its labels, and what it says. docs/METRICS.md has the same list.
+"""Every metric by name, with its type, labels and help text. docs/METRICS.md has the same list.
 
-Names are never changed, since people's alerts rest on them. A label is the name of something that
-someone declared (a group, view, source, sink), a route or a status: never a value, a row, a path
-as it was asked for, or an error's words, so that there are never more series than things.
+Invariants: a name never changes, because users' alerts depend on it. A label is a declared name
+(group, view, source, sink), a route or a status. It is never a value, a row, a requested path or an
+error's text, so the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(NamedTuple):
-    """name: as it is queried; that of a counter ends in _total."""
+    """`name` is the queried name; a counter's name ends in _total."""
 
     name: str
     kind: Kind
@@ -67,7 +67,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_rows_written_total", "counter", _GROUP, "view changes committed in the sink"),
     Metric("tidemark_sink_waiting_epochs", "gauge", _GROUP, "epochs waiting for the sink"),
     Metric("tidemark_sink_stalled_s", "gauge", _GROUP, "seconds since the sink accepted an epoch"),
-    Metric("tidemark_wal_kept_bytes", "gauge", _GROUP, "WAL that the source retains for the slot"),
+    Metric(
+        "tidemark_wal_retained_bytes", "gauge", _GROUP, "WAL that the source retains for the slot"
+    ),
+    Metric(
+        "tidemark_wal_kept_bytes", "gauge", _GROUP, "deprecated name of tidemark_wal_retained_bytes"
+    ),
     Metric(
         "tidemark_wal_budget_bytes", "gauge", _GROUP, "WAL that the source may retain, 0: unlimited"
     ),

@@ -1,7 +1,7 @@
-"""What the pipeline measures of itself, handed to the API process through a small file.
+"""The pipeline's measurements, passed to the API process through a small file.
 
 The pipeline replaces the file once a second; the API reads it for status and `/metrics`. Figures
-are for people and alerts, never for answers.
+are for people and alerts; no answer to a query depends on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.runtime.memory_watch import resident_reader
 from service.runtime.private_files import replace_file
 from storage import clock
 
-# The supervisor and the command line read and write these files: neither waits for a dataflow.
+# The supervisor and the CLI read and write these files; neither should load the dataflow.
 if TYPE_CHECKING:
     from connectors.sink import SinkEpoch
     from connectors.source import SourceBatch
@@ -33,19 +33,19 @@ FILE = "pipeline.json"
 WAL_FILE = "wal.json"
 DATAFLOW_FILE = "dataflow.json"
 SUPERVISOR_FILE = "supervisor.json"
-# Of the pipeline's time, that telling people of the dataflow may take: one part in so many.
-_DATAFLOW_SHARE = 100
+# Reporting the dataflow may take one part in this many of the pipeline's time.
+_DATAFLOW_FRACTION = 100
 _WINDOW = 2_000
 
 
 class Reach:
-    """Up to which moment something is known to be whole; None before it is known."""
+    """The Unix time up to which something is complete; None until it is known."""
 
     def __init__(self) -> None:
         self._at: float | None = None
 
     def moved(self, at: float | None) -> None:
-        """It is whole up to then, in Unix time."""
+        """Advance to `at` (Unix time); an earlier time or None changes nothing."""
         if at is not None:
             self._at = at if self._at is None else max(self._at, at)
 
@@ -54,15 +54,15 @@ class Reach:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How long ago that was."""
+        """Return the seconds since that time, or None."""
         return None if self._at is None else round(max(0.0, clock.wall() - self._at), 3)
 
 
 class PipelineMetrics:
     """Counters since the start of the process, and recent freshness (commit to visible).
 
-    read, shown: up to when the database was read, and the sink shows all sources. gauges: what the
-    pipeline measures when it reports.
+    read: up to when the source database was read. shown: up to when the sink shows all sources.
+    gauges: what the pipeline measures at each report.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class PipelineMetrics:
         self._is_unwritten = False
 
     def report_dataflow(self, figures: Callable[[], Iterable[NodeFigures]]) -> None:
-        """Write the nodes' figures to their own file; where that takes long, seldom."""
+        """Write the nodes' figures to their own file; if that is slow, do it less often."""
         started = time.perf_counter()
         if started < self._dataflow_at:
             return
@@ -108,7 +108,7 @@ class PipelineMetrics:
         with suppress(OSError):
             replace_file(self._folder / DATAFLOW_FILE, facts)
         ended = time.perf_counter()
-        self._dataflow_at = ended + _DATAFLOW_SHARE * (ended - started)
+        self._dataflow_at = ended + _DATAFLOW_FRACTION * (ended - started)
 
     def epoch_stepped(self, batch: SourceBatch, seconds: float) -> None:
         """Count one step of the engine."""
@@ -138,24 +138,24 @@ class PipelineMetrics:
             self._latency.setdefault(table.title, Histogram()).observe(took_s)
 
     def forget_others(self, titles: Container[str]) -> None:
-        """Tell no more of views that are not among these."""
+        """Drop the figures of views that are not in `titles`."""
         for figures in (self.views, self._latency):
             for title in [t for t in figures if t not in titles]:
                 figures.pop(title, None)
 
     def evaluated(self, rows: int, seconds: float) -> None:
-        """Count one batch that PostgreSQL has evaluated."""
+        """Count one batch that PostgreSQL evaluated."""
         self.evaluator_calls += 1
         self.evaluator_rows += rows
         self.evaluator_s += seconds
 
     def kernel_compiled(self, kernel: str) -> None:
-        """Count a kernel that was not compiled ahead: an epoch has waited for it."""
+        """Count a kernel that was not compiled in advance; an epoch waited for it."""
         self.kernels_compiled += 1
         log.warning("kernel.compiled_late", kernel=kernel)
 
     def snapshot(self) -> dict[str, Any]:
-        """All figures as plain values."""
+        """Return all figures as plain values."""
         return {
             "pid": os.getpid(),
             "started_at": self.started_at,
@@ -189,7 +189,7 @@ class PipelineMetrics:
         }
 
     def _database(self) -> dict[str, Any] | None:
-        """How the database is read; None where nothing of it is."""
+        """Return how the database is being read, or None if no database is read."""
         if self.read() is None:
             return None
         return {
@@ -208,7 +208,7 @@ class PipelineMetrics:
         }
 
     def write(self) -> None:
-        """Replace the file; a disk that refuses it stops nothing."""
+        """Replace the file; a disk error is logged once and stops nothing."""
         try:
             replace_file(self._folder / FILE, self.snapshot())
             self._is_unwritten = False
@@ -219,31 +219,33 @@ class PipelineMetrics:
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
-    """The pipeline's newest figures, or None before the first."""
+    """Return the pipeline's newest figures, or None before the first report."""
     figures = _read(folder / FILE)
     return None if figures is None else {**figures, **(_read(folder / WAL_FILE) or {})}
 
 
 def is_fresh(figures: Mapping[str, Any], seconds: float) -> bool:
-    """Whether figures are no older than that, by the clock that nobody can set.
+    """Return True if the figures are at most `seconds` old by the monotonic clock.
 
-    All processes of a machine share it; what is from before it was started anew is old.
+    All processes of a machine share that clock; figures from before a reboot are not fresh.
     """
     return 0 <= time.monotonic() - figures.get("steady_at", float("inf")) <= seconds
 
 
 def read_dataflow(folder: Path) -> dict[str, Any]:
-    """The nodes of the pipeline's dataflow: at, since and nodes; none before the first."""
+    """Return the nodes of the pipeline's dataflow as at, since and nodes; no nodes before the first
+    report.
+    """
     return _read(folder / DATAFLOW_FILE) or {"at": None, "since": None, "nodes": []}
 
 
 def read_supervisor(folder: Path) -> dict[str, Any]:
-    """What the supervisor tells of its processes; nothing before its first word."""
+    """Return the supervisor's report on its processes; empty before the first one."""
     return _read(folder / SUPERVISOR_FILE) or {}
 
 
 def write_refusal(folder: Path, error: Exception) -> None:
-    """Leave an error that no restart can heal, until the pipeline runs again."""
+    """Write an error that no restart can fix; it stays until the pipeline runs again."""
     refusal = {
         "title": getattr(error, "what", str(error)),
         "status": 503,
@@ -260,7 +262,7 @@ def write_refusal(folder: Path, error: Exception) -> None:
 
 
 def _overwrite(path: Path, figures: dict[str, Any]) -> None:
-    """In the room that the file has already, when the disk is full; a reader may see it torn."""
+    """Overwrite the file in place, for a full disk; a reader may see it torn."""
     content = json.dumps(figures).encode()
     try:
         with path.open("r+b") as file:
@@ -279,7 +281,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _plain(node: NodeFigures) -> dict[str, Any]:
-    """A node with its views by the titles that people know."""
+    """Return a node with its views by their titles."""
     names = {word: list(map(str, getattr(node, word))) for word in ("views", "output_of")}
     return {**vars(node), **names, "time_s": round(node.time_s, 6)}
 

@@ -12,7 +12,7 @@ from connectors.postgres.sink.postgres_sink import PostgresSink
 from service.backfill.view_build import ViewBuild
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine, ViewDefinition
-from service.engine.metered_evaluator import CountedEvaluator
+from service.engine.metered_evaluator import MeteredEvaluator
 from service.factory.service_factory import ServiceFactory
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources, is_main
@@ -39,7 +39,7 @@ class PipelineContext:
         self.is_build_left = True
         self.settings = settings
         self.parts = parts
-        self.host = parts.host
+        self.host = parts.runtime
         self.metrics = metrics
         self.store = parts.open_store()
         budget = settings.budget
@@ -77,10 +77,10 @@ class PipelineContext:
             chunk_bytes=budget.chunk,
             silence_s=settings.silence_s,
         )
-        self.feed = Feed(parts.source, self.desk, self.watch, limits, host=self.host)
+        self.feed = Feed(parts.source, self.desk, self.watch, limits, runtime=self.host)
         self.reconnect = Reconnect(parts.source.identity, self.feed.wake, host=self.host)
         self.sides = ExternalSources(
-            self.desk.sources.source, positions, self.feed.wake, host=self.host
+            self.desk.sources.source, positions, self.feed.wake, runtime=self.host
         )
         reports = Reports(settings.state, lambda: self.engine.epoch)
         self.failures = Failures(self.engine, self.desk, self.builds, reports)
@@ -92,8 +92,8 @@ class PipelineContext:
             self.engine, self.failures, self.builds, *sources, host=self.host
         )
 
-    def _evaluator(self, role: str = "") -> CountedEvaluator:
-        return CountedEvaluator(self.parts.evaluator(role), self.metrics.evaluated)
+    def _evaluator(self, role: str = "") -> MeteredEvaluator:
+        return MeteredEvaluator(self.parts.evaluator(role), self.metrics.evaluated)
 
     def reads_database(self, definition: ViewDefinition) -> bool:
         """A view of nothing but constants or views stands where the database does, if anywhere."""

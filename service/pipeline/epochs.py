@@ -205,7 +205,7 @@ class Epochs:
         told again. before: the positions by source."""
         positions, written = self._engine.positions, self.writer.written
         for source in positions.by_source.keys() - {MAIN_SOURCE}:
-            old, new = before.get(source, {}), positions.places(source)
+            old, new = before.get(source, {}), positions.offsets(source)
             begun = {name for name, place in new.items() if old.get(name) != place}
             positions.note_begun(source, begun, written)
             if source in self.mute:

@@ -60,7 +60,7 @@ class ExternalSnapshots:
             for name, relations in by_source.items()
             for relation in relations.values()
             if relation.name not in read
-            and not (is_resumed and relation.name.name in positions.places(name))
+            and not (is_resumed and relation.name.name in positions.offsets(name))
         ]
         wanted = [(self._desk.source(r.name.source), r) for r in new]
         snapshot_offsets = self.snapshot_offsets.take(definition.identity, wanted)
@@ -71,7 +71,7 @@ class ExternalSnapshots:
             own = {r.name: snapshot_offsets[r] for r in snapshot_offsets if r.source == name}
             positions.begin(name, own)
             source = self._source(name)
-            found[name] = ExternalRead(source, positions.places(name), positions.notes(name))
+            found[name] = ExternalRead(source, positions.offsets(name), positions.notes(name))
         return found
 
     def resolved_dead_letters(self) -> Iterator[SourceBatch]:

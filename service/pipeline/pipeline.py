@@ -44,7 +44,7 @@ class Pipeline:
     def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
         self._settings = settings
         self._parts = parts
-        self._host = parts.host
+        self._host = parts.runtime
         self._is_stopping = False
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
@@ -201,7 +201,7 @@ class Pipeline:
         self._following.drop_refused()
         self._desk.settle(written)
         if written > self._written_before:
-            readiness_pipe.tell()
+            readiness_pipe.report()
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
             epochs.checkpoint()

@@ -20,7 +20,7 @@ from dataflow.schema import VIEW_SOURCE, RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
-from service.factory.planning import plan_definition
+from service.factory.planning import PINNED, plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
@@ -28,7 +28,7 @@ from service.views.dependencies import parents_of, readers_of
 from service.views.groups import group_of
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
 from service.views.status_reports import STANDING, StatusReports
-from service.views.view_facts import is_coming_back, is_pausing, require_kept
+from service.views.view_facts import is_being_rebuilt, is_pausing, require_possible
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -173,17 +173,22 @@ class CatalogReconciler:
         """Plan a view again, as the source is now: the version that is to be built, or this one."""
         name = row.schema, row.name
         query, version, names = requested_changes.version_of(row, self.replacement(row), known)
-        more = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
+        more = {
+            "sources": self.sources.rows,
+            "asker": row.created_by,
+            "names": names,
+            "now": self.options(row).get("now", PINNED),
+        }
         found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **more)
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live, as the one that it was planned over: the
         catalog may not know of another version yet. Refuses when one has failed, or is paused.
-        TidemarkError as `require_kept`."""
+        TidemarkError as `require_possible`."""
         for row in self._rows:
             if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
-                require_kept(row)
+                require_possible(row)
         return definition.is_planned_over(self._engine.views)
 
     def awaits_parents(self, row: ViewRow) -> bool:
@@ -191,7 +196,7 @@ class CatalogReconciler:
         be no table to plan over."""
         parents = parents_of(row)
         return any(
-            is_coming_back(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
+            is_being_rebuilt(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
             for r in self._rows
         )
 

@@ -117,7 +117,7 @@ def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
         return None
     acknowledged = engine.positions.acknowledged
     for epoch in epochs:
-        if epoch.is_turn and epoch.returns is None and in_sink < acknowledged:
+        if epoch.is_non_idempotent and epoch.returns is None and in_sink < acknowledged:
             return None
         if not all(sink.is_staged(t, epoch.tokens.get(t.relation, "")) for t in epoch.swaps):
             return None

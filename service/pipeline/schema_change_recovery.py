@@ -42,7 +42,7 @@ class SchemaChangeRecovery:
         if isinstance(error, TablesChanged):
             taken = self._mend(error.lost)
             failpoint("ddl.mend.after")
-            self._watch.accept(error.seen)
+            self._watch.accept(error.found)
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):
             readers = self._failures.readers_of(error.relation)

@@ -26,7 +26,7 @@ from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.runtime.log import log
 from service.views.lifecycle import DesiredState
-from service.views.view_facts import facts_anew
+from service.views.view_facts import changed_facts
 from storage.failpoints import failpoint
 
 
@@ -136,14 +136,14 @@ class SinkRewind:
                     both.add(definition.table, part.errors, is_errors=True)
                 for table, delta in part.deltas:
                     both.add(table, delta)
-        epoch = self._engine.tell(map(self._change, views), both)
+        epoch = self._engine.change_views(map(self._change, views), both)
         epoch.rejected = Delta.concat(rejected) if rejected else None
         return epoch
 
     def _change(self, definition: ViewDefinition) -> ViewChange:
         """The catalog may be from before the view was built anew under other names."""
         table, row = definition.table, self._desk.row(definition.identity)
-        facts = {} if row is None else facts_anew(definition, row)
+        facts = {} if row is None else changed_facts(definition, row)
         return ViewChange(definition.identity, table, table, facts, is_renewed=True)
 
     def _changes(

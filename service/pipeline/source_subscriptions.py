@@ -57,7 +57,7 @@ class SourceSubscriptions:
     def look(self) -> None:
         """See what has become of the tables that are read, and let go what cannot go on."""
         try:
-            self._context.watch.look()
+            self._context.watch.refresh()
         except TidemarkError as error:
             self._context.feed.close()
             if not self.fail_readers(error):
@@ -97,7 +97,7 @@ class SourceSubscriptions:
         read = external_relations(relation for relation, _ in core.failures.reads())
         for source in core.engine.positions.by_source.keys() - {MAIN_SOURCE}:
             used = {name.name for name in read.get(source, ())}
-            unread = core.engine.positions.places(source).keys() - used
+            unread = core.engine.positions.offsets(source).keys() - used
             if unread:
                 core.engine.positions.forget(source, unread)
 

@@ -166,7 +166,7 @@ class ViewLife:
         renamed = [r for r in self._desk.to_rename() if r.identity not in self._builds]
         if self._is_sink_elsewhere or not (paused or renamed):
             return
-        if not (self._epochs.is_sink_drained() and self._context.sink_workers.are_known):
+        if not (self._epochs.is_sink_drained() and self._context.sink_workers.are_listed):
             return
         if paused:
             self._following.release(self._replacement.pause(paused))
@@ -381,7 +381,7 @@ class ViewLife:
             return
         parents = build.definition.parents()
         # What a view's further sinks can be told decides whether another version may come.
-        is_ready = self._epochs.writer.has_space and self._context.sink_workers.are_known
+        is_ready = self._epochs.writer.has_space and self._context.sink_workers.are_listed
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return
         if parents:

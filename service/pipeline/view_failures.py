@@ -195,7 +195,7 @@ class Failures:
                 outdated.append(definition)
         self._remove(outdated)
         for source in sources:
-            self._engine.positions.forget(source, list(self._engine.positions.places(source)))
+            self._engine.positions.forget(source, list(self._engine.positions.offsets(source)))
 
     def _remove(self, definitions: Sequence[ViewDefinition]) -> list[ViewDefinition]:
         removed = self._with_children(definitions)

@@ -27,7 +27,7 @@ from service.runtime.log import log
 from service.sinks.sink_workers import shown_positions
 from service.views.lifecycle import ViewState
 from service.views.requested_changes import numbered, table_of
-from service.views.view_facts import facts_anew, facts_of
+from service.views.view_facts import changed_facts, facts_of
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -121,7 +121,7 @@ class ViewReplacement:
             ends = change["id"]
             facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
         elif row is not None and row.version == definition.version:
-            facts |= facts_anew(definition, row)
+            facts |= changed_facts(definition, row)
         table = definition.table
         return ViewChange(
             definition.identity,
@@ -152,7 +152,7 @@ class ViewReplacement:
                 for d in ready
             ]
             failpoint("view.pause.before")
-            self._epochs.finish(engine.tell(changes), sync=True)
+            self._epochs.finish(engine.change_views(changes), sync=True)
             failpoint("view.pause.after")
             log.info("views.paused", views=[d.table.title for d in ready])
         for row in rows:
@@ -185,7 +185,7 @@ class ViewReplacement:
             gathered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
         failpoint("view.rename.before")
-        self._epochs.finish(self._engine.tell(changes, gathered), sync=True)
+        self._epochs.finish(self._engine.change_views(changes, gathered), sync=True)
         failpoint("view.rename.after")
         log.info("view.renamed", view=live.table.title, name=table.title)
 

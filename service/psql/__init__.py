@@ -1,4 +1,7 @@
-"""`CALL tidemark....`: requests from psql, carried out by the API process.
+"""`CALL tidemark....`: requests from psql, executed by the API process.
 
 May import `api` and below. Start with `request_worker.py`.
+
+Terms: an *operation* begins a request and returns a `Poll`, which reports its outcome. The
+*doorbell* is the notification with which tidemark.wait asks for a source heartbeat.
 """

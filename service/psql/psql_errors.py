@@ -1,8 +1,7 @@
-"""Our errors as psql shows errors: the place in the query under a caret, the code with the facts.
+"""Our errors in psql's form: the query line with a caret, and the error code in the detail.
 
-PL/pgSQL's RAISE cannot set a position, so that the line and the caret stand in the detail, drawn
-as psql draws them (libpq's reportErrorPosition): at most 60 columns of the line, wide characters
-counted as two.
+PL/pgSQL's RAISE cannot set a position, so the detail contains the line and the caret. They look
+like psql's own (libpq's reportErrorPosition): at most 60 columns; wide characters count as two.
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ RIGHT = 10
 def failure_of(
     error: TidemarkError, query: str = "", facts: Mapping[str, Any] | None = None
 ) -> Outcome:
-    """An error as the procedure that asked is to raise it, without secrets. facts: what is known
-    besides."""
+    """Return the outcome that makes the calling procedure raise the error, without secrets.
+
+    facts: further results, stored with the request.
+    """
     details = [error.detail] if error.detail else []
     details.append(f"code: {error.code}")
     if error.position is not None and query:
-        details.append(place_of(query, error.position))
+        details.append(marked_line(query, error.position))
     return Outcome(
         facts=facts or {},
         code=error.code,
@@ -39,10 +40,10 @@ def failure_of(
     )
 
 
-def place_of(query: str, position: Position) -> str:
-    """The line of the query with a caret below the place.
+def marked_line(query: str, position: Position) -> str:
+    """Return the query line with a caret below the position.
 
-    >>> print(place_of("SELECT id FRM t x", Position(1, 15)))
+    >>> print(marked_line("SELECT id FRM t x", Position(1, 15)))
     LINE 1: SELECT id FRM t x
                           ^
     """
@@ -54,14 +55,14 @@ def place_of(query: str, position: Position) -> str:
     return f"{before}{shown}\n{' ' * (len(before) + _width(line[begin : position.column - 1]))}^"
 
 
-def _cut(line: str, place: int) -> tuple[int, int]:
-    """The part of a line that is shown: all of it, or WIDTH columns around the place."""
+def _cut(line: str, column: int) -> tuple[int, int]:
+    """Return (begin, end) of the part to show: the whole line, or WIDTH columns around `column`."""
     if _width(line) <= WIDTH:
         return 0, len(line)
-    end = min(len(line), place + RIGHT) if _width(line[: place + RIGHT]) > WIDTH else len(line)
+    end = min(len(line), column + RIGHT) if _width(line[: column + RIGHT]) > WIDTH else len(line)
     begin = 0
     while _width(line[begin:end]) > WIDTH:
-        if begin < place and end - place <= RIGHT:
+        if begin < column and end - column <= RIGHT:
             begin += 1
         else:
             end -= 1

@@ -1,8 +1,8 @@
-"""Replace, rebuild, pause, resume, rename and move, as psql asks for them.
+"""Replace, rebuild, pause, resume, rename, move and cancel for psql.
 
-Each is the API's own operation (service/api/lifecycle_requests.py), for the view's owner. A
-change that was begun before its API process was killed is found again by its kind, and by having
-been asked for after the request.
+Each is the API's operation (service/api/lifecycle_requests.py), for the view's owner.
+Invariant: a request is executed once. After an API process was killed, the next one finds a change
+that it began by its kind, and by a request time after that of the psql request.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from service.access.authorization import of_session
 from service.api.lifecycle_requests import Asked, Life
 from service.api.models import ReplaceView
 from service.psql.psql_errors import failure_of
-from service.psql.psql_operations import Look, NoOptions, Owned, Subject, parsed
+from service.psql.psql_operations import NoOptions, Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.views.lifecycle import DesiredState, ViewState
 
-# Changes of a view that plan a query, whose warnings are told.
+# Changes that plan a query, so their warnings are reported.
 _PLANNING = ("replace", "rebuild")
 
 
 class CascadeOptions(BaseModel):
-    """cascade: the views that read it too."""
+    """cascade: also the views that read it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,13 +65,13 @@ class Alone(Subject):
 
 
 class LifeOperations:
-    """The operations by the names of their procedures; usable from several threads."""
+    """The operations by procedure name; thread-safe."""
 
     def __init__(self, control: Control, owned: Owned, life: Life) -> None:
         self._control = control
         self._owned = owned
         self._life = life
-        self.by_name: Mapping[str, Callable[[Request], Look]] = {
+        self.by_name: Mapping[str, Callable[[Request], Poll]] = {
             "replace_view": self._replace,
             "rebuild_view": self._rebuild,
             "pause_view": self._pause,
@@ -81,7 +81,7 @@ class LifeOperations:
             "cancel_change": self._cancel,
         }
 
-    def _replace(self, request: Request) -> Look:
+    def _replace(self, request: Request) -> Poll:
         body = parsed(Replace, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -91,14 +91,14 @@ class LifeOperations:
             lambda name: [self._life.replace(name, body.query, dict(body.options), by=by)],
         )
 
-    def _rebuild(self, request: Request) -> Look:
+    def _rebuild(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
         by = of_session(request.asker)
         return self._change(
             request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
         )
 
-    def _pause(self, request: Request) -> Look:
+    def _pause(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
         row = self._subject(request, body.name)
         if request.status == "running" and row.desired == DesiredState.PAUSED:
@@ -107,9 +107,9 @@ class LifeOperations:
             name = path_name(row.schema, row.name)
             by = of_session(request.asker)
             asked = self._life.pause(name, by=by, cascade=body.options.cascade)
-        return lambda _: self._look(asked, f"view {row.title} is paused")
+        return lambda _: self._poll(asked, f"view {row.title} is paused")
 
-    def _resume(self, request: Request) -> Look:
+    def _resume(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
         by, cascade = of_session(request.asker), body.options.cascade
         return self._change(
@@ -119,7 +119,7 @@ class LifeOperations:
             lambda name: self._life.resume(name, by=by, cascade=cascade),
         )
 
-    def _rename(self, request: Request) -> Look:
+    def _rename(self, request: Request) -> Poll:
         body = parsed(Rename, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -129,7 +129,7 @@ class LifeOperations:
             lambda name: [self._life.rename(name, body.new_name, by=by)],
         )
 
-    def _move(self, request: Request) -> Look:
+    def _move(self, request: Request) -> Poll:
         body = parsed(Move, request.arguments)
         by = of_session(request.asker)
         return self._change(
@@ -139,14 +139,14 @@ class LifeOperations:
             lambda name: [self._life.move(name, body.new_schema, by=by)],
         )
 
-    def _cancel(self, request: Request) -> Look:
+    def _cancel(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
         row = self._subject(request, body.name)
         is_done = request.status == "running" and row.change is None
         if not is_done:
             by = of_session(request.asker)
             self._life.cancel(path_name(row.schema, row.name), by=by)
-        return lambda _: Outcome(f"view {row.title}: what was under way is given up")
+        return lambda _: Outcome(f"view {row.title}: the change is cancelled")
 
     def _change(
         self,
@@ -154,7 +154,7 @@ class LifeOperations:
         text: str,
         kind: str,
         ask: Callable[[str], Sequence[Asked]],
-    ) -> Look:
+    ) -> Poll:
         row = self._subject(request, text)
         if request.status == "running" and self._is_begun(request, row, kind):
             change = row.change or {}
@@ -163,19 +163,19 @@ class LifeOperations:
             asked = ask(path_name(row.schema, row.name))
         said = f"view {row.title}: {kind} is done"
         if kind not in _PLANNING:
-            return lambda _: self._look(asked, said)
-        return lambda rows: self._look(asked, said, rows.get(row.identity))
+            return lambda _: self._poll(asked, said)
+        return lambda rows: self._poll(asked, said, rows.get(row.identity))
 
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
-        """Whether the change was asked for by this request already, and maybe made since."""
-        told = row.replacing or {}
-        if told.get("kind") == kind and told.get("asked_at", 0) >= request.asked_at:
+        """Return True if this request already began the change, which may be done since."""
+        replacing = row.replacing or {}
+        if replacing.get("kind") == kind and replacing.get("asked_at", 0) >= request.asked_at:
             return True
-        # One that was made is told no more: the view differs from what it was.
+        # A completed change is no longer in `replacing`: compare the view with its earlier state.
         return row.change is None and [row.version, row.title] != self._noted(request)
 
     def _noted(self, request: Request) -> list[object]:
-        """What the view was when the request was first begun; noted then."""
+        """Return the view's version and title at the first begin; store them then."""
         rows = self._control.rows(
             "UPDATE tidemark.requests AS r SET result = coalesce(result, "
             "(SELECT jsonb_build_object('was', jsonb_build_array(v.version, "
@@ -186,7 +186,7 @@ class LifeOperations:
         return rows[0][0] or []
 
     def _subject(self, request: Request, text: str) -> ViewRow:
-        """The view that is meant, which is the asker's to change."""
+        """Return the view, which the caller must own."""
         row = self._owned.find(request, text)
         if row is None:
             raise TidemarkError("view.not_found", f"view {text} was dropped")
@@ -194,10 +194,10 @@ class LifeOperations:
         self._noted(request)
         return row
 
-    def _look(
+    def _poll(
         self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
     ) -> Outcome | None:
-        """planned: the view, where its query has been planned anew."""
+        """Return the outcome; None while in progress. planned: the view, if planned again."""
         try:
             if not all(self._life.is_done(a) for a in asked):
                 return None

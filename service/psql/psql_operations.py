@@ -1,9 +1,8 @@
-"""What `CALL tidemark....` can ask for: each operation is that of REST, for the role that asks.
+"""Operations of `CALL tidemark....`: each is REST's operation, with the rights of psql's role.
 
-An operation first says which view it is about (`note`), then asks for the work, and answers with a
-look at how it stands. Invariant: begun twice it is done once. A request that was in hand when its
-API process was killed is begun again, and finds by the identity that was noted what is done
-already.
+An operation stores its target view (`note`), requests the work, and returns a `Poll`.
+Invariant: an operation that begins twice is executed once. After an API process was killed, the
+next one begins its requests again; the stored target shows what is already done. Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from service.psql.psql_errors import failure_of
 from service.runtime.view_names import parse_name, path_name
 from service.views.lifecycle import DesiredState, ViewState
 
-# How a request stands, by the views as the catalog has them now; None: not over yet.
-Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
+# Returns the outcome of a request from the current catalog rows; None while in progress.
+Poll = Callable[[Mapping[str, ViewRow]], Outcome | None]
 
 
 class NoOptions(BaseModel):
-    """Options of what takes none but `wait`, which the procedure keeps for itself."""
+    """Options of operations without options. The procedure itself handles `wait`."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class DropOptions(BaseModel):
-    """drop_topics: what the view's further sinks have written goes too."""
+    """drop_topics: also delete the topics of the view's additional sinks."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +45,7 @@ class DropOptions(BaseModel):
 
 
 class Subject(BaseModel):
-    """What an operation is about."""
+    """The target of an operation."""
 
     name: str = Field(min_length=1)
 
@@ -64,14 +63,14 @@ class DropSource(Subject):
 
 
 class Owned:
-    """The views that requests are about, each its asker's to change."""
+    """Finds the views of requests, which their callers must own."""
 
     def __init__(self, control: Control, authorization: Authorization) -> None:
         self._control = control
         self._authorization = authorization
 
     def find(self, request: Request, text: str) -> ViewRow | None:
-        """The view that is meant; None when it was noted and is gone.
+        """Return the target view; None if it was noted and no longer exists.
 
         TidemarkError view.bad_name, view.not_found, view.not_owner.
         """
@@ -97,7 +96,7 @@ class Owned:
         return row
 
     def note(self, request: Request, target: str | None) -> None:
-        """Remember which view a request is about, before anything is done about it."""
+        """Store the target view of a request, before anything else is done."""
         self._control.rows(
             "UPDATE tidemark.requests SET status = 'running', target = %s WHERE id = %s "
             "RETURNING 1",
@@ -107,7 +106,7 @@ class Owned:
 
 
 class Operations:
-    """The operations by the names of their procedures; usable from several threads."""
+    """The operations by procedure name; thread-safe."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class Operations:
         self._catalog = catalog
         self._sinks = sinks
         self._sources = sources
-        self._by_name: dict[str, Callable[[Request], Look]] = {
+        self._by_name: dict[str, Callable[[Request], Poll]] = {
             "create_view": self._create_view,
             "drop_view": self._drop_view,
             "create_source": self._create_source,
@@ -130,26 +129,26 @@ class Operations:
             "retry_source": self._retry_source,
         }
 
-    def add(self, operations: Mapping[str, Callable[[Request], Look]]) -> None:
-        """Further operations, by the names of their procedures."""
+    def add(self, operations: Mapping[str, Callable[[Request], Poll]]) -> None:
+        """Add operations, by procedure name."""
         self._by_name.update(operations)
 
-    def begin(self, request: Request) -> Look:
-        """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
-        # Refuses what is in no table, before it is looked for here.
+    def begin(self, request: Request) -> Poll:
+        """Begin a request; do nothing twice. TidemarkError."""
+        # Refuses names that are not in the table of operations.
         operation_of(request.operation)
         return self._by_name[request.operation](request)
 
     # --- views -------------------------------------------------------------------------------
 
-    def _create_view(self, request: Request) -> Look:
+    def _create_view(self, request: Request) -> Poll:
         body = parsed(CreateView, request.arguments)
         self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
             self._catalog.create(body, of_session(request.asker), request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
-    def _drop_view(self, request: Request) -> Look:
+    def _drop_view(self, request: Request) -> Poll:
         body = parsed(DropView, request.arguments)
         row = self.owned.find(request, body.name)
         if row is not None and row.desired != DesiredState.DROPPED:
@@ -163,14 +162,14 @@ class Operations:
 
     # --- sources -----------------------------------------------------------------------------
 
-    def _create_source(self, request: Request) -> Look:
+    def _create_source(self, request: Request) -> Poll:
         body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
             self.owned.note(request, None)
             self._sources.create(body, of_session(request.asker))
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
-    def _drop_source(self, request: Request) -> Look:
+    def _drop_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
             by = of_session(request.asker)
@@ -179,15 +178,15 @@ class Operations:
             self._sources.drop(name, by)
         return lambda _: Outcome(f'source "{name}" is dropped')
 
-    def _retry_source(self, request: Request) -> Look:
+    def _retry_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         self.owned.note(request, None)
         self._sources.retry(name, of_session(request.asker))
-        return lambda _: Outcome(f'source "{name}" is tried now')
+        return lambda _: Outcome(f'source "{name}" is being retried')
 
 
 def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
-    """Whether a view that is being built is live, or will not be."""
+    """Return the outcome once a view is live, failed or dropped; None before."""
     row = rows.get(identity)
     if row is None or row.desired == DesiredState.DROPPED:
         return failure_of(
@@ -209,7 +208,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def parsed(model: type[Model], arguments: Mapping[str, Any]) -> Model:
-    """The arguments as a model, REST's of the same call. TidemarkError request.invalid."""
+    """Return the arguments as REST's model of the same call. TidemarkError request.invalid."""
     try:
         return model.model_validate(dict(arguments))
     except ValidationError as error:
@@ -219,5 +218,5 @@ def parsed(model: type[Model], arguments: Mapping[str, Any]) -> Model:
             "request.invalid",
             f'"{where}" is not valid',
             detail=first["msg"],
-            hint="docs/PSQL.md has the arguments and options of each procedure",
+            hint="see docs/PSQL.md for the arguments and options of each procedure",
         ) from None

@@ -1,7 +1,7 @@
-"""`CALL tidemark.verify_view(...)`: a view compared with PostgreSQL's own answer, for its owner.
+"""`CALL tidemark.verify_view(...)`: compare a view with PostgreSQL's answer, for its owner.
 
-Equal is a notice; rows that differ are an error, with the first of them, so that a script stops.
-All that was found stands in `tidemark.asked` either way.
+Equal rows give a notice. Differing rows give an error with the first of them, so that a script
+stops. `tidemark.asked` has the whole result in both cases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from connectors.postgres.catalog.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.psql.psql_errors import failure_of
-from service.psql.psql_operations import Look, Owned, Subject, parsed
+from service.psql.psql_operations import Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.verify.comparison import DIFFERENT, MOST_EXAMPLES, Verify
 from service.verify.verify_models import VerificationModel
@@ -22,7 +22,7 @@ MOST_SHOWN = 5
 
 
 class VerifyOptions(BaseModel):
-    """limit: how many rows that differ are kept."""
+    """limit: maximum number of differing rows in the result."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,10 +35,10 @@ class VerifyView(Subject):
     options: VerifyOptions
 
 
-def operations(owned: Owned, verify: Verify) -> Mapping[str, Callable[[Request], Look]]:
-    """The operation by the name of its procedure."""
+def operations(owned: Owned, verify: Verify) -> Mapping[str, Callable[[Request], Poll]]:
+    """Return the operation by procedure name."""
 
-    def verify_view(request: Request) -> Look:
+    def verify_view(request: Request) -> Poll:
         body = parsed(VerifyView, request.arguments)
         row = owned.find(request, body.name)
         if row is None:
@@ -63,7 +63,7 @@ def _outcome(found: VerificationModel) -> Outcome:
         "verify.different",
         f'view "{found.view}" differs from the answer of its query in {count} rows',
         detail="\n".join(shown),
-        hint="has somebody written to its table? Else please report it; drop it and create it"
-        " again",
+        hint="if nobody wrote to the view's table, please report this; then drop the view and"
+        " create it again",
     )
     return failure_of(error, facts=facts)

@@ -1,9 +1,9 @@
-"""The API process's side of psql: takes up what procedures of schema tidemark ask for.
+"""The API process's side of psql: execute the requests of the procedures in schema tidemark.
 
-One thread listens, takes requests and looks how they stand; a few others begin them, since the
-analysis of a query may take seconds. A further one answers the doorbell of `tidemark.wait`.
-Invariant: a request has an outcome in the end, whatever goes wrong here; several API processes do
-none twice (connectors/postgres/catalog/requests.py).
+Threads: one listens, takes requests and polls their outcomes. A pool begins them, because analyzing
+a query may take seconds. One more answers the doorbell of `tidemark.wait`.
+Invariant: every request gets an outcome, even after an internal error. With several API processes,
+each request is executed once (connectors/postgres/catalog/requests.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from service.factory.service_factory import ServiceFactory
 from service.psql import psql_verify
 from service.psql.psql_errors import failure_of
 from service.psql.psql_lifecycle import LifeOperations
-from service.psql.psql_operations import Look, Operations, Owned
+from service.psql.psql_operations import Operations, Owned, Poll
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-LOOK_S = 1.0
-BEGINNING_LOOK_S = 0.02
+POLL_S = 1.0
+BEGINNING_POLL_S = 0.02
 RETRY_S = 1.0
 RETRY_FOR_S = 30.0
 RING_S = 2.0
@@ -34,7 +34,7 @@ AT_ONCE = 4
 
 
 class RequestWorker:
-    """Runs from `start` until `close`. nudge: makes the source's position move on."""
+    """Runs from `start` until `close`. nudge: advances the source's position."""
 
     def __init__(
         self, dsn: str, control: Control, operations: Operations, nudge: Callable[[], object]
@@ -45,21 +45,21 @@ class RequestWorker:
         self._requests = Requests(dsn)
         self._bell = Doorbell(dsn)
         self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
-        self._beginning: dict[int, tuple[Request, Future[Look]]] = {}
-        self._running: dict[int, tuple[Request, Look]] = {}
+        self._beginning: dict[int, tuple[Request, Future[Poll]]] = {}
+        self._running: dict[int, tuple[Request, Poll]] = {}
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, name="psql-desk", daemon=True),
+            threading.Thread(target=self._run, name="psql-requests", daemon=True),
             threading.Thread(target=self._answer_bell, name="psql-bell", daemon=True),
         ]
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop; what is in hand is taken up again by the next process."""
+        """Stop; the next process resumes the requests in progress."""
         self._stopping.set()
         self._requests.wake()
         self._bell.ring()
@@ -97,10 +97,10 @@ class RequestWorker:
                 self._beginning[request.id] = request, self._pool.submit(self._begin, request)
         self._resolve_beginning()
         self._resolve_running()
-        self._requests.wait(BEGINNING_LOOK_S if self._beginning else LOOK_S)
+        self._requests.wait(BEGINNING_POLL_S if self._beginning else POLL_S)
 
-    def _begin(self, request: Request) -> Look:
-        """In a thread of the pool. A temporary error is tried again for a while."""
+    def _begin(self, request: Request) -> Poll:
+        """Begin a request, in a thread of the pool. Retry temporary errors for RETRY_FOR_S."""
         until = time.monotonic() + RETRY_FOR_S
         while True:
             try:
@@ -125,9 +125,9 @@ class RequestWorker:
         if not self._running:
             return
         rows = {row.identity: row for row in self._control.list_views()}
-        for number, (request, look) in list(self._running.items()):
+        for number, (request, poll) in list(self._running.items()):
             try:
-                outcome = look(rows)
+                outcome = poll(rows)
             except TemporaryError:
                 raise
             except Exception as error:
@@ -150,7 +150,7 @@ class RequestWorker:
 
 
 def worker_of(settings: Settings, state: Any) -> RequestWorker:
-    """The desk of an application. state: its catalogs, as create_app keeps them."""
+    """Return the request worker of an application. state: app.state, as create_app fills it."""
     control = ServiceFactory(settings).control()
     owned = Owned(control, state.authorization)
     operations = Operations(owned, control, state.catalog, state.sinks, state.sources)
@@ -162,5 +162,5 @@ def worker_of(settings: Settings, state: Any) -> RequestWorker:
 def _failure(request: Request, error: BaseException) -> Outcome:
     if not isinstance(error, TidemarkError):
         log.error("psql.request_failed", id=request.id, exc_info=error)
-        error = TidemarkError("internal", "an error of the service itself", hint="see its log")
+        error = TidemarkError("internal", "internal error of the service", hint="see its log")
     return failure_of(error, str(request.arguments.get("query") or ""))

@@ -1,7 +1,7 @@
-"""Where requests come from: this machine or another, and how often an address has guessed tokens.
+"""Client addresses: whether they are local, and how often each has guessed tokens.
 
-Invariant: guesses slow down those who guess, and lock nobody out. Who may do what is decided in
-`service/access/authorization.py`.
+Invariant: guessing is slowed down, and nobody is locked out. `service/access/authorization.py`
+decides who may do what.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import ipaddress
 import time
 from collections import OrderedDict
 
-# Failed attempts that an address has at once, and how fast it gets new ones.
+# Failed attempts an address may make at once, and the seconds until it may make another.
 BURST = 10
 REFILL_S = 6.0
 MOST_ADDRESSES = 10_000
 
 
 class Guesses:
-    """How often each address has shown a token that is none: a bucket that refills slowly.
+    """Count each address's invalid tokens in a bucket that refills slowly.
 
-    Whoever has a good token is let in all the same: an attacker behind the same address cannot
-    lock its owner out. An IPv6 host counts as its network of 64 bits, which is all its own.
+    A valid token is always accepted, so an attacker behind the same address cannot lock its owner
+    out. An IPv6 host counts as its /64 network, all of which it may control.
     """
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, address: str) -> float:
-        """Count a failed attempt; how long this address should wait, 0 while it is believed."""
+        """Count a failed attempt; return the seconds to wait, 0 while attempts are left."""
         key, now = _network(address), time.monotonic()
         left, at = self._left.pop(key, (float(BURST), now))
         left = min(float(BURST), left + (now - at) / REFILL_S) - 1
@@ -38,7 +38,7 @@ class Guesses:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there.
+    """Return True if only this machine can reach what listens on `host`.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)

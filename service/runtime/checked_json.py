@@ -1,4 +1,4 @@
-"""Facts in JSON with a checksum of their own: read as they were written, or not at all."""
+"""JSON objects with their own checksum: read exactly as written, or rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def checked(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with their checksum, to be written as JSON.
+    """Return the facts with their checksum, ready to be written as JSON.
 
     >>> as_written(json.dumps(checked({"b": 1, "a": [2]})))
     {'b': 1, 'a': [2]}
@@ -18,7 +18,7 @@ def checked(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_written(content: str | bytes) -> dict[str, Any] | None:
-    """The facts; None when the content is not as it was written.
+    """Return the facts, or None if the content differs from what was written.
 
     >>> as_written('{"b": 1}') is as_written("[]") is as_written("") is None
     True

@@ -1,8 +1,8 @@
-"""Work that may call itself deeply, over a query's parts: on a thread with a stack of its own.
+"""Deep recursion over a query's parts, on a thread with a large stack.
 
-Python counts calls by process, and a thread's stack is as large as it was made: so what does not
-fit is done again on one with a large stack, one such work at a time, while more calls than usual
-are allowed. Invariant: no depth that is allowed here overflows a stack, this thread's or another's.
+Python's recursion limit is per process; a thread's stack size is fixed at its creation. Work that
+exceeds the usual limit therefore starts again on a thread with a large stack, one at a time, while
+the limit is raised. Invariant: no allowed depth overflows any thread's stack.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-# Of a plan in the process that makes it; what is kept of it must do with a fourth of what the
-# processes that run it have.
+# PLANNED: the limit in the process that plans. A stored plan may use a quarter (STORED) of the
+# limit of the processes that run it (RUN).
 PLANNED = 12_000
 RUN = 8_000
-KEPT = RUN // 4
+STORED = RUN // 4
 _STACK_BYTES = 256 << 20
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def deeply(work: Callable[[], _T], calls: int = PLANNED) -> _T:
-    """What `work` answers or raises. RecursionError beyond so many calls inside each other.
+    """Return what `work` returns, or raise what it raises.
 
-    It is begun again where the usual number does not do.
+    If the usual limit is too low, run `work` again with up to `calls` nested calls. RecursionError
+    beyond that.
     """
     try:
         return work()
     except RecursionError:
-        # Nothing of the first try is kept: it is begun again, with more calls.
+        # Discard the first try and start again with a higher limit.
         with _ONE_AT_A_TIME:
             return _on_large_stack(work, calls)
 

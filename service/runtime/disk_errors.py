@@ -1,8 +1,7 @@
-"""What a full or broken disk says, wherever it says it, as an error with a code.
+"""Errors of a full or broken disk, from any source, as a temporary error with a code.
 
-Invariant: what a disk refuses is temporary: nothing of it was confirmed to anybody, and the same
-is tried again, from what is on disk for certain. A file that could not be forced to disk is never
-taken for one that was: who wrote it ends, and reads it anew.
+Invariant: a failed write is temporary. Nothing of it was confirmed, and it is retried from what is
+durable. A file whose fsync failed is never considered durable: its writer exits and reads it again.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _WORDS = ("No space left on device", "Disk quota exceeded", "Input/output error"
 
 
 def disk_error(error: BaseException, doing: str) -> TemporaryError | None:
-    """The error of a disk that this one is, or that a task or child told of; None for others.
+    """Return the disk error behind `error`, also if a task or child reported it; None for others.
 
     >>> str(disk_error(OSError(errno.ENOSPC, "No space left on device"), "spooling"))
-    'there is no room left on the disk [state.disk_full]'
+    'the disk is full [state.disk_full]'
     >>> disk_error(ValueError("no such thing"), "spooling") is None
     True
     """
@@ -34,14 +33,14 @@ def disk_error(error: BaseException, doing: str) -> TemporaryError | None:
         return None
     found = named(error if isinstance(error, Exception) else Exception(text), doing)
     if found.code == "state.disk_full":
-        what = "there is no room left on the disk"
+        what = "the disk is full"
     else:
-        what = "the disk does not read or write"
+        what = "the disk failed to read or write"
     return TemporaryError(found.code, what, detail=found.detail, hint=found.hint)
 
 
 def no_space(free_bytes: int) -> str:
-    """In words, when there is hardly any; else empty."""
+    """Return a warning if almost no disk space is left, else ""."""
     if free_bytes > LEAST_FREE_BYTES:
         return ""
-    return f"{free_bytes >> 20} MiB are left on the disk of the state [state.disk_full]"
+    return f"{free_bytes >> 20} MiB are left on the disk of the state directory [state.disk_full]"

@@ -1,8 +1,8 @@
-"""Reports of errors that nobody thought of: where they came from, for the developers.
+"""Reports of unexpected errors, with the traceback, for the developers.
 
-A report lies in the state's folder, for the service's user alone, since a traceback's words may
-hold values of rows. Invariant: what the catalog and the log say of such an error has no traceback,
-and names the report; there are never more than MOST_REPORTS of them.
+A report is a file in the state directory, readable only by the service's user, because a traceback
+may contain row values. Invariant: the catalog and the log show no traceback of such an error, only
+the path of its report. At most MOST_REPORTS are retained.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ MOST_REPORTS = 50
 
 
 class Reports:
-    """Used by the pipeline's thread. epoch: the one in hand."""
+    """Used by the pipeline's thread only. epoch: returns the current epoch."""
 
     def __init__(self, state: Path, epoch: Callable[[], int]) -> None:
         self._folder = state / FOLDER
         self._epoch = epoch
 
     def reported(self, error: TidemarkError, view: str) -> TidemarkError:
-        """Return an error as it is, or that of a view for an unexpected exception with its epoch
-        and the report that was written of it."""
+        """Return the error to show for `view`.
+
+        An unexpected exception gets a report, and becomes a ViewError with its epoch and the
+        report's path. Any other error is returned unchanged.
+        """
         if error.code != INTERNAL_ERROR or error.__cause__ is None:
             return error
         epoch = self._epoch()
         report = self._write(error, view, epoch)
         kind = type(error.__cause__).__name__
         log.error("view.internal_error", view=view, why=error.what, kind=kind, report=report)
-        told = ViewError(
+        shown = ViewError(
             error.code,
             error.what,
             detail=f"{error.detail}; epoch {epoch}; report: {report}",
             hint=error.hint,
             relation=error.relation,
         )
-        # Told once: what fails with this one later has the same report.
-        told.__cause__ = None
-        return told
+        # Without a cause it is reported once: whatever fails with it later names the same report.
+        shown.__cause__ = None
+        return shown
 
     def _write(self, error: TidemarkError, view: str, epoch: int) -> str:
         path = self._folder / f"{clock.utc():%Y%m%dT%H%M%S.%f}-epoch-{epoch}.txt"

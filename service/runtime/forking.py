@@ -1,9 +1,9 @@
-"""A process of the service, forked off by the supervisor with all that it has imported.
+"""A service process, forked by the supervisor with everything it has imported.
 
-Imports are most of a start: forked, a process that has died is back in a fraction of the time, and
-what was loaded is in memory once. Invariant: of its parent a child has the modules, the standard
-streams and the descriptors it was given, no signal handler and no other open file; a signal that
-comes while it begins is not lost. For a parent without threads that could hold a lock.
+Imports are most of a start: forked, a dead process is back in a fraction of the time, and shared
+modules are in memory once. Invariant: a child inherits only modules, standard streams and the
+descriptors passed to it; no signal handler and no other open file. A signal that arrives while it
+starts is not lost. The parent must have no threads that could hold a lock.
 """
 
 from __future__ import annotations
@@ -18,23 +18,28 @@ from typing import NoReturn
 
 from service.runtime.signals import end_now
 
-# Ctrl-C reaches all processes of a terminal: it is the parent's to end its children.
+# Ctrl-C reaches all processes of a terminal; the parent ends its children.
 _HANDLERS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.SIG_IGN}
 _POLL_S = 0.01
 
 
 class Forked:
-    """A child: what of subprocess.Popen a supervisor needs. pid: its own; returncode: None while
-    it runs, then its exit code, or minus the number of the signal that has ended it."""
+    """A child process, with the part of subprocess.Popen that a supervisor needs.
+
+    returncode: None while it runs, then its exit code, or minus the number of the signal that ended
+    it.
+    """
 
     def __init__(
         self, main: Callable[[], int], environment: Mapping[str, str], keep: Collection[int] = ()
     ) -> None:
-        """main: gives the exit code. environment: all of the child's. keep: descriptors that it
-        keeps open. From the main thread alone. OSError when the machine has no room for a
-        process more."""
+        """Fork the child; call from the main thread only.
+
+        main: returns the exit code. environment: the child's whole environment. keep: descriptors
+        that stay open in the child. OSError if the machine cannot start another process.
+        """
         self.returncode: int | None = None
-        # Ignored, as whoever has started us may have left it, nobody could ask how a child ended.
+        # If SIGCHLD is ignored, as our parent may have left it, no exit code can be read.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with _signals_wait():
             self.pid = os.fork()
@@ -42,7 +47,7 @@ class Forked:
                 _begin(main, environment, keep)
 
     def poll(self) -> int | None:
-        """The exit code, None while it runs."""
+        """Return the exit code, or None while it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -50,21 +55,21 @@ class Forked:
         return self.returncode
 
     def wait(self) -> int:
-        """Until it has ended; the exit code."""
+        """Wait until it has ended; return the exit code."""
         while (code := self.poll()) is None:
             time.sleep(_POLL_S)
         return code
 
     def terminate(self) -> None:
-        """SIGTERM, if it runs."""
+        """Send SIGTERM if it runs."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Send SIGKILL if it runs."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        # Not waited for yet, its pid is nobody else's.
+        # Until it has been waited for, its pid cannot be reused.
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -81,7 +86,7 @@ def _signals_wait() -> Iterator[None]:
 def _begin(
     main: Callable[[], int], environment: Mapping[str, str], keep: Collection[int]
 ) -> NoReturn:
-    """The child's whole life; nothing of the parent's stack goes on."""
+    """Run the child until it exits; nothing of the parent's stack continues."""
     code = 1
     try:
         for number, handler in _HANDLERS.items():

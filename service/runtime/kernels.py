@@ -1,11 +1,10 @@
-"""Native kernels compiled ahead, so that no epoch waits for the compiler.
+"""Native kernels compiled in advance, so that no epoch waits for the compiler.
 
-kernels.txt lists every kernel with the argument types that it is called with; it is written from
-the caches of the suite's own runs (`python -m service.runtime.kernels --record`). Numba keeps what
-it has
-compiled beside the sources, but looks at a kernel's own file only, and kernels of other files may
-lie inlined in it: where one of those has changed, it is compiled anew. Invariant: after `ensure`,
-what the list names is loaded from disk and compiled no more.
+kernels.txt lists every kernel with the argument types it is called with. It is written from the
+caches of the test suite's own runs (`python -m service.runtime.kernels --record`). Numba caches
+compiled code next to the sources, but checks only a kernel's own file, while kernels of other files
+may be inlined in it. So `compile_all` recompiles a module if any of those files changed. Invariant:
+after `ensure`, every listed kernel loads from disk and is not compiled again.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def listed() -> list[tuple[str, str, str]]:
-    """(module, kernel, its argument types) of each line of the list."""
+    """Return (module, kernel, argument types) of each line of the list."""
     found = []
     for line in LIST.read_text().splitlines():
         name, _, types = line.partition("(")
@@ -56,7 +55,7 @@ def listed() -> list[tuple[str, str, str]]:
 
 
 def ensure(state: Path, show: OnProgress) -> None:
-    """Compile in a child what is not compiled yet; at once when all is.
+    """Compile, in a child process, whatever is not compiled yet; return at once if everything is.
 
     TidemarkError kernels.failed.
     """
@@ -78,22 +77,22 @@ def ensure(state: Path, show: OnProgress) -> None:
             "kernels.failed",
             "the native kernels cannot be compiled",
             detail=f"exit code {child.returncode}; standard error has the reason",
-            hint="is the folder of the package, or NUMBA_CACHE_DIR, writable, and has it room?",
+            hint="make the package's folder, or NUMBA_CACHE_DIR, writable; check its free space",
         )
     state.mkdir(parents=True, exist_ok=True)
     remembered.write_text(json.dumps({"stamp": stamp.removeprefix("stamp ")}))
 
 
 def is_done(state: Path) -> bool:
-    """Whether `ensure` has nothing to do."""
+    """Return True if `ensure` has nothing to do."""
     try:
-        return _known(Path(json.loads((state / REMEMBERED).read_text())["stamp"])) == _parts()
+        return _compiled(Path(json.loads((state / REMEMBERED).read_text())["stamp"])) == _digests()
     except (OSError, ValueError):
         return False
 
 
 def main_of(settings: Settings) -> int:
-    """The process that compiles for a service, while its API answers already; the exit code."""
+    """Compile for a service whose API already answers; return the exit code."""
     die_with_parent(parent_pid())
     set_title("kernels")
     configure(settings.log_level, "kernels", settings.log_format)
@@ -114,7 +113,7 @@ def main_of(settings: Settings) -> int:
 
 
 def compiling(state: Path) -> str:
-    """What is still to be compiled before anything is kept up to date, "" for nothing."""
+    """Return what must still be compiled before any view is kept up to date; "" for nothing."""
     try:
         facts = json.loads((state / COMPILING).read_text())
         return f"native kernels are being compiled: {facts['done']} of {facts['total']}"
@@ -123,37 +122,37 @@ def compiling(state: Path) -> str:
 
 
 def compile_all(show: OnProgress) -> Path:
-    """Compile, or load, all that is listed, in this process; the stamp that says so.
+    """Compile, or load, every listed kernel in this process; return the stamp file that records it.
 
-    At once when the stamp says so already. One process at a time: what another one has compiled
-    is loaded.
+    Return at once if the stamp is current. One process at a time compiles; the others load its
+    results.
     """
-    parts, stamp = _parts(), _stamp()
-    if _known(stamp) == parts:
+    digests, stamp = _digests(), _stamp()
+    if _compiled(stamp) == digests:
         return stamp
     with stamp.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = _known(stamp)
-        if known == parts:
+        compiled = _compiled(stamp)
+        if compiled == digests:
             return stamp
-        still = {name: digest for name, digest in known.items() if parts.get(name) == digest}
-        # Killed from here on, no more than this is trusted.
+        still = {name: digest for name, digest in compiled.items() if digests.get(name) == digest}
+        # If the process is killed from here on, only these modules are trusted.
         _write(stamp, still)
-        for name in parts.keys() - still.keys():
+        for name in digests.keys() - still.keys():
             _forget(name)
         lines = listed()
         for done, (module, kernel, types) in enumerate(lines):
             show(done, len(lines))
-            # The list is written from time to time; a kernel that has changed since then is
-            # compiled when it is called first.
+            # The list is updated from time to time; a kernel that changed since then is compiled on
+            # its first call.
             _compile(module, kernel, types)
         show(len(lines), len(lines))
-        _write(stamp, parts)
+        _write(stamp, digests)
     return stamp
 
 
 def show_on_terminal(done: int, total: int) -> None:
-    """One line on standard error that counts on; a few lines where that is no terminal."""
+    """Update one line of progress on standard error; print a few lines if it is no terminal."""
     if sys.stderr.isatty():
         print(f"\rcompiling kernels {done}/{total}", end="", file=sys.stderr, flush=True)
         if done == total:
@@ -163,7 +162,7 @@ def show_on_terminal(done: int, total: int) -> None:
 
 
 def watch(compiled: Callable[[str], None]) -> None:
-    """Call back with the name of each kernel that is compiled in this process from now on."""
+    """Call `compiled` with the name of each kernel that this process compiles from now on."""
     from numba.core import event
 
     class Late(event.Listener):
@@ -178,9 +177,11 @@ def watch(compiled: Callable[[str], None]) -> None:
 
 
 @cache
-def _parts() -> dict[str, str]:
-    """What compiled kernels depend on: by module, a digest of its sources, of the machine and of
-    the time of its file, by which numba goes."""
+def _digests() -> dict[str, str]:
+    """Return a digest by module of everything its compiled kernels depend on.
+
+    That is its sources, the machine, and the file's modification time, which numba checks.
+    """
     from llvmlite import binding
 
     facts = (version("numba"), platform.python_version(), binding.get_host_cpu_name())
@@ -197,7 +198,7 @@ def _parts() -> dict[str, str]:
 
 
 def _closure(name: str, sources: dict[str, bytes]) -> set[str]:
-    """A module of kernels with those whose kernels it may hold inlined."""
+    """Return a module of kernels plus the modules whose kernels may be inlined in it."""
     found, waiting = {name}, [name]
     while waiting:
         new = _imported(sources[waiting.pop()]) & sources.keys() - found
@@ -208,19 +209,19 @@ def _closure(name: str, sources: dict[str, bytes]) -> set[str]:
 
 @cache
 def _imported(source: bytes) -> frozenset[str]:
-    """The modules from which a module imports names."""
+    """Return the modules from which a module imports names."""
     nodes = ast.walk(ast.parse(source))
     return frozenset(n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module)
 
 
 def record() -> list[str]:
-    """Lines for the list: what stands in it and still fits, and all that the caches hold."""
+    """Return the lines of the list: current ones that are still valid, and those of all caches."""
     lines = set()
     for module, kernel, types in listed() if LIST.is_file() else []:
         if _compile(module, kernel, types):
             lines.add(f"{module}.{kernel}({types})")
     for name, dispatcher in _dispatchers():
-        # Not public, but only the writer of the list needs it.
+        # A private attribute, used only to write the list.
         for key in dispatcher._cache._cache_file._load_index():
             types = [_text(t) for t in key[0]]
             if all(types):
@@ -229,7 +230,7 @@ def record() -> list[str]:
 
 
 def _sources() -> list[Path]:
-    """The files that hold kernels."""
+    """Return the files that contain kernels."""
     files = (p for name in PACKAGES for p in sorted((ROOT / name).rglob("*.py")))
     return [p for p in files if "@njit" in p.read_text()]
 
@@ -239,7 +240,7 @@ def _module_of(path: Path) -> str:
 
 
 def _dispatchers() -> Iterator[tuple[str, Any]]:
-    """All kernels by their full names."""
+    """Yield all kernels by their full names."""
     from numba.core.dispatcher import Dispatcher
 
     for name in map(_module_of, _sources()):
@@ -256,7 +257,7 @@ def _kernel(module: str, kernel: str) -> Any:
 
 
 def _compile(module: str, kernel: str, types: str) -> bool:
-    """Compile a kernel, or load it; False where it is not, or no longer takes these types."""
+    """Compile or load a kernel; return False if it is missing or no longer takes these types."""
     from numba.core.errors import NumbaError
 
     dispatcher, signature = _kernel(module, kernel), _signature(types)
@@ -276,22 +277,22 @@ def _stamp() -> Path:
     return folder / STAMP
 
 
-def _known(stamp: Path) -> dict[str, str]:
-    """The parts of which a stamp says that they are compiled."""
+def _compiled(stamp: Path) -> dict[str, str]:
+    """Return the digests of the modules that a stamp records as compiled."""
     try:
         return json.loads(stamp.read_text())
     except (OSError, ValueError):
         return {}
 
 
-def _write(stamp: Path, parts: dict[str, str]) -> None:
+def _write(stamp: Path, digests: dict[str, str]) -> None:
     draft = stamp.with_suffix(".draft")
-    draft.write_text(json.dumps(parts))
+    draft.write_text(json.dumps(digests))
     draft.replace(stamp)
 
 
 def _forget(module: str) -> None:
-    """Remove what was compiled of a module from other sources than these."""
+    """Delete the compiled code of a module whose sources have changed."""
     for name, dispatcher in _dispatchers():
         if name.rpartition(".")[0] == module:
             folder = Path(dispatcher.stats.cache_path)
@@ -300,7 +301,7 @@ def _forget(module: str) -> None:
 
 
 def _signature(types: str) -> tuple[Any, ...]:
-    """Argument types from their text, as `_text` writes them."""
+    """Return argument types from their text, as `_text` writes them."""
     from numba import types as numba_types
 
     names: dict[str, Any] = {
@@ -323,7 +324,7 @@ def _tuple_type(found: Any) -> Any:
 
 
 def _text(found: Any) -> str:
-    """A type as the list has it; empty for those that only calls between kernels have."""
+    """Return a type as the list writes it; "" for types that only kernels pass to each other."""
     from numba import types as numba_types
 
     if isinstance(found, numba_types.Array):
@@ -342,7 +343,7 @@ def _text(found: Any) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile and tell how far it is, "37/120" a line; --show: to people; --record: the list."""
+    """Compile and print progress as "37/120"; --show: for people; --record: write the list."""
     if arguments == ["--record"]:
         LIST.write_text("".join(f"{line}\n" for line in record()))
         return 0

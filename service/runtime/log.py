@@ -1,8 +1,8 @@
 """Logs on standard error, one line an event: its name and fields, never a row's content.
 
 ERROR = loss or a broken invariant, WARN = recovered, INFO = life cycle. All processes of a service
-write to the one stream, each line with its process. What libraries have to say, and what nobody
-has caught, becomes an event as well: no line is anything else. docs/LOGS.md lists the events.
+write to one stream; each line names its process. Libraries' logs and uncaught exceptions become
+events too, so that every line is an event. docs/LOGS.md lists them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import structlog
 from service.runtime.redaction import scrub_event
 
 log = structlog.get_logger()
-# Of this process; a logger that its parent has used already goes on with it.
+# The process's fields in every line; a logger already used by the parent reads the child's.
 _origin: dict[str, Any] = {}
 
 
@@ -52,32 +52,32 @@ def configure(level: str, process: str, form: str = "json") -> None:
 
 
 def _with_origin(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    # Not bound in a context: a thread begins with an empty one.
+    # Not bound as context: a new thread starts with an empty one.
     return {**event, **_origin}
 
 
 class Lossy:
-    """A file that lines may be lost in: a full disk under the log stops nothing. lost: how many."""
+    """A file that may lose lines: a full disk under the log stops nothing. lost: how many lines."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.lost = 0
 
     def write(self, text: str) -> None:
-        """Write, or count what is lost."""
+        """Write the text, or count it as lost."""
         try:
             self._file.write(text)
         except (OSError, ValueError):
             self.lost += 1
 
     def flush(self) -> None:
-        """Bring it to the kernel, if it takes it."""
+        """Flush the file; ignore an error."""
         with suppress(OSError, ValueError):
             self._file.flush()
 
 
 def _take_others() -> None:
-    """Libraries' logs, warnings and uncaught exceptions as events."""
+    """Turn libraries' logs, warnings and uncaught exceptions into events."""
     root = logging.getLogger()
     root.handlers = [_Events(logging.WARNING)]
     root.setLevel(logging.WARNING)
@@ -87,12 +87,12 @@ def _take_others() -> None:
 
 
 class _Events(logging.Handler):
-    """Standard logging's records, from warnings on."""
+    """Receive records of standard logging, from warnings on."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one as an event."""
-        tell = log.error if record.levelno >= logging.ERROR else log.warning
-        tell("library.log", logger=record.name, text=record.getMessage(), exc_info=record.exc_info)
+        """Log one record as an event."""
+        write = log.error if record.levelno >= logging.ERROR else log.warning
+        write("library.log", logger=record.name, text=record.getMessage(), exc_info=record.exc_info)
 
 
 def _warned(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -1,8 +1,8 @@
-"""One figure, `--memory`, cut into what each part of the pipeline process may keep.
+"""The `--memory` limit, divided among the parts of the pipeline process.
 
-Invariant: the shares and the process itself come to the whole; whatever can grow with the size of
-a transaction, the rows of a join or the wait for a sink has a share, and spills or stops reading
-when that is used up.
+Invariant: the shares plus the process itself add up to the limit. Everything that can grow with the
+size of a transaction, the rows of a join or the wait for a sink has a share. When its share is used
+up, it spills to disk or stops reading.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import resource
 from dataclasses import dataclass
 
 MEBIBYTE = 1 << 20
-# Interpreter, libraries and compiled loops, measured; and the least that the shares can do with.
+# Interpreter, libraries and compiled loops, measured; and the smallest limit that works.
 BASE_MB = 270
 LEAST_MB = 384
-# Hundredths of what is left. What is worked on exists more than once: encoded, decoded, added up.
+# Percent of the rest. Data in progress exists several times: encoded, decoded, consolidated.
 _CACHE, _RUNS, _AHEAD, _WRITE_BUFFER = 32, 12, 5, 5
 _QUEUE, _TRANSACTION, _CHUNK = 6, 3, 1.5
 _EPOCH, _WAITING = 6, 6
 
-# glibc's malloc: freed memory goes back to the system. Without a bound the threshold from which
-# arrays have pages of their own grows with the largest one freed; few arenas, since each keeps
-# what its threads have freed. Measured: 40 MB less at the peak, and no time for arrays below.
-# By the variable for programs that are started, and the name of mallopt(3) for this process.
+# glibc's malloc: return freed memory to the system. Unbounded, the mmap threshold grows with the
+# largest array freed. Few arenas, since each retains what its threads freed. Measured: 40 MB less
+# at the peak, and no time lost on smaller arrays. Keys: the environment variable for started
+# programs, and the parameter of mallopt(3) for this process.
 _MALLOC = {
     ("MALLOC_ARENA_MAX", -8): 2,
     ("MALLOC_MMAP_THRESHOLD_", -3): 4 << 20,
@@ -34,8 +34,7 @@ MALLOC = {variable: str(value) for (variable, _), value in _MALLOC.items()}
 
 
 def calm_malloc() -> None:
-    """Have freed memory given back, here and in what is forked off. To be called before there are
-    threads."""
+    """Make malloc return freed memory, here and in forked children; call before threads start."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for (_, name), value in _MALLOC.items():
@@ -43,18 +42,19 @@ def calm_malloc() -> None:
 
 
 def allow_files() -> None:
-    """Let this process, and what it starts, open as many files as the system lets it: a large state
-    has thousands."""
+    """Raise the open file limit to the system's maximum, here and in children: a large state has
+    thousands of files.
+    """
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def calm_collector() -> None:
-    """Let Python look for cycles rarely.
+    """Make Python's cycle collector run rarely.
 
-    What an epoch makes is freed without that, and one look at all pages in memory takes longer
-    than an epoch. To be called once a process has loaded what stays.
+    An epoch's objects are freed without it, and one collection over all pages in memory takes
+    longer than an epoch. Call once the process has loaded its long-lived objects.
     """
     gc.collect()
     gc.freeze()
@@ -65,11 +65,15 @@ def calm_collector() -> None:
 class MemoryBudget:
     """Bytes by purpose.
 
-    cache: pages of the state. runs: small runs not yet on disk. ahead: pages and parts of the
-    open epoch. write_buffer: one of RocksDB's two. queue: what has arrived from the source;
-    transaction: of one of them, beyond it goes to a file. chunk: what is decoded at a time.
-    epoch: an epoch's output, beyond it goes to disk; also what one step should make. waiting:
-    epochs that wait for the sink.
+    - cache: pages of the state
+    - runs: small runs not yet on disk
+    - ahead: pages and parts of the open epoch
+    - write_buffer: one of RocksDB's two
+    - queue: changes received from the source
+    - transaction: one source transaction; a larger one spills to a file
+    - chunk: how much is decoded at a time
+    - epoch: an epoch's output, beyond which it spills to disk; also the target size of one step
+    - waiting: epochs that wait for the sink
     """
 
     cache: int
@@ -84,7 +88,7 @@ class MemoryBudget:
 
     @staticmethod
     def of(memory_mb: int, cache_mb: int | None = None) -> MemoryBudget:
-        """The shares of so many mebibytes; cache_mb: another size for the page cache.
+        """Return the shares of `memory_mb` mebibytes; cache_mb overrides the page cache's share.
 
         >>> MemoryBudget.of(1024).cache >> 20
         241

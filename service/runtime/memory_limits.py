@@ -1,8 +1,8 @@
-"""How much more memory the kernel gives this process, before it ends it.
+"""How much more memory this process may take before the kernel kills it.
 
-Of the machine, and of every control group (version 1 or 2) that the process is in, whichever is
-least. Invariant: what can be had back without harm (the files that the kernel keeps in memory)
-counts as free, and where nothing can be read nothing is in the way.
+The least of the machine's free memory and that of every control group (version 1 or 2) of the
+process. Invariant: memory that can be reclaimed without harm (the page cache of files) counts as
+free; where nothing can be read, there is no limit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-# Where groups of either version are, and what limit and use are called in them.
+# Folder of each cgroup version, with its file names for limit and usage.
 _VERSIONS = (
     ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
     ("", ("memory.max", "memory.current")),
@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 62
 
 
 def free_bytes(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> int:
-    """What the process may take beyond what it has."""
+    """Return the bytes that the process may still allocate."""
     return min(_of_machine(proc), *_of_groups(root, proc))
 
 
@@ -38,13 +38,13 @@ def _of_groups(root: Path, proc: Path) -> Iterator[int]:
         for controller, names in _VERSIONS:
             if controller in controllers.split(","):
                 top = root / controller if controller else root
-                # A container sees its own group as the top, whatever it is called outside.
+                # A container sees its own group at the top, whatever its name outside.
                 for folder in dict.fromkeys([*_up(top, path), top]):
                     yield _of_group(folder, *names)
 
 
 def _up(top: Path, path: str) -> list[Path]:
-    """The folder of a group and those around it."""
+    """Return the folder of a group and its parents."""
     group = top / path.strip("/")
     return [group, *(p for p in group.parents if p.is_relative_to(top))]
 

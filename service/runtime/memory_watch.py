@@ -1,11 +1,10 @@
-"""The memory of the process, looked at between two steps and held under the cap.
+"""The memory of the process, checked between two steps and held under the limit.
 
-The shares of `service.runtime.memory_budget` bound what is kept, not what malloc keeps of what was
-freed: arrays
-and pages of all sizes leave holes, a hundred megabytes of them under load. Invariant: as long as
-the process is beyond the mark, freed memory goes back to the system, and where that is not enough
-the page cache, all of which is on disk as well, gives way. What a step cannot do with less is
-refused by name before the kernel would end the process for it.
+`service.runtime.memory_budget` bounds what is retained, but not what malloc retains of freed
+memory: arrays and pages of all sizes leave holes, a hundred megabytes under load. Invariant: while
+the process exceeds the threshold, freed memory goes back to the system. If that is not enough, the
+page cache shrinks, since all of it is on disk too. A step that cannot do with less fails with a
+named error before the kernel would kill the process.
 """
 
 from __future__ import annotations
@@ -19,17 +18,20 @@ from functools import cache
 from service.runtime.memory_limits import free_bytes
 from storage.store import Yielding
 
-# The mark in hundredths of the cap: the rest is for what one step makes between two looks.
-MARK = 84
-# Giving back takes milliseconds: not again before so much has been added since.
+# The threshold in percent of the limit; the rest is for what one step allocates between two checks.
+THRESHOLD_PERCENT = 84
+# Trimming takes milliseconds: do it again only after this much growth.
 _STEP_BYTES = 4 << 20
-# What the rest of the process takes meanwhile.
+# Reserve for the rest of the process meanwhile.
 _LEFT_BYTES = 16 << 20
 
 
 class MemoryWatch:
-    """cap_bytes: what the process may take. resident: bytes that it takes; give_back: returns to
-    the system what is free; free: bytes that the kernel would give beyond."""
+    """Keep the process under `cap_bytes`.
+
+    resident: returns the resident bytes. give_back: returns free memory to the system. free:
+    returns the bytes that the kernel would still grant.
+    """
 
     def __init__(
         self,
@@ -38,29 +40,31 @@ class MemoryWatch:
         give_back: Callable[[], None] | None = None,
         free: Callable[[], int] = free_bytes,
     ) -> None:
-        self._mark_bytes = cap_bytes * MARK // 100
+        self._threshold_bytes = cap_bytes * THRESHOLD_PERCENT // 100
         self._resident = resident or resident_reader()
         self._give_back = give_back or _trimmer()
         self._free = free
         self._left_bytes = 0
 
     def look(self, cache: Yielding) -> None:
-        """Give back what is free, and press the cache, while the process is beyond the mark."""
+        """Trim freed memory, and shrink the cache, while the process exceeds the threshold."""
         resident = self._resident()
-        if resident <= self._mark_bytes:
+        if resident <= self._threshold_bytes:
             self._left_bytes = 0
-            cache.press(resident - self._mark_bytes)
+            cache.press(resident - self._threshold_bytes)
             return
         if resident < self._left_bytes + _STEP_BYTES:
             return
         self._give_back()
-        excess = self._resident() - self._mark_bytes
+        excess = self._resident() - self._threshold_bytes
         if excess > 0 and cache.press(excess):
             self._give_back()
         self._left_bytes = self._resident()
 
     def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
-        """Whether the kernel would give so many bytes more, having given back what can be."""
+        """Return True if the kernel would grant so many more bytes, after freeing what can be
+        freed.
+        """
         wanted_bytes += _LEFT_BYTES
         if wanted_bytes <= self._free():
             return True
@@ -72,7 +76,7 @@ class MemoryWatch:
 
 @cache
 def resident_reader() -> Callable[[], int]:
-    """Reads what the kernel counts; the file stays open, one a process: a look takes 2 us."""
+    """Return a reader of the resident bytes. One open file per process: a read takes 2 us."""
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     page_bytes = resource.getpagesize()
 
@@ -83,6 +87,6 @@ def resident_reader() -> Callable[[], int]:
 
 
 def _trimmer() -> Callable[[], None]:
-    """glibc's malloc_trim, which gives back holes too; elsewhere nothing can be done."""
+    """Return glibc's malloc_trim, which frees holes too; elsewhere a function that does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return (lambda: None) if trim is None else (lambda: trim(0))

@@ -1,8 +1,8 @@
-"""What the service writes is for its own user: rows and queries of everybody pass through it.
+"""Files of the service, readable by its own user only, because they hold everybody's rows.
 
-Each process takes group and others out of its umask before it writes anything; what it starts
-(Spark's JVM, private servers) inherits that. Invariant: whatever umask the service was started
-under, nobody else may read its state, its copies on a local disk or its temporary files.
+Each process removes group and others from its umask before it writes anything; programs it starts
+(Spark's JVM, private servers) inherit that. Invariant: whatever the umask at the start, nobody else
+can read the service's state, its local copies or its temporary files.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 UMASK = 0o077
 _OTHERS = 0o077
 _MAY_PASS = 0o011
-# The folders of a state, by name: what else lies in a folder that somebody has chosen is not ours.
+# The folders of a state by name; other contents of a user's folder are not ours.
 _FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state", "reports")
 
 
 def keep_private() -> None:
-    """From now on what this process makes, and what it starts, is for its own user."""
+    """Make all files that this process and its children create private to its user."""
     os.umask(UMASK)
 
 
 def own_folders(settings: Settings) -> Iterator[Path]:
-    """Where a service with these settings keeps rows on disks of this machine."""
+    """Yield the local folders where a service with these settings stores rows."""
     yield settings.state
     if settings.checkpoint_to and not settings.checkpoint_to.startswith("s3://"):
         copies = Path(settings.checkpoint_to).absolute() / settings.prefix
@@ -39,11 +39,11 @@ def own_folders(settings: Settings) -> Iterator[Path]:
 
 
 def make_private(folder: Path, *, may_pass: bool = False) -> bool:
-    """Make a folder of state, or take from group and others what they may do in one that is there.
+    """Create a folder of state, or remove the permissions of group and others from an existing one.
 
-    may_pass: others may go through it to what is theirs, and still list nothing. False when it is
-    somebody else's, or everybody's as /tmp is: then it stays as it is. OSError when it cannot be
-    made or changed.
+    may_pass: others may still traverse it to their own files, but list nothing. Return False, and
+    change nothing, if it belongs to another user or to everybody, as /tmp does. OSError if it
+    cannot be created or changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = folder.stat()
@@ -65,12 +65,12 @@ def _contents(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False) and entry.name in _FOLDERS:
             yield Path(entry.path)
-            for place, folders, files in os.walk(entry.path):
-                yield from (Path(place, name) for name in (*folders, *files))
+            for parent, folders, files in os.walk(entry.path):
+                yield from (Path(parent, name) for name in (*folders, *files))
 
 
 def _take(path: Path, allowed: int = 0) -> None:
-    """allowed: what others keep."""
+    """Remove the permissions of group and others; allowed: those that stay."""
     found = path.lstat()
     mode = stat.S_IMODE(found.st_mode) & ~_OTHERS | allowed
     if not stat.S_ISLNK(found.st_mode) and mode != stat.S_IMODE(found.st_mode):
@@ -78,7 +78,7 @@ def _take(path: Path, allowed: int = 0) -> None:
 
 
 def replace_file(path: Path, figures: dict[str, Any]) -> None:
-    """Write figures so that a reader sees the old ones or the new ones."""
+    """Replace the file atomically: a reader sees the old figures or the new ones."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(figures))
     part.replace(path)

@@ -1,9 +1,9 @@
-"""What `ps` shows of a process of the service: which one it is, and no options of a command line.
+"""The title that `ps` shows for a process of the service: its role, without command-line options.
 
-The kernel shows the memory in which the arguments were given; nothing else reads it once the
-interpreter has begun. Where it cannot be found, the command line stays what it was. It is looked up
-in /proc: setproctitle looks for it from the first variable of the environment, and does nothing,
-silently, in a child that has been given another environment, as all of ours are (`forking`).
+The kernel shows the memory of the arguments, which nothing else reads once the interpreter runs. If
+it cannot be found, the command line stays. We find it in /proc: setproctitle starts from the first
+environment variable, and silently does nothing in a child with another environment, which all of
+ours have (`forking`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PREFIX = "tidemark: "
-# proc(5): where the arguments begin and end, counted from the field after the name.
+# proc(5): the first and last address of the arguments, counted from the field after the name.
 _ARGUMENTS = slice(45, 47)
 
 
 def set_title(name: str) -> None:
-    """Be shown as "tidemark: NAME", cut to the length that the command line has had."""
+    """Show this process as "tidemark: NAME", cut to the length of its command line."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = map(int, fields[_ARGUMENTS])
     size = end - begin
@@ -28,7 +28,7 @@ def set_title(name: str) -> None:
 
 
 def title_of(command: Sequence[str]) -> str:
-    """The name that a command line shows, as /proc or psutil has its words; "" for another's.
+    """Return the title in a command line (as /proc or psutil splits it); "" if it is not ours.
 
     >>> title_of(["tidemark: pipeline fast", "", ""]), title_of(["tidemark", "serve"])
     ('pipeline fast', '')

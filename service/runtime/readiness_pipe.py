@@ -1,8 +1,8 @@
-"""A process of the service tells its supervisor that it has got something done since it began.
+"""A process of the service reports to its supervisor that it has made progress since its start.
 
-One byte through a pipe, at most once: a pipeline writes it when an epoch of its own is in the sink,
-the API when it listens. The supervisor asks once the process has ended: who has got on may come
-back at once, who dies before that over and over waits longer each time.
+It writes one byte to a pipe, at most once: a pipeline when an epoch of its own is in the sink, the
+API when it listens. The supervisor reads it after the process has ended. A process that made
+progress restarts at once; one that repeatedly dies before waits longer each time.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from contextlib import suppress
 
 _VARIABLE = "TIDEMARK_HEADWAY"
 
-_told = False
+_reported = False
 
 
-def tell() -> None:
-    """Something is done. Costs nothing from the second time on; nobody need be listening."""
-    global _told
-    if _told:
+def report() -> None:
+    """Report progress. Free from the second call on; works without a supervisor."""
+    global _reported
+    if _reported:
         return
-    _told = True
+    _reported = True
     number = os.environ.pop(_VARIABLE, "")
     if number:
-        # Started by hand with the environment of another, nobody listens.
+        # Started by hand with another process's environment, nobody listens.
         with suppress(OSError):
             os.write(int(number), b"!")
             os.close(int(number))
 
 
 class ReadinessPipe:
-    """The supervisor's side, for one life of a child."""
+    """The supervisor's end, for one life of a child."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = os.pipe()
         os.set_blocking(self._ours, False)
 
-    def given(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment for the child, which is to keep `descriptor` open."""
+    def child_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment for the child, which must keep `descriptor` open."""
         return {**environment, _VARIABLE: str(self._theirs)}
 
     @property
     def descriptor(self) -> int:
-        """The child's end."""
+        """Return the child's end."""
         return self._theirs
 
     def started(self) -> None:
-        """The child has its end."""
+        """Close our copy of the child's end; call once the child has it."""
         os.close(self._theirs)
 
     def ended(self) -> bool:
-        """Whether the child, which has ended, had told anything; closes all."""
+        """Return True if the ended child had reported progress; close the pipe."""
         try:
             return os.read(self._ours, 1) != b""
         except BlockingIOError:
-            # A child of its own still holds the other end open.
+            # One of its children still holds the other end open.
             return False
         finally:
             os.close(self._ours)

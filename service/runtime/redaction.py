@@ -1,8 +1,8 @@
-"""The second line against secrets in what is shown: texts of logs and problems are gone over.
+"""Removes secrets from the texts of logs and problems: the second line of defense.
 
-The first line is that no secret gets there: options hold references, DSNs are shown redacted.
-Here goes what would slip through in somebody else's words: secrets that this process has looked
-up, and what looks like one.
+The first line keeps secrets out: options hold references, and DSNs are shown redacted. This one
+catches what slips through in other programs' messages: secrets that this process has resolved, and
+anything that looks like a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.secrets import hide
 
-_LOOKS = (
+_PATTERNS = (
     # user:password@ of a URL, also where the password has unescaped slashes
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+@", re.IGNORECASE), r"\1***@"),
     # password=..., sasl.password: '...', "secret_key": "..."
@@ -32,7 +32,7 @@ _HINTS = ("://", "assw", "ecret", "oken", "earer", "asic", "tdm_", "ASSW", "ECRE
 
 
 def scrub(text: str) -> str:
-    """A text without what is secret in it.
+    """Return the text without its secrets.
 
     >>> scrub("cannot reach postgresql://me:hunter2@db/shop")
     'cannot reach postgresql://me:***@db/shop'
@@ -41,13 +41,13 @@ def scrub(text: str) -> str:
     """
     text = hide(text)
     if any(word in text for word in _HINTS):
-        for pattern, shown in _LOOKS:
+        for pattern, shown in _PATTERNS:
             text = pattern.sub(shown, text)
     return text
 
 
 def scrubbed(value: Any) -> Any:
-    """The same at any depth of a value that is to be written as JSON."""
+    """Return a JSON-like value with all its texts scrubbed, at any depth."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, Mapping):
@@ -60,5 +60,5 @@ def scrubbed(value: Any) -> Any:
 
 
 def scrub_event(_logger: Any, _method: str, event: Any) -> Any:
-    """As a step of the log: every field of an event."""
+    """Scrub every field of an event; a processor of structlog."""
     return {name: scrubbed(value) for name, value in event.items()}

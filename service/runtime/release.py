@@ -1,3 +1,3 @@
-"""Which version of the program this is; apart, so that whoever only says so loads no client."""
+"""The program's version, in its own module so that printing it imports nothing else."""
 
 VERSION = "0.1.0"

@@ -1,11 +1,10 @@
-"""When a process that has ended is started again: the decisions of the supervisor, without clock.
+"""When an ended process starts again: the supervisor's decisions, without a clock.
 
-A process comes back after a pause. One that ends again before it has got anything done (`headway`)
-waits twice as long each time, up to a limit; one that has, or that stayed up for a while, starts
-over with the shortest pause. A group's process that ends with 0 has nothing left to do, and one
-that ends with FINAL needs someone: it stays away. Only this module decides what dies again and
-again: the log names what gets nothing done (`dies_again`), health what ends often
-(`repeated_ends`).
+A process restarts after a pause. If it ends again before it made progress (`readiness_pipe`), the
+pause doubles, up to a limit. After progress, or some time of running, the pause starts over. A
+group's process that exits with 0 has nothing left to do; one that exits with FINAL waits for an
+operator and stays down. Only this module decides what counts as dying repeatedly: the log names
+processes without progress (`dies_again`), health those that end often (`repeated_ends`).
 """
 
 from __future__ import annotations
@@ -24,15 +23,20 @@ from storage.errors import StorageError
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0
 AGAIN_AND_AGAIN, AGAIN_S = 3, 60.0
-_KEPT_ENDS = 10
+_STORED_ENDS = 10
 
 
 @dataclass
 class Restarts:
-    """Of one process, by a clock in seconds. is_group: of views beside the default ones; is_over:
-    it is not to be started again; count: how often it has come back; code: of its newest end;
-    ends: when it ended unasked, without those ends that its refusal explains; in_a_row: how often
-    it has ended since it last got anything done."""
+    """The restarts of one process, by a clock in seconds.
+
+    - is_group: runs a group of views besides the default one
+    - is_over: must not start again
+    - count: how often it restarted
+    - code: exit code of its newest end
+    - ends: times of unrequested ends, except those explained by a refusal
+    - in_a_row: ends since it last made progress
+    """
 
     is_group: bool = False
     started_at: float = 0.0
@@ -41,30 +45,30 @@ class Restarts:
     is_over: bool = False
     count: int = 0
     code: int | None = None
-    ends: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDS))
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=_STORED_ENDS))
     in_a_row: int = 0
 
     @property
     def dies_again(self) -> bool:
-        """Whether it dies again and again: starting it once more will hardly help."""
+        """Return True if it dies repeatedly: another restart will hardly help."""
         return self.in_a_row >= AGAIN_AND_AGAIN
 
     def facts(self) -> dict[str, Any]:
-        """Return what others decide by. ends: by the clock that all processes share."""
+        """Return what other processes need. ends: by the clock that all processes share."""
         return {"is_over": self.is_over, "code": self.code, "ends": list(self.ends)}
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be started."""
+        """Return True if it must be started now."""
         return now >= self.start_at and not self.is_over
 
     def started(self, now: float) -> None:
-        """It runs."""
+        """Record its start."""
         self.started_at = now
 
     def ended(
-        self, code: int, now: float, *, has_got_on: bool = False
+        self, code: int, now: float, *, has_progressed: bool = False
     ) -> Literal["done", "given up", "again"]:
-        """It ended with this code; whether it comes back."""
+        """Record its end with this exit code; return whether it restarts."""
         self.code = code
         if self.is_group and code == 0:
             self.is_over = True
@@ -72,7 +76,7 @@ class Restarts:
         if code == signals.FINAL:
             self.is_over = True
             return "given up"
-        if has_got_on or now - self.started_at > HEALTHY_S:
+        if has_progressed or now - self.started_at > HEALTHY_S:
             self.backoff.reset()
             self.in_a_row = 0
         self.in_a_row += 1
@@ -84,8 +88,7 @@ class Restarts:
 
 
 def repeated_ends(ends: Sequence[float], now: float) -> int:
-    """Return how many of these ends lie within the last minute; 0 where those are too few to
-    matter.
+    """Return how many ends lie within the last minute; 0 if there are too few to matter.
 
     >>> repeated_ends([10.0, 30.0, 75.0], 80.0), repeated_ends([20.0, 30.0, 75.0], 80.0)
     (0, 3)
@@ -98,9 +101,9 @@ DISK_CODES = frozenset({"state.disk_full", "state.io"})
 
 
 def exit_code(error: TidemarkError | StorageError) -> int:
-    """How a pipeline's process ends that an error has stopped, told in its log."""
+    """Return the exit code of a pipeline that an error has stopped; log the error."""
     if error.code in DISK_CODES:
-        # Temporary, but for people to see: only they can make room.
+        # Temporary, but an operator must see it: only they can free space.
         log.error("pipeline.disk", code=error.code, why=error.detail, hint=error.hint)
         return signals.REFUSED
     if getattr(error, "is_temporary", False):

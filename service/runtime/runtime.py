@@ -1,7 +1,7 @@
-"""What the pipeline asks of the machine it runs on: time, threads, waiting, files forced to disk.
+"""What the pipeline needs of its machine: time, threads, waiting, fsync.
 
-Invariant: nothing that decides what the pipeline does, and in which order, asks the machine but
-through here; so the same code runs against another host, in one thread and in a time of its own
+Invariant: everything that decides what the pipeline does, and in which order, goes through this
+module. So the same code runs under another runtime, in one thread and in simulated time
 (docs/contributing/SIMULATION.md).
 """
 
@@ -17,107 +17,107 @@ from typing import Any, Protocol
 
 from storage import clock
 
-# Linux's own, new at each start (random(4)).
+# Linux's boot id, new at each start (random(4)).
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Thread(Protocol):
-    """As threading.Thread, as far as it is used."""
+    """The part of threading.Thread that we use."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start running."""
         ...
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, at most so many seconds."""
+        """Wait for its end, at most `timeout` seconds."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Return True while it runs."""
         ...
 
 
 class Event(Protocol):
-    """As threading.Event."""
+    """The part of threading.Event that we use."""
 
     def set(self) -> None:
-        """It has happened."""
+        """Set it and wake all waiting threads."""
         ...
 
     def clear(self) -> None:
-        """It has not happened."""
+        """Reset it to not set."""
         ...
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Return True if it is set."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until it has happened, at most so many seconds; whether it has."""
+        """Wait until it is set, at most `timeout` seconds; return whether it is."""
         ...
 
 
 class Condition(Protocol):
-    """As threading.Condition."""
+    """The part of threading.Condition that we use."""
 
     def __enter__(self) -> Any: ...
 
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> Any: ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let go of the lock and sleep until told, at most so many seconds."""
+        """Release the lock and sleep until notified, at most `timeout` seconds."""
         ...
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until it is so, at most so many seconds; what the predicate says then."""
+        """Wait until the predicate holds, at most `timeout` seconds; return its last value."""
         ...
 
     def notify_all(self) -> None:
-        """Tell all who wait."""
+        """Wake all waiting threads."""
         ...
 
 
 class Runtime:
-    """The machine as it is."""
+    """The real machine."""
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Unix time."""
+        """Return the Unix time."""
         return clock.wall()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Block this thread."""
         time.sleep(seconds)
 
     def thread(self, run: Callable[[], None], name: str) -> Thread:
-        """A thread that does not keep the process alive; not begun."""
+        """Return a thread, not started, that does not keep the process alive."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def event(self) -> Event:
-        """A new one, which has not happened."""
+        """Return a new event, not set."""
         return threading.Event()
 
     def condition(self) -> Condition:
-        """A new one, with a lock of its own that its holder may take again."""
+        """Return a new condition with its own reentrant lock."""
         return threading.Condition()
 
     def boot(self) -> str:
-        """Another word each time that the machine starts."""
+        """Return an identifier that changes with each start of the machine."""
         return _BOOT.read_text().strip()
 
     def force(self, file: int) -> None:
-        """Wait until what was written to an open file is on disk."""
+        """Fsync an open file."""
         os.fsync(file)
 
     def draw(self, low: float, high: float) -> float:
-        """A number in between, for pauses that are not to be all alike."""
+        """Return a random number in between, for jitter."""
         return random.uniform(low, high)
 
     def begin(self, run: Callable[[], None], name: str) -> Thread:
-        """A thread that has begun."""
+        """Start a thread and return it."""
         made = self.thread(run, name)
         made.start()
         return made

@@ -1,7 +1,7 @@
-"""What each process of the service does first: the limits that its settings say, put in place.
+"""The security limits of the settings, applied first in each process of the service.
 
-Connectors know no settings; they are told here. Invariant: a process that talks to anything has
-called `protect` before.
+Connectors do not know the settings; this module configures them. Invariant: a process calls
+`protect` before it connects to anything.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from service.runtime.settings import Settings
 
 
 def protect(settings: Settings) -> None:
-    """Say what users of the API may refer to and reach, how long statements may take, servers be
-    silent, and that files are for the service's user alone."""
+    """Apply what API users may reference and reach, statement timeouts, the silence limit of
+    servers, and private files.
+    """
     keep_private()
     folders = settings.secret_folders.split()
     secrets.allow(settings.secret_variables.split(), folders)
     netguard.install(
         netguard.Guard(
             hosts=tuple(settings.allow_hosts.split()),
-            # Absolute: Spark's workers have another working directory.
+            # Absolute, because Spark's workers have another working directory.
             folders=tuple(map(os.path.abspath, settings.allow_folders.split())),
             forbidden=tuple(map(os.path.abspath, filter(None, _own_files(settings)))),
             credentials=tuple(folders),
@@ -33,10 +34,10 @@ def protect(settings: Settings) -> None:
     )
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
-    backend_probe.PATIENCE.silence_s = settings.silence_s
+    backend_probe.TIME_LIMITS.silence_s = settings.silence_s
 
 
 def _own_files(settings: Settings) -> tuple[str, ...]:
-    """What no source may read, whatever folder is listed: rows and secrets of everybody."""
+    """Return what no source may read, whatever folders are allowed: rows and secrets."""
     copies = "" if settings.checkpoint_to.startswith("s3://") else settings.checkpoint_to
     return str(settings.state), settings.tls_key, copies

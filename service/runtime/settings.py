@@ -1,7 +1,7 @@
-"""What an operator of the service can set, by option or by environment (TIDEMARK_*).
+"""What an operator of the service can set, by option or by environment variable (TIDEMARK_*).
 
-Invariant: child processes get the same settings, through the environment that they are made of;
-nothing but this module reads it.
+Invariants: child processes get the same settings, through their environment. Only this module reads
+the variables of settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.runtime.memory_budget import LEAST_MB, MemoryBudget
 
 PREFIX = "TIDEMARK_"
 DEFAULT_GROUP = "default"
-# Where the state of the other groups lies, below the service's own.
+# Folder of the other groups' state, below the service's own.
 GROUPS = "groups"
 _MEMORY = re.compile(r"(\d+)\s*(?:([mMgG])(?:i?[bB])?)?")
 
@@ -26,47 +26,56 @@ _PARENT = PREFIX + "PARENT"
 
 
 def parent_pid() -> int | None:
-    """The pid of the process that has started this one."""
+    """Return the pid of the process that started this one."""
     return int(os.environ[_PARENT]) if _PARENT in os.environ else None
 
 
 class Settings(BaseModel):
     """Settings of one service: one source, one sink, one state directory.
 
-    source, sink: libpq connection strings; without a sink the source database is the sink too.
-    prefix: names of publication and slot begin with it; two services on one database need two.
-    checkpoint_to: a folder or s3:// URL to which the state is copied every checkpoint_every_s, ""
-    for none; checkpoint_keep copies stay. checkpoint_key: what vouches for them, or a reference to
-    it; "": a file in the state's directory.
-    spark_rows: `backfill: auto` takes Spark from this many estimated source rows on.
-    spark_master: "local[N]", a cluster's master URL, or a Spark Connect server's (sc://host:port).
-    spark_exchange: where executors leave their files that share no disk with the service, an
-    s3:// URL; "" is the state's own disk. spark_conf: Spark's settings over ours, as name=value
-    with spaces between.
-    memory: mebibytes that the pipeline process may take, also given as "2GB" or "512 MB"; cache_mb:
-    how much of it for pages of the state, by default a share. epoch_rows: most source rows that
-    one epoch takes, whole transactions aside. sync_interval_s: how often the state is forced to
-    disk and the source told that it may forget. wal_budget_mb: how much WAL the source may keep
-    for our slot, 0: any; from wal_alarm_percent of it on that is an alarm, and at the budget the
-    slot stays ("warn") or is dropped ("release"), with which the views have to be created again.
-    sink_budget_mb: how much of the state may wait for a sink beside the views' tables.
-    sink_keep_mb: how much of what the sink has acknowledged is kept, should it be set back.
-    changes_retention_s: how long subscribers may be away, changes_budget_mb: and at most how much
-    of a view's changes is kept for them; changes_readers: how many there may be;
-    changes_patience_s: how long one may take nothing of what there is for it.
-    Lists have spaces between. names: by which clients call the service beside localhost;
-    allow_hosts, allow_folders: what sources and sinks of the API's users may reach;
-    secret_variables, secret_folders: what references in their options may name.
-    statement_timeout_s: of ordinary statements, long_statement_timeout_s: of those over whole
-    tables; 0 for any time. silence_s: how long PostgreSQL may give no sign of life before a
-    connection to it counts as lost.
-    header_timeout_s, body_timeout_s: in which time the headers of a request to the API, and then
-    its body, have to be whole; connections: how many there may be.
-    query_workers: how many queries and analyses of queries the API runs at once,
-    query_workers_per_token: and how many of them for one token.
-    verify_interval_s: each view is compared with PostgreSQL's answer this often, 0: only when asked
-    for; verify_timeout_s: for each statement of that; verify_most_cost: on the interval, views
-    whose query PostgreSQL thinks more costly are left out, 0: none.
+    source, sink: libpq connection strings; without a sink, the source database is the sink too.
+    prefix: starts the names of publication and slot; two services on one database need two
+    prefixes.
+
+    checkpoint_to: folder or s3:// URL to which the state is copied every checkpoint_every_s; ""
+    disables it. checkpoint_keep: how many copies to retain. checkpoint_key: the key that signs
+    them, or a reference to it; "" uses a file in the state directory.
+
+    spark_rows: `backfill: auto` uses Spark from this many estimated source rows on. spark_master:
+    "local[N]", a cluster's master URL, or a Spark Connect server (sc://host:port). spark_exchange:
+    s3:// URL for the files of executors that share no disk with the service; "" is the state's own
+    disk. spark_conf: overrides of Spark's settings, as name=value separated by spaces.
+
+    memory: mebibytes that the pipeline process may take, also written as "2GB" or "512 MB".
+    cache_mb: how much of it is for pages of the state; None uses the default share. epoch_rows:
+    maximum source rows of one epoch, except for a larger single transaction. sync_interval_s: how
+    often the state is fsynced and the source may release WAL.
+
+    wal_budget_mb: how much WAL the source may retain for our slot; 0 is unlimited. Above
+    wal_alarm_percent of it an alarm is raised. At the budget, wal_limit decides: "warn" keeps the
+    slot, "release" drops it, and the views must then be created again. sink_budget_mb: how much of
+    the state may wait for an additional sink. sink_keep_mb: how much data acknowledged by the sink
+    is retained for a sink rewind.
+
+    changes_retention_s: how long a subscriber may be disconnected. changes_budget_mb: maximum size
+    of a view's retained changes. changes_readers: maximum number of subscribers.
+    changes_patience_s: how long a subscriber may read nothing while changes wait for it.
+
+    Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
+    allow_folders: what sources and sinks of API users may reach. secret_variables, secret_folders:
+    what references in their options may name.
+
+    statement_timeout_s: for ordinary statements. long_statement_timeout_s: for those over whole
+    tables; 0 is unlimited. silence_s: how long PostgreSQL may be silent before a connection counts
+    as lost. header_timeout_s, body_timeout_s: time limits for the headers of an API request, and
+    then for its body. connections: maximum number of API connections.
+
+    query_workers: how many queries and analyses of queries the API runs at once.
+    query_workers_per_token: how many of them for one token.
+
+    verify_interval_s: how often each view is compared with PostgreSQL's answer; 0 is only on
+    request. verify_timeout_s: for each of its statements. verify_most_cost: scheduled runs skip
+    views whose query has a higher PostgreSQL cost estimate; 0 skips none.
     """
 
     model_config = {"frozen": True}
@@ -124,13 +133,13 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _no_token_has_all_workers(self) -> Settings:
         if self.query_workers_per_token >= self.query_workers:
-            raise ValueError("query_workers_per_token is less than query_workers")
+            raise ValueError("query_workers_per_token must be less than query_workers")
         return self
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Settings:
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("tls_cert and tls_key go together")
+            raise ValueError("set tls_cert and tls_key together")
         return self
 
     @field_validator("memory", mode="before")
@@ -138,7 +147,7 @@ class Settings(BaseModel):
     def _memory_with_its_unit(cls, value: object) -> object:
         found = _MEMORY.fullmatch(str(value).strip())
         if found is None:
-            raise ValueError('give mebibytes, or a number with its unit: "2GB", "512 MB"')
+            raise ValueError('set a number of mebibytes, or one with its unit: "2GB", "512 MB"')
         return int(found[1]) * (1024 if found[2] in ("G", "g") else 1)
 
     @field_validator("cache_mb", mode="before")
@@ -148,12 +157,12 @@ class Settings(BaseModel):
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """Spark's settings by name."""
+        """Return Spark's settings by name."""
         return dict(pair.split("=", 1) for pair in self.spark_conf.split())
 
     @property
     def budget(self) -> MemoryBudget:
-        """What each part of the pipeline may keep in memory."""
+        """Return the memory of each part of the pipeline."""
         return MemoryBudget.of(self.memory, self.cache_mb)
 
     @model_validator(mode="before")
@@ -165,7 +174,9 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, **options: object) -> Settings:
-        """Options that are not None, then the environment, then the defaults."""
+        """Return the settings from options that are not None, then the environment, then the
+        defaults.
+        """
         values: dict[str, object] = {
             name: os.environ[PREFIX + name.upper()]
             for name in cls.model_fields
@@ -175,16 +186,16 @@ class Settings(BaseModel):
         return cls.model_validate(values)
 
     def to_environment(self) -> dict[str, str]:
-        """The environment from which `load` gives these settings again, for child processes."""
+        """Return the environment from which `load` restores these settings, for child processes."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {PREFIX + k.upper(): "" if v is None else str(v) for k, v in values.items()}
 
     def child_environment(self) -> dict[str, str]:
-        """The whole environment of a process that is to end with this one."""
+        """Return the whole environment of a process that must end with this one."""
         return {**os.environ, **self.to_environment(), _PARENT: str(os.getpid())}
 
     def for_group(self, group: str) -> Settings:
-        """The settings of one group's process, from those of the service."""
+        """Return the settings of one group's process, derived from those of the service."""
         if group == DEFAULT_GROUP:
             return self
         found = self.model_copy(update={"state": self.state / GROUPS / group})
@@ -193,15 +204,15 @@ class Settings(BaseModel):
 
     @property
     def group(self) -> str:
-        """Which group of views this process is for."""
+        """Return the group of views that this process runs."""
         return self._group
 
     @property
     def home(self) -> Path:
-        """The service's own directory, in which those of all groups lie."""
+        """Return the service's own directory, which contains those of all groups."""
         return self.state if self.group == DEFAULT_GROUP else self.state.parents[1]
 
     @property
     def sink_key(self) -> str:
-        """The name of the group's progress in the sink."""
+        """Return the key of the group's progress in the sink."""
         return self.prefix if self.group == DEFAULT_GROUP else f"{self.prefix}/{self.group}"

@@ -1,8 +1,8 @@
-"""What each of the service's processes does about signals and about its parent.
+"""How the service's processes react to signals and to the end of their parent.
 
-A process that is asked to stop has `STOP_S` for it. What it is in the middle of may take longer (a
-statement that waits for a lock, a large step, a JVM): then it ends where it is, which loses no more
-than a kill would, and that is nothing. A second SIGTERM ends it at once.
+A process has STOP_S to stop after a request. Its current work may take longer (a statement that
+waits for a lock, a large step, a JVM). Then it exits at once, which loses no more than a kill
+would: nothing. A second SIGTERM exits at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 STOP_S = 2.5
-# Exit codes: as shells tell of a program that a signal has ended; a pipeline's that was refused,
-# and one whom no restart can help.
+# Exit codes: what shells report for a program ended by a signal; a refused pipeline; and one that
+# no restart can fix.
 SIGNALLED = 128
 REFUSED, FINAL = 3, 4
 FINAL_CODES = frozenset(
@@ -36,10 +36,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None) -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends; exit if it has already.
+    """Ask the kernel for SIGKILL when the parent ends; exit if it has ended already.
 
-    parent: its pid, as it knows it (in a container the supervisor may well be process 1); None
-    for a process that someone has started by hand.
+    parent: its own pid as it sees it (in a container the supervisor may be process 1); None for a
+    process started by hand.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -49,9 +49,9 @@ def die_with_parent(parent: int | None) -> None:
 
 
 def stop_on_terminate(stop: Callable[[], None], on_late: Callable[[], None]) -> None:
-    """Call stop on SIGTERM, and where that takes too long on_late before the end.
+    """Call stop on SIGTERM; if that takes longer than STOP_S, call on_late and exit.
 
-    SIGINT is left to the supervisor, whom Ctrl-C reaches as well.
+    SIGINT is left to the supervisor, which Ctrl-C reaches too.
     """
 
     def on_terminate(*_: object) -> None:
@@ -64,7 +64,7 @@ def stop_on_terminate(stop: Callable[[], None], on_late: Callable[[], None]) -> 
 
 
 def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
-    """End the process, as done, when it has not ended by itself until then."""
+    """Exit with code 0 if the process has not ended by itself after `seconds`."""
 
     def end() -> None:
         on_late()
@@ -76,14 +76,14 @@ def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
 
 
 def end_now(code: int) -> NoReturn:
-    """End the process, whatever it is doing, and those that it has started."""
+    """Exit at once, whatever the process is doing, and kill its children."""
     _end_children()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _end_children() -> None:
-    """A JVM would see the end of its parent by itself, but only once it has started."""
+    """Kill direct children: a JVM notices the end of its parent, but only once it has started."""
     own = os.getpid()
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -1,8 +1,8 @@
-"""One service on a state folder: a lock that the supervisor holds as long as it lives.
+"""One service per state directory: a lock that the supervisor holds as long as it lives.
 
-The file says who has it, for whoever comes second; the lock is the kernel's and goes with the
-process, however that ends. (The store below has a lock of its own: this one is asked for before
-anything is started or written there.)
+The file names the holder for whoever comes second. The lock is the kernel's and ends with the
+process, however that ends. The store has its own lock; this one is taken before anything is started
+or written there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ FILE = "lock"
 
 
 class StateLock:
-    """place: where this service runs, for people. StorageError state.locked, which names the one
-    that has it."""
+    """Take the lock, or raise StorageError state.locked, which names the holder.
 
-    def __init__(self, folder: Path, place: str) -> None:
+    location: where this service runs, for the message.
+    """
+
+    def __init__(self, folder: Path, location: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -31,11 +33,11 @@ class StateLock:
             raise StorageError(
                 "state.locked",
                 f'"{folder}" is in use by the service of {holder or "an unknown process"}',
-                "stop that one, or give this one another --state",
+                "stop that service, or start this one with another --state directory",
             ) from None
         os.ftruncate(self._file, 0)
-        os.write(self._file, f"{place}\n".encode())
+        os.write(self._file, f"{location}\n".encode())
 
     def close(self) -> None:
-        """Let the next one have it."""
+        """Release the lock."""
         os.close(self._file)

@@ -1,7 +1,8 @@
-"""Whose rows a state holds: the server and database that it was built from, noted in it.
+"""The database that a state was built from, recorded in the state.
 
-A state directory may be put under a service of another database by mistake. Invariant: a state is
-used only where the catalog follows the same database as the state; else it stays as it is.
+Someone may start a service for another database on an existing state directory by mistake.
+Invariant: a state is used only if the catalog follows the same database as the state; otherwise it
+stays unchanged.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ _KEY = "built-from"
 
 
 def note(store: Store, identity: tuple[object, ...] | None) -> None:
-    """Note it with the state, as part of the open epoch. identity: (system, timeline, database) of
-    the catalog, None where no database is followed."""
-    wanted = None if identity is None else json.dumps([str(identity[0]), identity[2]]).encode()
-    if store.get(_KEY) != wanted:
-        store.put(_KEY, wanted)
+    """Record the owner in the open epoch.
+
+    identity: (system, timeline, database) of the catalog; None if no database is followed.
+    """
+    desired = None if identity is None else json.dumps([str(identity[0]), identity[2]]).encode()
+    if store.get(_KEY) != desired:
+        store.put(_KEY, desired)
 
 
 def check(store: Store, identity: tuple[object, ...] | None, folder: str) -> None:
-    """StorageError state.foreign when the state is of another database than the catalog's."""
+    """Fail with StorageError state.foreign if the state belongs to another database."""
     stored = store.get(_KEY)
     if stored is None or identity is None:
         return
@@ -33,6 +36,6 @@ def check(store: Store, identity: tuple[object, ...] | None, folder: str) -> Non
             "state.foreign",
             f'the state in "{folder}" is of database "{database}" on server {system},'
             f' not of "{identity[2]}" on {identity[0]}',
-            "give this service its own --state; or, if it has none, an empty directory:"
-            " every view is rebuilt",
+            "start this service with its own --state directory; if it has none, with an empty one:"
+            " every view is rebuilt then",
         )

@@ -13,7 +13,7 @@ _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*))\s*(\.|$)')
 
 
 def parse_name(text: str) -> tuple[str, str]:
-    """(schema, name); the schema defaults to public. TidemarkError view.bad_name.
+    """Return (schema, name); the schema defaults to public. TidemarkError view.bad_name.
 
     >>> parse_name('Sales."By Day"')
     ('sales', 'By Day')
@@ -27,7 +27,7 @@ def parse_name(text: str) -> tuple[str, str]:
         parts.append(quoted.replace('""', '"') if quoted is not None else plain.lower())
         at = match.end()
         if dot == "." and at == len(text):
-            raise _bad_name(text, "there is nothing after the dot")
+            raise _bad_name(text, "the name ends with a dot")
     for part in parts:
         if len(part.encode()) > MAX_BYTES or "\x00" in part:
             raise _bad_name(text, f"a name has at most {MAX_BYTES} bytes and no NUL")
@@ -38,7 +38,7 @@ def parse_name(text: str) -> tuple[str, str]:
 
 
 def path_name(schema: str, name: str) -> str:
-    """The name as paths take it, and `parse_name` reads it.
+    """Return the name for a URL path, which `parse_name` reads back.
 
     >>> print(path_name("Sales", "By Day"))
     "Sales"."By Day"
@@ -47,4 +47,4 @@ def path_name(schema: str, name: str) -> str:
 
 
 def _bad_name(text: str, why: str) -> TidemarkError:
-    return TidemarkError("view.bad_name", f'"{text}" is not a name for a view', detail=why)
+    return TidemarkError("view.bad_name", f'"{text}" is not a valid view name', detail=why)

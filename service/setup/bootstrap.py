@@ -1,9 +1,8 @@
-"""`tidemark init`: makes a database ready for the service, and says what it may not do itself.
+"""`tidemark init`: prepare a database for the service.
 
-It looks at everything that the service will need, runs what heals a check where that touches
-nothing but rights and schemas of ours, and creates schema tidemark. A table is never changed: how
-one gets a replica identity is its owner's choice. A setting of the server is changed only when it
-was asked for. Running it again is safe.
+It checks all requirements, does what its privileges allow, and returns the rest as commands.
+Invariant: it changes only privileges and the schema tidemark. It never changes a table: a replica
+identity is its owner's choice. It changes a server setting only on request. Idempotent.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _SETTING = "ALTER SYSTEM"
 
 @dataclass(frozen=True)
 class Desired:
-    """What to prepare. source, sink: DSNs, of an administrator where there is one. role: the
-    service's, None: the DSN's own. tables: that views will read, None: any; schemas: where
-    views will lie. may_alter_system: settings of the whole server may be changed."""
+    """What to prepare. source, sink: DSNs, preferably of an administrator. role: the service's;
+    None: the DSN's own. tables: those that views will read; None: any. schemas: those of the views.
+    may_alter_system: allow changes of server settings."""
 
     source: str
     sink: str
@@ -40,8 +39,8 @@ class Desired:
 
 @dataclass(frozen=True)
 class Step:
-    """A check after what could be done about it. outcome: ok, done, to do, note; left: what is
-    to be run, why: what kept us from it."""
+    """A check after init's work. outcome: ok, done, to do, note. left: the command to run. why: the
+    reason that init did not run it."""
 
     outcome: str
     check: Check
@@ -49,17 +48,17 @@ class Step:
     why: str = ""
 
 
-def prepare(wanted: Desired, *, is_dry: bool) -> list[Step]:
-    """Look, do what may be done (unless is_dry), look again, and tell."""
-    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+def prepare(desired: Desired, *, is_dry: bool) -> list[Step]:
+    """Check, fix what is allowed (unless is_dry), check again, and return the steps."""
+    source, sink = Session(desired.source), Session(desired.sink, "sink")
     try:
-        before = [*_source(wanted, source), *_sink(wanted, sink)]
+        before = [*_source(desired, source), *_sink(desired, sink)]
         tried: dict[str, str] = {}
         if not is_dry:
-            may_set = wanted.may_alter_system
-            tried = _heal(_source(wanted, source), source, may_alter_system=may_set)
-            tried |= _heal(_sink(wanted, sink), sink, may_alter_system=may_set)
-        after = [*_source(wanted, source), *_sink(wanted, sink)] if tried else before
+            may_set = desired.may_alter_system
+            tried = _heal(_source(desired, source), source, may_alter_system=may_set)
+            tried |= _heal(_sink(desired, sink), sink, may_alter_system=may_set)
+        after = [*_source(desired, source), *_sink(desired, sink)] if tried else before
     finally:
         source.close()
         sink.close()
@@ -68,15 +67,15 @@ def prepare(wanted: Desired, *, is_dry: bool) -> list[Step]:
     of_sink = [s for s in steps if s.check.name.startswith("sink:") and not s.check.can_wait]
     is_sink_well = all(s.outcome != "to do" for s in of_sink)
     if is_sink_well and not is_dry:
-        steps.append(_make_schema(wanted))
+        steps.append(_make_schema(desired))
     return steps
 
 
-def checks_of(wanted: Desired) -> list[Check]:
-    """The checks alone; for `tidemark doctor`."""
-    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+def checks_of(desired: Desired) -> list[Check]:
+    """Return the checks only; for `tidemark doctor`."""
+    source, sink = Session(desired.source), Session(desired.sink, "sink")
     try:
-        return [*_source(wanted, source), *_sink(wanted, sink)]
+        return [*_source(desired, source), *_sink(desired, sink)]
     except TidemarkError as error:
         return [Check("checks", problem=error)]
     finally:
@@ -84,27 +83,30 @@ def checks_of(wanted: Desired) -> list[Check]:
         sink.close()
 
 
-def _source(wanted: Desired, session: Session) -> list[Check]:
-    names = slot_name(session, wanted.prefix, MAIN_SOURCE), object_name(wanted.prefix, MAIN_SOURCE)
-    return check_source(session, names, wanted.role, wanted.tables)
+def _source(desired: Desired, session: Session) -> list[Check]:
+    names = (
+        slot_name(session, desired.prefix, MAIN_SOURCE),
+        object_name(desired.prefix, MAIN_SOURCE),
+    )
+    return check_source(session, names, desired.role, desired.tables)
 
 
-def _sink(wanted: Desired, session: Session) -> Sequence[Check]:
-    return check_sink(session, wanted.role, wanted.schemas)
+def _sink(desired: Desired, session: Session) -> Sequence[Check]:
+    return check_sink(session, desired.role, desired.schemas)
 
 
 def _heal(checks: Sequence[Check], session: Session, *, may_alter_system: bool) -> dict[str, str]:
-    """Run what heals the checks that are not well; name -> what PostgreSQL said against it.
+    """Run the fixes of failed checks; return by name why PostgreSQL refused, "" if it did not.
 
-    A setting of the server that may not be changed is said, not tried: others run on it too.
-    A GRANT without the right to it may be a mere warning: whether it helped is to be looked at.
+    A server setting that must not be changed is reported, not tried: it concerns other databases.
+    A GRANT without the privilege may give only a warning, so the caller checks again.
     """
     said = {}
     for check in checks:
         if check.problem is None or not check.fix or check.is_optional:
             continue
         if check.fix.startswith(_SETTING) and not may_alter_system:
-            said[check.name] = "a setting of the whole server; --alter-system changes it"
+            said[check.name] = "it concerns the whole server; use --alter-system to change it"
             continue
         try:
             session.execute(check.fix, doing=f"cannot run {check.fix}")
@@ -123,16 +125,16 @@ def _step(check: Check, was_ill: bool, said: str | None) -> Step:
         return Step("note" if check.note else well, check)
     hint = check.problem.hint
     if RESTART in hint and said == "":
-        return Step("to do", check, "restart the server", "the setting is made")
+        return Step("to do", check, "restart the server", "the setting is changed")
     return Step("note" if check.is_optional else "to do", check, hint, said or "")
 
 
-def _make_schema(wanted: Desired) -> Step:
-    """Schema tidemark, as the service's role, so that the service can bring it up to date."""
+def _make_schema(desired: Desired) -> Step:
+    """Create schema tidemark as the service's role, so that the service can upgrade it."""
     name = "sink: schema tidemark"
     try:
-        settings = {} if wanted.role is None else {"role": wanted.role}
-        session = connect(wanted.sink, side="sink", settings=settings)
+        settings = {} if desired.role is None else {"role": desired.role}
+        session = connect(desired.sink, side="sink", settings=settings)
         try:
             failpoint("init.schema.before")
             schema_setup.ensure(session)

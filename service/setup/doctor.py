@@ -1,9 +1,9 @@
-"""Checks before the service starts, and on demand: what is wrong, and what to do about it.
+"""Checks at the start of the service and on demand: what is wrong, and how to fix it.
 
-The databases' checks are those of `tidemark init`, the others are what the service itself meets
-later. Nothing is made or changed, but for schema tidemark when the service starts. A database that
-cannot be followed is still good for analysis, and for functions: that is a problem only for who
-has views over its tables.
+The database checks are those of `tidemark init`; the others are requirements of the service.
+Invariant: a check changes nothing; only the start of the service creates schema tidemark. A
+database without logical replication can still be queried, so that is a problem only if views read
+its tables.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MIN_FREE_BYTES = 1 << 30
 MIN_FILES = 4096
 MOST_SKEW_S = 1.0
 RECENT_S = 30.0
-# Beside the pipeline: the API process, and what the kernel counts for files.
+# Memory besides the pipeline: the API process, and the kernel's page cache for files.
 BESIDE_MB = 300
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-# What keeps the source's tables from being followed, and nothing else.
-_FOLLOWING = frozenset(
+# Problems that prevent logical replication only.
+_REPLICATION_CODES = frozenset(
     {
         "source.wal_level",
         "source.privilege",
@@ -52,14 +52,14 @@ _FOLLOWING = frozenset(
         "source.no_free_wal_sender",
     }
 )
-# What is wrong with the slot alone: the service runs without it.
+# Problems of the slot only: the service can start without it.
 _SLOT = ("source.slot_", "source.no_free_slot")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One look: what was found, or what is wrong with it. is_note: it need not be healed. note:
-    what is good to know although it is well."""
+    """The result of one check. found: what it found. is_note: the problem needs no action. note:
+    additional information without a problem."""
 
     name: str
     found: str = ""
@@ -75,7 +75,7 @@ class Finding:
         return NOTE if self.is_note else PROBLEM
 
     def facts(self) -> dict[str, str]:
-        """As `tidemark doctor --json` prints it."""
+        """Return the finding as `tidemark doctor --json` prints it."""
         facts = {"name": self.name, "status": self.status, "found": self.found}
         if self.note:
             facts["detail"] = self.note
@@ -87,56 +87,56 @@ class Finding:
 
 
 def check_service(settings: Settings) -> list[Finding]:
-    """What keeps the service from working at all, and what it can do without: source and sink."""
-    parts = ServiceFactory(settings)
-    source = _look("source", parts.source.check)
+    """Return the problems of source and sink: those that prevent a start, and notes."""
+    factory = ServiceFactory(settings)
+    source = _probe("source", factory.source.check)
     code = "" if source.problem is None else source.problem.code
     if code.startswith(_SLOT):
-        # The views say it, and whoever has to rebuild them needs the API.
+        # The views report it, and the API is needed to rebuild them.
         source = replace(source, is_note=True)
-    elif code in _FOLLOWING:
-        source = replace(source, is_note=not _follows_tables(parts))
+    elif code in _REPLICATION_CODES:
+        source = replace(source, is_note=not _follows_tables(factory))
     if source.status == PROBLEM and settings.sink == settings.source:
-        # The same database would say the same again.
+        # The sink is the same database and would report the same.
         return [source]
-    sink = _look("sink", lambda: parts.sink().prepare())
+    sink = _probe("sink", lambda: factory.sink().prepare())
     return [f for f in (source, sink) if f.problem is not None]
 
 
 def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
-    """Everything that can be known before there are views. is_deep: read all of the state too."""
-    parts = ServiceFactory(settings)
-    is_followed = _follows_tables(parts)
-    wanted = Desired(settings.source, settings.sink, prefix=settings.prefix)
-    databases = [_of_check(check, is_followed=is_followed) for check in checks_of(wanted)]
+    """Run all checks that need no views. is_deep: also read all of the state."""
+    factory = ServiceFactory(settings)
+    is_followed = _follows_tables(factory)
+    desired = Desired(settings.source, settings.sink, prefix=settings.prefix)
+    databases = [_of_check(check, is_followed=is_followed) for check in checks_of(desired)]
     found = [_versions(), *databases]
     if all(f.status != PROBLEM for f in databases):
-        found.append(_look("source: clock", lambda: _clock(parts)))
-        found.append(_look("source: slot", lambda: _slot(parts, settings)))
-        found += list(_declared(parts))
-    files = _look("files: that may be open at once", _files)
+        found.append(_probe("source: clock", lambda: _clock(factory)))
+        found.append(_probe("source: slot", lambda: _slot(factory, settings)))
+        found += list(_declared(factory))
+    files = _probe("files: limit of open files", _files)
     return [
         *found,
-        _look("state: directory, version, room", lambda: _state(settings)),
+        _probe("state: directory, version, space", lambda: _state(settings)),
         *(_contents(settings) if is_deep else ()),
         *_running(settings),
-        _look("memory: room for --memory", lambda: _memory(settings)),
+        _probe("memory: enough for --memory", lambda: _memory(settings)),
         replace(files, is_note=True),
-        _look("port: free, or answered by Tidemark", lambda: _port(settings)),
+        _probe("port: free, or answered by Tidemark", lambda: _port(settings)),
         _java(settings),
     ]
 
 
 def _of_check(check: Check, *, is_followed: bool) -> Finding:
-    """A check of a database; whoever reads feeds alone need not follow its tables."""
+    """Return the finding of a database check; replication is optional if no view reads tables."""
     error = check.problem
     is_note = (check.is_optional or check.can_wait) or (
-        error is not None and error.code in _FOLLOWING and not is_followed
+        error is not None and error.code in _REPLICATION_CODES and not is_followed
     )
     return Finding(check.name, check.found, error, is_note, check.note)
 
 
-def _look(name: str, check: Callable[[], object]) -> Finding:
+def _probe(name: str, check: Callable[[], object]) -> Finding:
     try:
         return Finding(name, str(check() or ""))
     except TidemarkError as error:
@@ -152,25 +152,25 @@ def _versions() -> Finding:
 
 
 def _running(settings: Settings) -> Iterator[Finding]:
-    """What a service that runs on this state says of itself, group by group."""
+    """Yield the reports of a service that runs on this state, one per group."""
     for group in (DEFAULT_GROUP, *sorted(groups_on_disk(settings.state))):
         figures = read_metrics(settings.for_group(group).state)
         if figures is None or not is_fresh(figures, RECENT_S):
             continue
-        name, told = f"service: group {group}", figures.get("refused")
+        name, refused = f"service: group {group}", figures.get("refused")
         problem = None
-        if told:
-            about = {"detail": told["detail"], "hint": told["hint"]}
-            problem = TidemarkError(told["code"], told["title"], **about)
-        yield Finding(name, "" if told else "runs", problem, note=figures.get("sink_error", ""))
+        if refused:
+            about = {"detail": refused["detail"], "hint": refused["hint"]}
+            problem = TidemarkError(refused["code"], refused["title"], **about)
+        yield Finding(name, "" if refused else "runs", problem, note=figures.get("sink_error", ""))
 
 
 # --- source and sink ----------------------------------------------------------------------------
 
 
-def _follows_tables(parts: ServiceFactory) -> bool:
-    """Whether there are views that follow the source's own tables."""
-    control = parts.control()
+def _follows_tables(factory: ServiceFactory) -> bool:
+    """Return True if there are views that read the source database's tables."""
+    control = factory.control()
     try:
         rows = control.list_views()
     except TidemarkError:
@@ -180,39 +180,39 @@ def _follows_tables(parts: ServiceFactory) -> bool:
     return any(map(follows_database, rows))
 
 
-def _clock(parts: ServiceFactory) -> str:
+def _clock(factory: ServiceFactory) -> str:
     before = clock.wall()
-    theirs = parts.source.clock()
+    theirs = factory.source.clock()
     skew_s = theirs - (before + clock.wall()) / 2
     if abs(skew_s) > MOST_SKEW_S:
         raise TidemarkError(
             "clock.skew",
             "the clocks of the source and of this machine differ",
-            detail=f"the source is {skew_s:+.1f} s from here",
-            hint="let NTP set both; latency and lag are told wrong by as much, rows are not",
+            detail=f"the source's clock is {skew_s:+.1f} s from this machine's",
+            hint="synchronize both by NTP; latency and lag are off by as much, rows are not",
         )
     return f"{skew_s * 1000:+.0f} ms"
 
 
-def _slot(parts: ServiceFactory, settings: Settings) -> str:
-    wal_retention.check(settings, parts.source)
-    kept = parts.source.kept_wal_bytes()
-    return f"{parts.source.slot_name}: {kept >> 20} MiB of WAL kept"
+def _slot(factory: ServiceFactory, settings: Settings) -> str:
+    wal_retention.check(settings, factory.source)
+    retained = factory.source.retained_wal_bytes()
+    return f"{factory.source.slot_name}: {retained >> 20} MiB of WAL retained"
 
 
-def _declared(parts: ServiceFactory) -> Iterator[Finding]:
-    """The sources beside the database: each is reached as the service reaches it."""
-    control = parts.control()
+def _declared(factory: ServiceFactory) -> Iterator[Finding]:
+    """Yield a finding per external source: each is contacted as the service would."""
+    control = factory.control()
     try:
         rows = [row for row in control.list_sources() if row.type != "postgres"]
     except TidemarkError as error:
-        if error.code != "control.missing":  # before the first start there is nothing declared
+        if error.code != "control.missing":  # before the first start no source is declared
             yield Finding("sources", problem=error)
         return
     finally:
         control.close()
     for row in rows:
-        yield _look(f"source {row.name}: {row.type}", lambda row=row: _feed(row))
+        yield _probe(f"source {row.name}: {row.type}", lambda row=row: _feed(row))
 
 
 def _feed(row: SourceRow) -> str:
@@ -233,21 +233,21 @@ def _state(settings: Settings) -> str:
             "state.no_space",
             f'little space left for state directory "{state}"',
             detail=f"{free >> 20} MiB free",
-            hint="make room, or choose another directory with --state",
+            hint="free space, or choose another directory with --state",
         )
     kind = file_system(state)
     if kind in ("tmpfs", "ramfs", "overlay"):
         raise TidemarkError(
             "state.not_kept",
             f'state directory "{state}" does not outlive the machine or its container',
-            detail=f"it lies on {kind}",
-            hint="put it on a disk, or a volume: without it every view is rebuilt at a start",
+            detail=f"it is on {kind}",
+            hint="put it on a disk or volume; without it every start rebuilds all views",
         )
     return f"{free >> 30} GiB free on {kind}, version {version}"
 
 
 def check_writable(state: Path) -> None:
-    """TidemarkError state.io where nothing can be written in the state's directory."""
+    """Fail if the state's directory is not writable. TidemarkError state.io."""
     try:
         state.mkdir(parents=True, exist_ok=True)
         probe = state / ".doctor"
@@ -256,30 +256,30 @@ def check_writable(state: Path) -> None:
     except OSError as error:
         raise TidemarkError(
             "state.io",
-            f'state directory "{state}" cannot be written',
+            f'state directory "{state}" is not writable',
             detail=str(error),
-            hint="give it to the user that the service runs as, or choose another with --state",
+            hint="make the service's user its owner, or choose another with --state",
         ) from None
 
 
 def _contents(settings: Settings) -> Iterator[Finding]:
-    """What each group has on disk, read to its end."""
+    """Yield a finding per group after reading its whole state."""
     below = settings.state / GROUPS
     groups = sorted(p.name for p in below.iterdir() if p.is_dir()) if below.is_dir() else []
     for group in (DEFAULT_GROUP, *groups):
         folder = settings.for_group(group).state / STORE
         if folder.is_dir():
-            yield _look(f"state: contents of group {group}", lambda folder=folder: _read(folder))
+            yield _probe(f"state: contents of group {group}", lambda folder=folder: _read(folder))
 
 
 def _read(folder: Path) -> str:
     found = scrub(folder)
-    return f"{found.values} values, {found.size_bytes >> 20} MiB, all as they were written"
+    return f"{found.values} values, {found.size_bytes >> 20} MiB, all checksums match"
 
 
 def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:
-    """The kind of file system that a folder lies on, "" where the kernel does not tell."""
-    place, best, found = folder.resolve(), -1, ""
+    """Return the type of a folder's file system, "" if unknown."""
+    resolved, best, found = folder.resolve(), -1, ""
     try:
         lines = Path(mounts).read_text().splitlines()
     except OSError:
@@ -287,27 +287,27 @@ def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:
     for line in lines:
         _, where, kind, *_ = line.split(" ")
         mounted = Path(where.replace("\\040", " "))
-        if place.is_relative_to(mounted) and len(mounted.parts) > best:
+        if resolved.is_relative_to(mounted) and len(mounted.parts) > best:
             best, found = len(mounted.parts), kind
     return found
 
 
 def _memory(settings: Settings) -> str:
     allowed = memory_mb()
-    wanted = settings.memory * 5 // 4 + BESIDE_MB
-    shown = f"{allowed} MiB here, about {wanted} wanted with --memory {settings.memory}"
-    if allowed < wanted:
+    needed = settings.memory * 5 // 4 + BESIDE_MB
+    shown = f"{allowed} MiB available, about {needed} needed with --memory {settings.memory}"
+    if allowed < needed:
         raise TidemarkError(
             "memory.too_little",
-            "this machine or container has less memory than the service may take",
+            "this machine or container has less memory than the service may use",
             detail=shown,
-            hint=f"--memory {max((allowed - BESIDE_MB) * 4 // 5, 0)}, or a larger limit",
+            hint=f"use --memory {max((allowed - BESIDE_MB) * 4 // 5, 0)}, or a larger limit",
         )
     return shown
 
 
 def memory_mb(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> int:
-    """What the machine has, or the cgroup allows, whichever is less."""
+    """Return the memory of the machine or the cgroup's limit, whichever is less."""
     lines = (proc / "meminfo").read_text().splitlines()
     total = next(int(x.split()[1]) >> 10 for x in lines if x.startswith("MemTotal:"))
     limits = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
@@ -322,14 +322,14 @@ def memory_mb(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -
 
 
 def _files() -> str:
-    # The service raises its own limit up to this.
+    # The service raises its soft limit to this.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < MIN_FILES and most != resource.RLIM_INFINITY:
         raise TidemarkError(
             "files.too_few",
-            "few files may be open at once",
-            detail=f"{most} at most; a large state has thousands",
-            hint=f"ulimit -Hn {MIN_FILES}, or LimitNOFILE= of the unit",
+            "the limit of open files is low",
+            detail=f"{most} files; a large state has thousands",
+            hint=f"raise it: ulimit -Hn {MIN_FILES}, or LimitNOFILE= of the systemd unit",
         )
     return str(most)
 
@@ -342,7 +342,7 @@ def _port(settings: Settings) -> str:
         check_port(settings, wait_s=0.0)
     except TidemarkError:
         if _is_ours(settings):
-            return f"{where} is a running Tidemark's"
+            return f"{where} is used by a running Tidemark"
         raise
     return f"{where} is free"
 
@@ -356,11 +356,11 @@ def _is_ours(settings: Settings) -> bool:
 
 
 def _java(settings: Settings) -> Finding:
-    """Only backfills of large tables ask for it, and only with a local master or a cluster's."""
+    """Return the finding about Java, which only backfills by Spark need, except Spark Connect."""
     name = "java: for backfills by Spark"
     if settings.spark_master.startswith("sc://"):
         return Finding(name, "not needed with Spark Connect")
-    found = _look(name, _check_java)
+    found = _probe(name, _check_java)
     if found.problem is None:
         return Finding(name, "found")
     return Finding(name, problem=found.problem, is_note=True)

@@ -1,8 +1,8 @@
-"""A thread that brings one view's epochs from the outbox to one further sink.
+"""A thread that writes one view's epochs from the outbox to one additional sink.
 
-Invariant: the sink gets every epoch that changes the view, in order and each exactly once; what
-was on its way when a connection was lost is settled by the sink's own progress. The thread pulls:
-a sink that is away or slow holds up nothing but its own epochs, which wait in the outbox.
+Invariant: the sink gets every epoch that changes the view, in order, exactly once. After a lost
+connection, the sink's own progress decides which epochs it has. The thread pulls: a slow or
+unreachable sink delays only its own epochs, which wait in the outbox.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from storage.failpoints import failpoint
 
 RETRY_S, JITTER = (0.1, 30.0), (0.5, 1.0)
 ADD_AGAIN = "drop the sink and add it again, with its rows"
-# Epochs that do not change the view are told to the sink's readers at most this often.
+# How often the sink's readers learn of epochs that do not change the view.
 IDLE_PROGRESS_S = 5.0
-# A transaction takes the epochs that wait, up to so many rows.
+# One transaction takes the waiting epochs, up to this many rows.
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 << 20
 
-# A refusal of the sink's that nobody has given a code of its own.
+# An error of the sink that has no code of its own.
 UNNAMED = "sink.failed"
 
 STARTING, LIVE, RETRYING, FAILED = "starting", "live", "retrying", "failed"
 
-# The view's rows, as of the epoch that stands with them.
+# The view's rows, with the progress at which they were read.
 RowsAt = Callable[[], AbstractContextManager[tuple[Progress, Iterable[Delta]]]]
 
 
 @dataclass(frozen=True)
-class Road:
-    """What a follower brings where.
+class SinkRoute:
+    """What a worker writes, and where.
 
-    find: a committed epoch of the outbox. shown: positions as people write them. has_rows:
-    whether the sink begins with the view's rows; without, it begins at their epoch. begins: from
-    which epoch on the view's table is surely the one that is known here.
+    - find: returns a committed epoch of the outbox
+    - shown: returns positions in the form that users read
+    - has_rows: the sink starts with the view's rows; otherwise it starts at their epoch
+    - begins: the epoch from which on the view's table is certainly the one expected here
     """
 
     table: SinkTable
@@ -60,8 +61,11 @@ class Road:
 
 @dataclass(frozen=True)
 class Reached:
-    """What is known of a follower after a restart. epoch: up to which the sink has everything, or
-    need not have it. has_begun: the sink has had its first rows."""
+    """A worker's state after a restart.
+
+    epoch: up to this one, the sink has everything or does not need it. has_begun: the sink has its
+    first rows.
+    """
 
     epoch: int
     has_begun: bool = False
@@ -70,12 +74,17 @@ class Reached:
 class SinkWorker:
     """Runs from `start` until `close`, or until it has failed.
 
-    reached: None for a sink that nothing was ever written to; then epochs after the newest one
-    are kept for it.
+    reached: None for a sink that was never written to; the outbox then retains all epochs after
+    `newest` for it.
     """
 
     def __init__(
-        self, title: str, road: Road, reached: Reached | None, newest: int, host: Runtime = RUNTIME
+        self,
+        title: str,
+        route: SinkRoute,
+        reached: Reached | None,
+        newest: int,
+        runtime: Runtime = RUNTIME,
     ) -> None:
         self.title = title
         self.status = STARTING
@@ -86,42 +95,42 @@ class SinkWorker:
         self.live_at: datetime | None = None
         self.rows_total = 0
         self.transactions_total = 0
-        self._road = road
+        self._route = route
         self._newest = newest
-        self._host = host
-        self._reported_at = host.monotonic()
+        self._runtime = runtime
+        self._reported_at = runtime.monotonic()
         self._unreported: ViewEpoch | None = None
-        self._stopping = host.event()
-        self._moved = host.condition()
+        self._stopping = runtime.event()
+        self._moved = runtime.condition()
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin, if it has not begun; the epochs after `reached` must be kept from now on."""
+        """Start, if not started; from now on the outbox must retain the epochs after `reached`."""
         if self._thread is None:
-            self._thread = self._host.begin(self._run, f"follower {self.title}")
+            self._thread = self._runtime.begin(self._run, f"follower {self.title}")
 
     def advance(self, newest: int) -> None:
-        """Epochs up to this one are in the outbox, and in the view's table."""
+        """Announce that epochs up to this one are in the outbox and in the view's table."""
         with self._moved:
             self._newest = newest
             self._moved.notify_all()
 
     def fail(self, error: TidemarkError) -> None:
-        """Give up for good; for the owner, and for the thread itself."""
+        """Fail permanently; called by the owner and by the thread itself."""
         if self.status != FAILED:
             log.warning("sink.failed", sink=self.title, code=error.code, why=error.described)
         self.error, self.status = error, FAILED
         self.stop()
 
     def stop(self) -> None:
-        """Ask it to end; what is on its way is settled by the next one that opens the sink."""
+        """Ask it to end; the next worker that opens the sink resolves what is in flight."""
         self._stopping.set()
-        self._road.sink.interrupt()
+        self._route.sink.interrupt()
         with self._moved:
             self._moved.notify_all()
 
     def close(self) -> None:
-        """Stop, and wait for the end."""
+        """Stop and wait for the end."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -135,11 +144,11 @@ class SinkWorker:
             except TidemarkError as error:
                 if self._stopping.is_set():
                     break
-                if not self._may_pass(error):
+                if not self._is_retryable(error):
                     self.fail(error)
                     break
                 if self.transactions_total > written:
-                    # A sink that has just taken rows is tried again sooner.
+                    # A sink that has just accepted rows is retried sooner.
                     backoff = self._backoff(RETRY_S[0])
                 self._retry(error, backoff.next_s())
             except Exception as error:
@@ -148,32 +157,35 @@ class SinkWorker:
                     SinkError("sink.internal", "the sink's writer failed", detail=repr(error))
                 )
                 break
-        self._road.sink.close()
+        self._route.sink.close()
 
     def _backoff(self, first_s: float) -> Backoff:
-        return Backoff(first_s, RETRY_S[1], jitter=JITTER, draw=self._host.draw)
+        return Backoff(first_s, RETRY_S[1], jitter=JITTER, draw=self._runtime.draw)
 
-    def _may_pass(self, error: TidemarkError) -> bool:
-        """What has no name of its own may be over soon too: once the sink has begun, its epochs
-        wait for that like for any other, up to the budget."""
+    def _is_retryable(self, error: TidemarkError) -> bool:
+        """Return True if the error may be temporary.
+
+        An error without its own code may be temporary too: once the sink has begun, its epochs
+        wait, up to the budget.
+        """
         return error.is_temporary or (error.code == UNNAMED and self.reached.has_begun)
 
     def _retry(self, error: TidemarkError, pause_s: float) -> None:
         self.error = error
         self.status = RETRYING
         log.warning("sink.retry", sink=self.title, code=error.code, pause_s=round(pause_s, 2))
-        self._road.sink.close()
+        self._route.sink.close()
         self._stopping.wait(pause_s)
 
     def _follow(self) -> None:
-        """From what the sink holds to the newest epoch, and on."""
-        found = self._road.sink.open()
+        """Bring the sink from its epoch to the newest one, and continue."""
+        found = self._route.sink.open()
         if found is None:
             if self.reached.has_begun:
                 raise SinkError(
                     "sink.lost",
-                    "what the sink had written is gone",
-                    detail=f"epoch {self.reached.epoch} was there",
+                    "the data written to the sink is gone",
+                    detail=f"it was at epoch {self.reached.epoch}",
                     hint=ADD_AGAIN,
                 )
             self._is_untouched = False
@@ -190,84 +202,84 @@ class SinkWorker:
             self._write_waiting()
             with self._moved:
                 if self.reached.epoch >= self._newest and not self._stopping.is_set():
-                    self._moved.wait(self._patience())
+                    self._moved.wait(self._idle_left_s())
 
     def _await_table(self) -> bool:
-        """Whether the view's table is the one that is known here; False once it is to stop."""
+        """Wait until the view's table is the expected one; return False if stopped first."""
         with self._moved:
             self._moved.wait_for(
-                lambda: self._newest >= self._road.begins or self._stopping.is_set()
+                lambda: self._newest >= self._route.begins or self._stopping.is_set()
             )
         return not self._stopping.is_set()
 
     def _begin(self) -> int:
-        """The view's rows, or none, as of an epoch from which on the outbox has everything."""
-        with self._road.rows_at() as (progress, rows):
-            shown = self._road.shown(progress.positions)
-            initial = rows if self._road.has_rows else ()
-            epoch = ViewEpoch(progress.epoch, shown, self._while_wanted(initial), 0, True)
-            self._road.sink.write([epoch])
-        self._told(epoch)
+        """Write the view's rows, or none, as of an epoch after which the outbox is complete."""
+        with self._route.rows_at() as (progress, rows):
+            shown = self._route.shown(progress.positions)
+            initial = rows if self._route.has_rows else ()
+            epoch = ViewEpoch(progress.epoch, shown, self._until_stopped(initial), 0, True)
+            self._route.sink.write([epoch])
+        self._written(epoch)
         log.info("sink.began", sink=self.title, epoch=progress.epoch)
         return progress.epoch
 
-    def _while_wanted(self, rows: Iterable[Delta]) -> Iterator[Delta]:
-        """The view's first rows may be many: stopping must not wait for them."""
+    def _until_stopped(self, rows: Iterable[Delta]) -> Iterator[Delta]:
+        """Yield the view's first rows, which may be many: stopping must not wait for them."""
         for delta in rows:
             if self._stopping.is_set():
-                raise TemporaryError("sink.stopped", "the sink was stopped while it began")
+                raise TemporaryError("sink.stopped", "the sink was stopped during its first write")
             self.rows_total += len(delta)
             yield delta
 
     def _write_waiting(self) -> None:
-        """Epochs that wait, as many as make a transaction; those without rows are passed over."""
+        """Write the waiting epochs, as many as fit a transaction; skip those without rows."""
         epochs: list[ViewEpoch] = []
-        rows, held_bytes, reached, newest = 0, 0, self.reached.epoch, self._newest
-        while reached < newest and rows < BATCH_ROWS and held_bytes < BATCH_BYTES:
+        rows, buffered_bytes, reached, newest = 0, 0, self.reached.epoch, self._newest
+        while reached < newest and rows < BATCH_ROWS and buffered_bytes < BATCH_BYTES:
             reached += 1
             epoch, size = self._read(reached)
             if epoch.rows:
                 epochs.append(epoch)
-                rows, held_bytes = rows + epoch.rows, held_bytes + size
+                rows, buffered_bytes = rows + epoch.rows, buffered_bytes + size
             self._unreported = None if epoch.rows else epoch
-        if not epochs and self._unreported is not None and self._patience() <= 0:
+        if not epochs and self._unreported is not None and self._idle_left_s() <= 0:
             epochs = [self._unreported]
         if epochs:
-            self._road.sink.write(epochs)
+            self._route.sink.write(epochs)
             failpoint("follower.written.before")
             self.rows_total += rows
-            self._told(epochs[-1])
+            self._written(epochs[-1])
         self.reached = Reached(reached, has_begun=True)
 
-    def _told(self, epoch: ViewEpoch) -> None:
+    def _written(self, epoch: ViewEpoch) -> None:
         if self._unreported is epoch:
             self._unreported = None
         self.positions = epoch.positions
         self.transactions_total += 1
-        self._reported_at = self._host.monotonic()
+        self._reported_at = self._runtime.monotonic()
 
-    def _patience(self) -> float:
-        """Seconds until what was passed over is to be told."""
+    def _idle_left_s(self) -> float:
+        """Return the seconds until skipped epochs must be reported."""
         if self._unreported is None:
             return IDLE_PROGRESS_S
-        return max(0.0, self._reported_at + IDLE_PROGRESS_S - self._host.monotonic())
+        return max(0.0, self._reported_at + IDLE_PROGRESS_S - self._runtime.monotonic())
 
     def _read(self, number: int) -> tuple[ViewEpoch, int]:
-        """An epoch of the outbox, and what it takes in memory."""
-        found = self._road.find(number)
+        """Return an epoch of the outbox, and its size in memory."""
+        found = self._route.find(number)
         if found is None:
-            raise _lost(f"epoch {number} is not kept any more")
-        table = self._road.table
+            raise _lost(f"epoch {number} is no longer in the outbox")
+        table = self._route.table
         if found.returns is not None:
-            # It mends the view's table, which is another sink.
+            # It repairs the view's table, which is another sink.
             found = replace(found, deltas=[], later=None)
         own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
         found = replace(found, deltas=own, errors=None, rejected=None)
-        positions = self._road.shown(found.progress.positions)
+        positions = self._route.shown(found.progress.positions)
         rows = {t.relation: n for t, n in found.row_counts().items()}
-        # Views in parts on disk may not know their rows: then they count as one.
-        known = max(rows[table.relation], 1) if table.relation in rows else 0
-        return ViewEpoch(number, positions, _DeltasOf(found, table), known), found.nbytes()
+        # Views in parts on disk may not have a row count: then they count as one row.
+        count = max(rows[table.relation], 1) if table.relation in rows else 0
+        return ViewEpoch(number, positions, _DeltasOf(found, table), count), found.nbytes()
 
 
 @dataclass(frozen=True)
@@ -287,7 +299,7 @@ class _DeltasOf:
 def _lost(detail: str) -> SinkError:
     return SinkError(
         "sink.state_lost",
-        "what the sink lacks is not in the state",
+        "the state lacks epochs that the sink needs",
         detail=detail,
         hint=f"the state was rebuilt or restored: {ADD_AGAIN}",
     )

@@ -1,10 +1,9 @@
-"""The pipeline's side of further sinks: which ones are followed, and how far the outbox is kept.
+"""The pipeline's additional sinks: which ones are followed, and how far the outbox is trimmed.
 
-Invariant: an epoch leaves the outbox only when every sink that is followed has it or need not
-have it, and the state says so in the same commit. While any sink is followed, each epoch's commit
-is on disk before the sinks see it: what a sink has seen the state never lacks. And the views'
-tables have it before: a service that was thought dead is shut out there, so that nothing of its
-own gets into a sink before the one that took over has opened it.
+Invariant: an epoch leaves the outbox only once every followed sink has it or does not need it, and
+the same commit records that. While any sink is followed, each epoch's commit is durable before the
+sinks see it: the state never lacks what a sink has seen. The views' tables also have it before: a
+fenced-off service fails there, so nothing of it reaches a sink before its successor has opened it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.engine.engine import Engine
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
-from service.sinks.sink_worker import ADD_AGAIN, FAILED, RETRY_S, Reached, Road, SinkWorker
+from service.sinks.sink_worker import ADD_AGAIN, FAILED, RETRY_S, Reached, SinkRoute, SinkWorker
 from storage.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -36,17 +35,17 @@ _KEY = "follower/"
 
 
 class SinkWorkers:
-    """One for a pipeline, used by its thread alone."""
+    """One per pipeline, used by its thread only."""
 
     def __init__(
-        self, control: Control, engine: Engine, parts: ServiceFactory, host: Runtime = RUNTIME
+        self, control: Control, engine: Engine, factory: ServiceFactory, runtime: Runtime = RUNTIME
     ) -> None:
         self._control = control
         self._engine = engine
-        self._parts = parts
-        self._host = host
-        self._budget_bytes = parts.settings.sink_budget_mb << 20
-        self._group = parts.settings.group
+        self._factory = factory
+        self._runtime = runtime
+        self._budget_bytes = factory.settings.sink_budget_mb << 20
+        self._group = factory.settings.group
         self._written: Callable[[], int] = lambda: 0
         self._rows: dict[str, SinkRow] = {}
         self._sink_workers: dict[str, SinkWorker] = {}
@@ -55,38 +54,38 @@ class SinkWorkers:
             key[len(_KEY) :]: Reached(**json.loads(value))
             for key, value in engine.store.items(_KEY)
         }
-        self._told: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
         self._abandoned: dict[str, TidemarkError] = {}
-        self._unerased: set[str] = set()
+        self._failed_removals: set[str] = set()
 
     @property
     def is_any(self) -> bool:
-        """Whether any sink is followed, or was before the restart."""
+        """Return True if any sink is followed, or was before the restart."""
         return bool(self._noted)
 
     @property
-    def are_known(self) -> bool:
-        """Whether it is known whose the sinks are that were followed before the restart."""
+    def are_listed(self) -> bool:
+        """Return True once every persisted sink has its catalog row."""
         return self._noted.keys() <= self._rows.keys()
 
     @property
     def has_rows(self) -> bool:
-        """Whether the catalog knows any sink of this group, as far as it was read."""
+        """Return True if the catalog, as last read, has any sink of this group."""
         return bool(self._rows)
 
     def has_sinks_of(self, view_identity: str) -> bool:
-        """Whether a view has sinks beside its table."""
+        """Return True if a view has additional sinks."""
         return any(row.view_identity == view_identity for row in self._rows.values())
 
     def followed(self, view_identity: str) -> list[str]:
-        """The names of a view's sinks that are to get all that changes it."""
+        """Return the names of a view's sinks that must get all its changes."""
         rows = self._rows.values()
         return [
             r.name for r in rows if r.view_identity == view_identity and r.identity in self._noted
         ]
 
     def fail_view(self, view_identity: str, why: str) -> None:
-        """The sinks of a view cannot be told what becomes of it."""
+        """Fail the sinks of a view, because they cannot follow what happens to it."""
         error = SinkError("sink.view_failed", why, hint=ADD_AGAIN)
         for identity, row in list(self._rows.items()):
             if row.view_identity != view_identity or identity not in self._noted:
@@ -97,34 +96,36 @@ class SinkWorkers:
                 self._give_up(identity, error)
 
     def hold(self, written: int) -> int:
-        """Up to which epoch the outbox may forget, with `written` of them in the views' tables;
-        notes in the open epoch how far each sink is."""
-        for identity, follower in self._sink_workers.items():
-            self._note(identity, follower.reached)
+        """Return the epoch up to which the outbox may be trimmed; record the sinks' progress.
+
+        written: the newest epoch in the views' tables. Part of the open epoch.
+        """
+        for identity, worker in self._sink_workers.items():
+            self._note(identity, worker.reached)
         return min([written, *(reached.epoch for reached in self._noted.values())])
 
     def follow(self, written: Callable[[], int]) -> None:
-        """written: the newest epoch that the views' tables have; they are open from now on."""
+        """Start advancing. written: returns the newest epoch in the views' tables."""
         self._written = written
 
     def advance(self) -> None:
-        """The views' tables have another epoch; from any thread."""
-        for follower in list(self._sink_workers.values()):
-            follower.advance(self._written())
+        """Announce that the views' tables have another epoch; from any thread."""
+        for worker in list(self._sink_workers.values()):
+            worker.advance(self._written())
 
     def check(self) -> None:
-        """SinkError sink.fenced when another service writes to one of the sinks."""
-        for follower in self._sink_workers.values():
-            if follower.error is not None and follower.error.code == FENCED:
-                raise follower.error
+        """Fail with SinkError sink.fenced if another service writes to one of the sinks."""
+        for worker in self._sink_workers.values():
+            if worker.error is not None and worker.error.code == FENCED:
+                raise worker.error
 
-    # --- what is wanted ------------------------------------------------------------------------
+    # --- desired state ------------------------------------------------------------------------
 
     def reconcile(self, *, is_muted: bool, is_lagging: bool = False) -> bool:
-        """Do what the catalog asks for; whether the state must be synced before it goes on.
+        """Apply the catalog's desired sinks; return True if the state must be synced first.
 
-        is_muted: the views' tables are ahead of the state, so nothing can begin yet; is_behind:
-        they were set back, so what has begun goes on, and nothing else begins.
+        is_muted: the views' tables are ahead of the state, so no sink can begin yet. is_lagging:
+        the tables were rewound, so only sinks that have begun continue.
         """
         try:
             rows = sink_records.list_sinks(self._control)
@@ -161,10 +162,10 @@ class SinkWorkers:
         return self._noted.get(row.identity, Reached(0)).has_begun
 
     def start(self) -> None:
-        """Begin what was attached; the state has been synced."""
+        """Start the attached workers; the state has been synced."""
         self.advance()
-        for follower in self._sink_workers.values():
-            follower.start()
+        for worker in self._sink_workers.values():
+            worker.start()
 
     def _attach(self, row: SinkRow) -> None:
         reached = self._noted.get(row.identity)
@@ -172,30 +173,30 @@ class SinkWorkers:
         if not found:
             raise SinkError(
                 "sink.view_failed",
-                f'view "{row.schema}.{row.view}" is not kept up to date any more',
+                f'view "{row.schema}.{row.view}" is no longer kept up to date',
                 hint="drop the view and create it again, with its sinks",
             )
         if reached is None and (row.status != "starting" or row.epoch is not None):
             raise SinkError(
                 "sink.state_lost",
-                "what the sink lacks is not in the state",
+                "the state lacks epochs that the sink needs",
                 detail="the state does not know the sink",
                 hint=ADD_AGAIN,
             )
         table = found[0].table
-        road = Road(
+        route = SinkRoute(
             table,
-            self._parts.view_sink(row, table),
+            self._factory.view_sink(row, table),
             self._engine.find_epoch,
-            functools.partial(self._parts.sink().rows_at, table),
+            functools.partial(self._factory.sink().rows_at, table),
             shown_positions,
             has_rows=row.options.get("initial", "rows") == "rows",
             begins=self._engine.epoch,
         )
-        follower = SinkWorker(row.title, road, reached, self._written(), self._host)
-        self._sink_workers[row.identity] = follower
-        self._note(row.identity, follower.reached)
-        log.info("sink.attached", sink=row.title, epoch=follower.reached.epoch)
+        worker = SinkWorker(row.title, route, reached, self._written(), self._runtime)
+        self._sink_workers[row.identity] = worker
+        self._note(row.identity, worker.reached)
+        log.info("sink.attached", sink=row.title, epoch=worker.reached.epoch)
 
     def _drop(self, row: SinkRow) -> None:
         if row.identity in self._removals:
@@ -203,44 +204,45 @@ class SinkWorkers:
         self._end(row.identity)
         if row.desired != ERASED:
             self._forget(row)
-        elif row.status != FAILED or row.identity not in self._unerased:
-            # Its columns are not known any more, nor asked for.
+        elif row.status != FAILED or row.identity not in self._failed_removals:
+            # Its columns are no longer known, nor needed.
             table = SinkTable(row.schema, row.view, (), (0,))
-            self._told.pop(row.identity, None)
+            self._reported.pop(row.identity, None)
             self._abandoned.pop(row.identity, None)
-            sink = self._parts.view_sink(row, table)
-            self._removals[row.identity] = Removal(row.title, sink, self._host)
+            sink = self._factory.view_sink(row, table)
+            self._removals[row.identity] = Removal(row.title, sink, self._runtime)
 
     def _resolve_removals(self) -> None:
         for identity, removal in list(self._removals.items()):
             if removal.is_done:
                 del self._removals[identity]
                 if identity not in self._rows:
-                    # The catalog was set back to before it was added: there is nobody to tell.
+                    # The catalog was rewound to before the sink was added: there is no row to
+                    # report to.
                     continue
                 if removal.failure is None:
                     self._forget(self._rows[identity])
                 else:
-                    # Not again, unless it is asked for again.
-                    self._unerased.add(identity)
+                    # Not again, unless requested again.
+                    self._failed_removals.add(identity)
                     self._give_up(identity, removal.failure)
 
     def _forget(self, row: SinkRow) -> None:
         sink_records.delete_sink(self._control, row.identity)
         self._abandoned.pop(row.identity, None)
-        self._told.pop(row.identity, None)
+        self._reported.pop(row.identity, None)
         self._rows = {i: r for i, r in self._rows.items() if i != row.identity}
         log.info("sink.dropped", sink=row.title)
 
     def end_view(self, view_identity: str) -> None:
-        """The view is being dropped: its sinks go with it."""
+        """Drop the sinks of a view that is being dropped."""
         sink_records.drop_sinks(self._control, view_identity, is_erased=False)
         for row in self._rows.values():
             if row.view_identity == view_identity:
                 self._end(row.identity)
 
     def close(self) -> None:
-        """Stop all threads; before the store is closed."""
+        """Stop all threads; call before the store is closed."""
         running = (*self._sink_workers.values(), *self._removals.values())
         for one in running:
             one.stop()
@@ -248,34 +250,34 @@ class SinkWorkers:
             one.close()
         self._control.close()
 
-    # --- how it goes ---------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------
 
     def report(self) -> None:
-        """Look after the sinks, and tell the catalog how they stand."""
+        """Check the workers, and report their status to the catalog."""
         views = {d.identity for d in self._engine.views.values()}
         for identity, error in self._abandoned.items():
             self._report(identity, status=FAILED, **_facts(error))
-        for identity, follower in list(self._sink_workers.items()):
-            backlog_bytes = self._engine.outbox_bytes(follower.reached.epoch)
+        for identity, worker in list(self._sink_workers.items()):
+            backlog_bytes = self._engine.outbox_bytes(worker.reached.epoch)
             if identity in self._rows and self._rows[identity].view_identity not in views:
-                follower.fail(SinkError("sink.view_failed", "the view has failed or is gone"))
+                worker.fail(SinkError("sink.view_failed", "the view has failed or was dropped"))
             elif backlog_bytes > self._budget_bytes:
-                follower.fail(_too_far_behind(backlog_bytes, self._budget_bytes))
-            if follower.status == FAILED and follower.error is not None:
-                self._give_up(identity, follower.error)
+                worker.fail(_backlog_error(backlog_bytes, self._budget_bytes))
+            if worker.status == FAILED and worker.error is not None:
+                self._give_up(identity, worker.error)
                 continue
             self._report(
                 identity,
-                status=follower.status,
-                live_at=follower.live_at,
-                epoch=follower.reached.epoch if follower.reached.has_begun else None,
-                positions=dict(follower.positions),
+                status=worker.status,
+                live_at=worker.live_at,
+                epoch=worker.reached.epoch if worker.reached.has_begun else None,
+                positions=dict(worker.positions),
                 backlog_bytes=backlog_bytes,
-                **_facts(follower.error),
+                **_facts(worker.error),
             )
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """For the metrics, by the sinks' titles."""
+        """Return the figures for the metrics, by the sinks' titles."""
         abandoned = {
             self._rows[identity].title: {"status": FAILED, "rows_total": 0}
             for identity in self._abandoned
@@ -298,10 +300,10 @@ class SinkWorkers:
         self._report(identity, status=FAILED, **_facts(error))
 
     def _end(self, identity: str) -> None:
-        """Follow a sink no more, and keep nothing for it; part of the open epoch."""
-        follower = self._sink_workers.pop(identity, None)
-        if follower is not None:
-            follower.close()
+        """Stop following a sink and retain nothing for it; part of the open epoch."""
+        worker = self._sink_workers.pop(identity, None)
+        if worker is not None:
+            worker.close()
         if self._noted.pop(identity, None) is not None:
             self._engine.store.put(_KEY + identity, None)
 
@@ -312,31 +314,31 @@ class SinkWorkers:
             self._engine.store.put(_KEY + identity, json.dumps(facts).encode())
 
     def _report(self, identity: str, **changes: Any) -> None:
-        """What the sink database could not be told is told the next time."""
-        if self._told.get(identity) == changes:
+        """Report to the catalog; what cannot be written is reported the next time."""
+        if self._reported.get(identity) == changes:
             return
-        # Nobody knows what it says where the answer is lost.
-        self._told.pop(identity, None)
+        # After an error, the row's content is unknown.
+        self._reported.pop(identity, None)
         try:
             sink_records.update_sink(self._control, identity, **changes)
-            self._told[identity] = changes
+            self._reported[identity] = changes
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)
 
 
 class Removal:
-    """A thread that deletes what a sink has written, again and again until that is done."""
+    """A thread that deletes what a sink has written, and retries until that is done."""
 
-    def __init__(self, title: str, sink: ViewSink, host: Runtime) -> None:
+    def __init__(self, title: str, sink: ViewSink, runtime: Runtime) -> None:
         self.failure: TidemarkError | None = None
         self.is_done = False
         self._title = title
         self._sink = sink
-        self._stopping = host.event()
-        self._thread = host.begin(self._run, f"removal {title}")
+        self._stopping = runtime.event()
+        self._thread = runtime.begin(self._run, f"removal {title}")
 
     def stop(self) -> None:
-        """Ask it to end; the next service goes on with it."""
+        """Ask it to end; the next service continues."""
         self._stopping.set()
         self._sink.interrupt()
 
@@ -361,7 +363,7 @@ class Removal:
 
 
 def shown_positions(positions: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions as people write them: the database's as PostgreSQL does."""
+    """Return positions in the form that users read: the database's like PostgreSQL's."""
     return {name: format_lsn(p) if isinstance(p, int) else p for name, p in positions.items()}
 
 
@@ -371,10 +373,10 @@ def _facts(error: TidemarkError | None) -> dict[str, str | None]:
     return {"code": error.code, "detail": error.described, "hint": error.hint}
 
 
-def _too_far_behind(backlog_bytes: int, budget_bytes: int) -> SinkError:
+def _backlog_error(backlog_bytes: int, budget_bytes: int) -> SinkError:
     return SinkError(
         "sink.too_far_behind",
-        "the sink is too far behind: what it lacks is not kept any longer",
-        detail=f"{backlog_bytes >> 20} MB waited for it, {budget_bytes >> 20} MB may",
+        "the sink is too far behind: the epochs that it lacks were removed",
+        detail=f"{backlog_bytes >> 20} MB waited for it; at most {budget_bytes >> 20} MB may wait",
         hint=ADD_AGAIN,
     )

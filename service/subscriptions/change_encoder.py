@@ -1,8 +1,8 @@
-"""A view's rows and deltas as the JSON that subscribers get: lines of bounded size, encoded once.
+"""A view's rows and deltas as JSON for subscribers: lines of bounded size, encoded once.
 
 Values are those of the JSON topics (docs/KAFKA_SINK.md): integers, floats and booleans are JSON's
-own, columns of json and jsonb are JSON in JSON, everything else is PostgreSQL's text. Invariant:
-no line holds a line break, so that lines are found again without reading JSON.
+own, json and jsonb columns are nested JSON, everything else is PostgreSQL's text. Invariant: no
+line contains a line break, so lines can be split without parsing JSON.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from connectors.sink import SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import Field
 
-# What stands in one line, so that neither side ever holds much of a large epoch.
+# The limits of one line, so that no process buffers much of a large epoch.
 PAGE_ROWS = 1_000
 PAGE_BYTES = 48 << 10
-# Rows that are encoded at a time.
+# Rows encoded at a time.
 BATCH_ROWS = 8_192
-# JSON documents may have breaks between their values, nothing else may.
+# JSON documents may contain breaks between values; nothing else may.
 _NO_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def change_lines(fields: Sequence[Field], delta: Delta, epoch: int) -> Iterator[bytes]:
-    """{"epoch", "rows", "weights"} of a consolidated delta, retractions first."""
+    """Yield {"epoch", "rows", "weights"} lines of a consolidated delta, retractions first."""
     order = np.argsort(delta.weights > 0, kind="stable")
     for start in range(0, len(delta), BATCH_ROWS):
         batch = delta.take(order[start : start + BATCH_ROWS])
@@ -40,18 +40,18 @@ def change_lines(fields: Sequence[Field], delta: Delta, epoch: int) -> Iterator[
 
 
 def row_lines(fields: Sequence[Field], rows: Delta, epoch: int) -> Iterator[bytes]:
-    """{"epoch", "rows"} of a view's rows, each as often as it is there."""
+    """Yield {"epoch", "rows"} lines of a view's rows, each repeated by its weight."""
     ends = np.cumsum(rows.weights)
     count = int(ends[-1]) if len(ends) else 0
     for start in range(0, count, BATCH_ROWS):
-        wanted = np.arange(start, min(start + BATCH_ROWS, count))
-        batch = rows.take(np.searchsorted(ends, wanted, side="right"))
+        numbers = np.arange(start, min(start + BATCH_ROWS, count))
+        batch = rows.take(np.searchsorted(ends, numbers, side="right"))
         for page, _, _ in _pages(fields, batch):
             yield b'{"epoch":%d,"rows":[%b]}' % (epoch, page)
 
 
 def plain_rows(fields: Sequence[Field], rows: Delta) -> list[bytes]:
-    """Each row as a JSON object, not repeated."""
+    """Return each row as a JSON object, not repeated."""
     found: list[bytes] = []
     for start in range(0, len(rows), BATCH_ROWS):
         batch = rows.take(np.arange(start, min(start + BATCH_ROWS, len(rows))))
@@ -61,31 +61,31 @@ def plain_rows(fields: Sequence[Field], rows: Delta) -> list[bytes]:
 
 
 def no_rows(epoch: int) -> bytes:
-    """The line of a view without rows."""
+    """Return the line of a view without rows."""
     return b'{"epoch":%d,"rows":[]}' % epoch
 
 
 def begin_line(view: str, table: SinkTable) -> bytes:
-    """The line that says what columns the rows of a stream have."""
+    """Return the line that describes the columns of a stream's rows."""
     fields = table.fields
-    told = {
+    facts = {
         "view": view,
         "fields": [
             {"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in fields
         ],
-        "key": [fields[place].name for place in table.key],
+        "key": [fields[i].name for i in table.key],
     }
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def mark_line(log: str, epoch: int, positions: Mapping[str, Any]) -> bytes:
-    """The line that closes an epoch. positions: as people write them."""
-    mark = {"epoch": epoch, "positions": positions, "resume": f"{log}.{epoch}"}
-    return json.dumps(mark, ensure_ascii=False, separators=(",", ":")).encode()
+def marker_line(log: str, epoch: int, positions: Mapping[str, Any]) -> bytes:
+    """Return the progress marker that closes an epoch. positions: in the form that users read."""
+    marker = {"epoch": epoch, "positions": positions, "resume": f"{log}.{epoch}"}
+    return json.dumps(marker, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _pages(fields: Sequence[Field], batch: Delta) -> Iterator[tuple[bytes, int, int]]:
-    """(rows with commas between, the first one's place, the place behind the last one)."""
+    """Yield (rows separated by commas, index of the first row, index after the last row)."""
     text, ends = _encoded(fields, batch)
     begin = 0
     while begin < len(batch):
@@ -96,7 +96,7 @@ def _pages(fields: Sequence[Field], batch: Delta) -> Iterator[tuple[bytes, int, 
 
 
 def _encoded(fields: Sequence[Field], batch: Delta) -> tuple[bytes, list[int]]:
-    """All rows, each with a comma behind, and where each begins, and the end."""
+    """Return all rows, each followed by a comma, with the offset of each and the end."""
     column = form.joined([*form.json_row(fields, batch.columns), b","], len(batch))
     assert column.data is not None
     return column.data.tobytes().translate(_NO_BREAKS), column.values.tolist()

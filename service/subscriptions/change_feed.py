@@ -1,7 +1,8 @@
-"""The logs of changes that an API process reads just now, each once for all its readers.
+"""The change logs that an API process is reading, each read once for all its subscribers.
 
-Invariant: nothing is kept for a reader but its place in the log; what readers at the same place
-get is made once. While a log has readers its `wanted` is touched, so that the pipeline keeps it.
+Invariant: nothing is stored for a subscriber except its position in the log; frames at the same
+position are made once. While a log has subscribers, its file `wanted` is touched, so that the
+pipeline continues it. Everything runs in one event loop.
 """
 
 from __future__ import annotations
@@ -15,68 +16,76 @@ from typing import Literal
 
 from service.runtime.log import log
 from service.subscriptions.change_log import WANTED, LogHead
-from service.subscriptions.change_reader import ChangeReader, Place
+from service.subscriptions.change_reader import ChangeReader, LogPosition
 from service.subscriptions.folder_watch import FolderWatch
 
 CACHE_BYTES = 8 << 20
 TOUCH_S = 2.0
-# How often all logs are looked at where the system tells of changes, and where it does not.
-LOOK_S = (0.5, 0.005)
+# Seconds between polls of all logs, with and without file notifications from the system.
+POLL_S = (0.5, 0.005)
 
 Framing = Literal["sse", "socket"]
 
 
 class ChangeFeed:
-    """One log and those who wait for it."""
+    """One log and the tasks that wait for it."""
 
     def __init__(self, folder: Path, head: LogHead) -> None:
         self.reader = ChangeReader(folder, head)
         self.readers = 0
-        # In the order in which they came.
+        # In order of arrival.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._framed: OrderedDict[tuple[Framing, Place], tuple[list[bytes], Place]] = OrderedDict()
+        self._framed: OrderedDict[tuple[Framing, LogPosition], tuple[list[bytes], LogPosition]] = (
+            OrderedDict()
+        )
         self._framed_bytes = 0
         self.reader.refresh()
 
-    def look(self) -> None:
-        """Take in what is new, and wake who waits for it."""
+    def refresh(self) -> None:
+        """Read new epochs and wake the waiting tasks."""
         if self.reader.refresh():
             self.wake()
 
     def wake(self) -> None:
-        """Let everyone look again."""
+        """Wake all waiting tasks."""
         waiting, self._waiting = self._waiting, {}
         for one in waiting:
             if not one.done():
                 one.set_result(None)
 
     async def wait(self, seconds: float) -> None:
-        """Until there may be something new, at most so long."""
+        """Wait until there may be something new, at most `seconds`."""
         loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        self._waiting[told] = None
-        timer = loop.call_later(seconds, _report, told)
+        woken = loop.create_future()
+        self._waiting[woken] = None
+        timer = loop.call_later(seconds, _wake, woken)
         try:
-            await told
+            await woken
         finally:
             timer.cancel()
-            self._waiting.pop(told, None)
+            self._waiting.pop(woken, None)
 
-    def frames(self, place: Place, framing: Framing) -> tuple[list[bytes], Place] | None:
-        """The events from a place on as they go out, and the place behind them; None when the
-        place is not there any more."""
-        known = self._framed.get((framing, place))
-        if known is not None:
-            return known
-        found = self.reader.lines(place)
+    def frames(
+        self, position: LogPosition, framing: Framing
+    ) -> tuple[list[bytes], LogPosition] | None:
+        """Return the events at a position as they are sent, and the position after them.
+
+        None if the log no longer has this position.
+        """
+        cached = self._framed.get((framing, position))
+        if cached is not None:
+            return cached
+        found = self.reader.lines(position)
         if found is None or not found[0]:
             return found
         made = [framed(framing, *event_of(line)) for line in found[0]]
         made = [b"".join(made)] if framing == "sse" else made
-        self._remember((framing, place), (made, found[1]))
+        self._remember((framing, position), (made, found[1]))
         return made, found[1]
 
-    def _remember(self, key: tuple[Framing, Place], made: tuple[list[bytes], Place]) -> None:
+    def _remember(
+        self, key: tuple[Framing, LogPosition], made: tuple[list[bytes], LogPosition]
+    ) -> None:
         self._framed[key] = made
         self._framed_bytes += sum(map(len, made[0]))
         while self._framed_bytes > CACHE_BYTES:
@@ -84,13 +93,13 @@ class ChangeFeed:
             self._framed_bytes -= sum(map(len, oldest))
 
     def close(self) -> None:
-        """Give back the files."""
+        """Close the files and wake the waiting tasks."""
         self.reader.close()
         self.wake()
 
 
 class ChangeFeeds:
-    """All of one API process; lives in its event loop. is_stopping: asked now and then."""
+    """All feeds of one API process; lives in its event loop. is_stopping: polled periodically."""
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
@@ -101,29 +110,29 @@ class ChangeFeeds:
 
     @property
     def readers(self) -> int:
-        """How many there are."""
+        """Return the number of subscribers."""
         return sum(feed.readers for feed in self._feeds.values())
 
     def enter(self, folder: Path, head: LogHead) -> ChangeFeed:
-        """One reader more of a log."""
+        """Add a subscriber of a log."""
         self._begin()
         feed = self._feeds.get(folder)
         if feed is None or feed.reader.head != head:
             if feed is not None:
-                # The log was begun anew since the last look, and nothing looks at this one again:
-                # those who wait for it learn here that it is over.
-                feed.look()
+                # The log was started again since the last refresh, and nothing else refreshes this
+                # feed: its waiting tasks learn here that it has ended.
+                feed.refresh()
             feed = ChangeFeed(folder, head)
             self._feeds[folder] = feed
             assert self._watch is not None
             self._watch.add(folder)
-            # What was written between the first look and the watch.
-            feed.look()
+            # Read what was written between the first refresh and the watch.
+            feed.refresh()
         feed.readers += 1
         return feed
 
     def leave(self, feed: ChangeFeed) -> None:
-        """One reader less."""
+        """Remove a subscriber."""
         feed.readers -= 1
         if feed.readers:
             return
@@ -137,24 +146,24 @@ class ChangeFeeds:
     def _begin(self) -> None:
         if self._task is None:
             self._watch = FolderWatch(self._changed)
-            self._task = asyncio.create_task(self._look_after())
+            self._task = asyncio.create_task(self._keep_refreshing())
 
     def _changed(self, folder: Path) -> None:
         feed = self._feeds.get(folder)
         if feed is not None:
-            feed.look()
+            feed.refresh()
 
-    async def _look_after(self) -> None:
-        """Touch, and look where nothing was told."""
+    async def _keep_refreshing(self) -> None:
+        """Touch the requested logs, and refresh feeds without notifications."""
         assert self._watch is not None
-        pause = LOOK_S[0] if self._watch.is_reported else LOOK_S[1]
+        pause = POLL_S[0] if self._watch.is_reported else POLL_S[1]
         touch_at = 0.0
         while not self.is_stopped:
             await asyncio.sleep(pause)
             self.is_stopped = self._is_stopping()
             feeds = list(self._feeds.values())
             for feed in feeds:
-                feed.look()
+                feed.refresh()
                 if self.is_stopped:
                     feed.wake()
             now = asyncio.get_running_loop().time()
@@ -164,7 +173,7 @@ class ChangeFeeds:
 
 
 def touch(folders: Sequence[Path]) -> None:
-    """Ask for the logs in these folders."""
+    """Request the logs in these folders."""
     for folder in folders:
         try:
             if not (folder / WANTED).exists():
@@ -172,12 +181,13 @@ def touch(folders: Sequence[Path]) -> None:
                 (folder / WANTED).touch()
             os.utime(folder / WANTED)
         except OSError as error:
-            # A full disk, mostly; it is asked for again, and readers are told when nothing comes.
+            # Usually a full disk; the request is repeated, and subscribers get an error if nothing
+            # comes.
             log.debug("changes.unasked", why=str(error))
 
 
 def event_of(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """(name of the event, its line, its id or nothing) of a line of a log.
+    """Return (event name, line, id or b"") of a line of a log.
 
     >>> event_of(b'{"epoch":7,"positions":{},"resume":"a1.7"}')[::2]
     (b'mark', b'a1.7')
@@ -188,7 +198,7 @@ def event_of(line: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def framed(framing: Framing, name: bytes, line: bytes, identity: bytes = b"") -> bytes:
-    """An event as it goes out: of server-sent events (WHATWG HTML, 9.2), or a text of a socket.
+    """Return an event as it is sent: a server-sent event (WHATWG HTML, 9.2), or a WebSocket text.
 
     >>> framed("sse", b"heartbeat", b"{}")
     b'event: heartbeat\\ndata: {}\\n\\n'
@@ -199,6 +209,6 @@ def framed(framing: Framing, name: bytes, line: bytes, identity: bytes = b"") ->
     return b'{"event":"%b","data":%b}' % (name, line)
 
 
-def _report(told: asyncio.Future[None]) -> None:
-    if not told.done():
-        told.set_result(None)
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

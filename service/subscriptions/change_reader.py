@@ -1,7 +1,7 @@
-"""One log of changes as an API process reads it: places in it by epoch, and the lines from there.
+"""A change log as an API process reads it: positions by epoch, and the lines from there.
 
-Invariant: nothing is read beyond what the index has, so only whole epochs are seen; files that are
-given back meanwhile are not missed, as a reader that stands in them is told so.
+Invariant: nothing is read beyond the index, so only complete epochs are seen. A deleted segment is
+never skipped silently: a reader positioned in it gets None.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from service.subscriptions.change_log import (
     segment_floors,
 )
 
-# What is read at a time; a longer line is read whole.
+# Bytes read at a time; a longer line is read whole.
 READ_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a reader stands: a segment by the epoch after which it begins, and an offset."""
+class LogPosition:
+    """A reader's position: a segment, by the epoch after which it begins, and a byte offset."""
 
     floor: int
     offset: int
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass
 class _Segment:
-    """What is known of a segment. epochs, ends: of its records."""
+    """The opened records of a segment. epochs, ends: of each record."""
 
     floor: int
     rows: int
@@ -45,11 +45,11 @@ class _Segment:
 
     @property
     def size(self) -> int:
-        """Up to where its lines are whole epochs."""
+        """Return the end of the complete epochs."""
         return self.ends[-1] if self.ends else 0
 
     def refresh(self) -> bool:
-        """Read the records that are new; whether there are any."""
+        """Read new records; return whether there are any."""
         raw = os.pread(self.index, 1 << 20, len(self.ends) * RECORD.size)
         whole = raw[: len(raw) - len(raw) % RECORD.size]
         for epoch, end, *_ in RECORD.iter_unpack(whole):
@@ -58,15 +58,15 @@ class _Segment:
         return bool(whole)
 
     def close(self) -> None:
-        """Give back the files."""
+        """Close the files."""
         os.close(self.rows)
         os.close(self.index)
 
 
 class ChangeReader:
-    """Of one log in one folder; used by one thread.
+    """The reader of one log in one folder; used by one thread.
 
-    head: as it was found; is_over: nothing will come any more.
+    head: as first read. is_over: the log has ended.
     """
 
     def __init__(self, folder: Path, head: LogHead) -> None:
@@ -77,38 +77,38 @@ class ChangeReader:
 
     @property
     def floor(self) -> int:
-        """The epoch after which everything is here."""
+        """Return the epoch after which the log is complete."""
         return self._segments[0].floor if self._segments else self.head.floor
 
     @property
     def newest(self) -> int:
-        """The newest epoch that is here."""
+        """Return the newest epoch in the log."""
         for segment in reversed(self._segments):
             if segment.epochs:
                 return segment.epochs[-1]
         return self.floor
 
     def refresh(self) -> bool:
-        """Look for what is new; whether there is anything to be told."""
+        """Read new records; return whether there is anything to report."""
         if self.is_over:
             return False
         is_replaced = read_head(self.folder) != self.head
-        # Looked at first: what was written before the end must not be missed.
+        # Checked first: what was written before the end must not be missed.
         self.is_over = is_replaced or (self.folder / ENDED).exists()
         floors = [] if is_replaced else segment_floors(self.folder)
         is_new = self.is_over
         for segment in self._segments[-1:]:
             is_new |= _all_of(segment)
-        known = {segment.floor for segment in self._segments}
+        opened = {segment.floor for segment in self._segments}
         for floor in floors:
-            if floor not in known:
+            if floor not in opened:
                 is_new |= self._open(floor)
         while self._segments and self._segments[0].floor not in floors and not self.is_over:
             self._segments.pop(0).close()
         return is_new
 
-    def place_after(self, epoch: int) -> Place | None:
-        """Where the epochs after this one begin; None when some of them are not here."""
+    def position_after(self, epoch: int) -> LogPosition | None:
+        """Return where the epochs after this one begin; None if the log lacks some of them."""
         found = None
         for segment in self._segments:
             if segment.floor <= epoch:
@@ -116,42 +116,43 @@ class ChangeReader:
         if found is None:
             return None
         count = bisect_right(found.epochs, epoch)
-        return Place(found.floor, found.ends[count - 1] if count else 0)
+        return LogPosition(found.floor, found.ends[count - 1] if count else 0)
 
-    def lines(self, place: Place) -> tuple[list[bytes], Place] | None:
-        """Whole lines from a place on, and the place behind them; [] when there is nothing yet.
+    def lines(self, position: LogPosition) -> tuple[list[bytes], LogPosition] | None:
+        """Return complete lines from a position on, and the position after them; [] if nothing is
+        new.
 
-        None: the place is not here any more.
+        None: the log no longer has this position.
         """
         for number, segment in enumerate(self._segments):
-            if segment.floor != place.floor:
+            if segment.floor != position.floor:
                 continue
-            if place.offset < segment.size:
-                return self._read(segment, place.offset)
+            if position.offset < segment.size:
+                return self._read(segment, position.offset)
             if number + 1 < len(self._segments):
-                return self.lines(Place(self._segments[number + 1].floor, 0))
-            return [], place
+                return self.lines(LogPosition(self._segments[number + 1].floor, 0))
+            return [], position
         return None
 
     def close(self) -> None:
-        """Give back the files."""
+        """Close the files."""
         while self._segments:
             self._segments.pop().close()
 
-    def _read(self, segment: _Segment, offset: int) -> tuple[list[bytes], Place] | None:
+    def _read(self, segment: _Segment, offset: int) -> tuple[list[bytes], LogPosition] | None:
         size, left = READ_BYTES, segment.size - offset
         while True:
             text = os.pread(segment.rows, min(size, left), offset)
             end = text.rfind(b"\n")
             if end >= 0:
-                return text[:end].split(b"\n"), Place(segment.floor, offset + end + 1)
+                return text[:end].split(b"\n"), LogPosition(segment.floor, offset + end + 1)
             if size >= left:
-                # A crash of the machine took the rows, and left their index: the log ends before.
+                # A machine crash lost the rows but not their index: the log ends before them.
                 return None
             size *= 2
 
     def _open(self, floor: int) -> bool:
-        """Take in a segment; one that was given back just now is passed over."""
+        """Open a segment; ignore one that was just deleted."""
         try:
             index = os.open(index_path(self.folder, floor), os.O_RDONLY)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Being told when files in a folder change: Linux's inotify, in an event loop.
+"""Notifications of changed files in a folder: Linux's inotify, in an event loop.
 
-Where there is none, `is_told` is False and the caller looks by itself. Invariant: a change after
-`add` is told or the caller was told that it has to look.
+Without inotify, `is_reported` is False and the caller must poll. Invariant: every change after
+`add` is reported, or `add` has returned False.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READ_BYTES = 64 << 10
 
 
 class FolderWatch:
-    """One for an event loop. changed: called with a folder's path, once for all its news."""
+    """One per event loop. changed: called with a folder's path, once for several changes."""
 
     def __init__(self, changed: Callable[[Path], None]) -> None:
         self._changed = changed
@@ -33,11 +33,11 @@ class FolderWatch:
 
     @property
     def is_reported(self) -> bool:
-        """Whether changes are told at all."""
+        """Return True if the system reports changes."""
         return self._file >= 0
 
     def add(self, folder: Path) -> bool:
-        """Tell of this folder from now on; False when the system does not."""
+        """Watch this folder; return False if the system cannot."""
         if not self.is_reported:
             return False
         number = self._libc.inotify_add_watch(self._file, os.fsencode(folder), _EVENTS)
@@ -46,13 +46,13 @@ class FolderWatch:
         return number >= 0
 
     def remove(self, folder: Path) -> None:
-        """Tell of it no more."""
+        """Stop watching a folder."""
         for number in [n for n, found in self._folders.items() if found == folder]:
             self._libc.inotify_rm_watch(self._file, number)
             del self._folders[number]
 
     def close(self) -> None:
-        """Tell of nothing any more."""
+        """Stop watching all folders."""
         if self.is_reported:
             asyncio.get_running_loop().remove_reader(self._file)
             os.close(self._file)
@@ -63,12 +63,12 @@ class FolderWatch:
             raw = os.read(self._file, _READ_BYTES)
         except BlockingIOError:
             return
-        told: dict[Path, None] = {}
+        changed_folders: dict[Path, None] = {}
         at = 0
         while at < len(raw):
             number, _, _, size = _HEADER.unpack_from(raw, at)
             at += _HEADER.size + size
             if number in self._folders:
-                told[self._folders[number]] = None
-        for folder in told:
+                changed_folders[self._folders[number]] = None
+        for folder in changed_folders:
             self._changed(folder)

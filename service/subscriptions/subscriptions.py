@@ -1,10 +1,10 @@
-"""Subscriptions: a view's rows and then its epochs, to any number of readers.
+"""Subscriptions: a view's rows and then its epochs, for any number of subscribers.
 
-A subscription begins with the view's rows and the epoch that they show, of one snapshot of the
-sink, or with that epoch alone, or behind the last mark that a reader has had; from there on it is
-the view's log. Invariant: of any two marks that a reader has, what stands between is exactly what
-changed between their epochs. A reader that does not take what there is for it is left behind by
-the log, or out of patience, and told so; nothing is kept for it.
+A subscription starts with the view's rows and their epoch, from one snapshot of the sink; or with
+that epoch only; or after the last progress marker of a subscriber. From there on it is the view's
+log. Invariant: what lies between two markers is exactly the change between their epochs. A
+subscriber that reads too slowly falls behind the log's retention, or times out, and gets an error;
+nothing is stored for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.sinks.sink_workers import shown_positions
-from service.subscriptions.change_encoder import begin_line, mark_line, no_rows, row_lines
+from service.subscriptions.change_encoder import begin_line, marker_line, no_rows, row_lines
 from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
@@ -33,13 +33,13 @@ from service.views.lifecycle import DesiredState, ViewState
 from service.views.requested_changes import table_of
 from service.views.view_lookup import find_view
 
-# An error as JSON, in the form of the face that sends the stream.
+# An error as JSON, in the form of the API that sends the stream.
 ErrorJson = Callable[[TidemarkError], bytes]
 
 if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
 
-# How long a log may take to begin.
+# How long a new log may take to start.
 BEGIN_S = 15.0
 _POLL_S = 0.02
 _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
@@ -47,7 +47,7 @@ _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
 
 @dataclass(frozen=True)
 class Wish:
-    """What a reader asks for. resume: a token, or nothing."""
+    """The request of a subscriber. resume: a token, or ""."""
 
     has_rows: bool = True
     resume: str = ""
@@ -55,26 +55,27 @@ class Wish:
 
 
 class Subscriptions:
-    """One for an API process; used in its event loop."""
+    """One per API process; used in its event loop."""
 
-    def __init__(self, parts: ServiceFactory, feeds: ChangeFeeds) -> None:
-        self._parts = parts
-        self._settings = parts.settings
-        self._control = parts.control()
+    def __init__(self, factory: ServiceFactory, feeds: ChangeFeeds) -> None:
+        self._factory = factory
+        self._settings = factory.settings
+        self._control = factory.control()
         self._feeds = feeds
         self._sinks: dict[str, PostgresSink] = {}
-        self.timeout_s = float(parts.settings.changes_patience_s)
+        self.timeout_s = float(factory.settings.changes_patience_s)
 
     async def open(self, view: str, wish: Wish) -> Subscription:
-        """A reader more. TidemarkError view.not_found, view.not_live, changes.bad_token,
-        changes.expired, changes.too_many, changes.unavailable."""
+        """Add a subscriber. TidemarkError view.not_found, view.not_live, changes.bad_token,
+        changes.expired, changes.too_many, changes.unavailable.
+        """
         token = parsed_token(wish.resume)
         row = await run_in_threadpool(self._live_view, view)
         if self._feeds.readers >= self._settings.changes_readers:
             raise TemporaryError(
                 "changes.too_many",
-                "there are too many readers of changes",
-                detail=f"{self._settings.changes_readers} is the most",
+                "there are too many subscribers",
+                detail=f"the limit is {self._settings.changes_readers}",
                 hint="try again later, or raise TIDEMARK_CHANGES_READERS",
             )
         settings = self._settings.for_group(group_of(row))
@@ -99,36 +100,36 @@ class Subscriptions:
         _require_log(feed.reader.head, token)
         subscription.epoch = token[1]
         if token[1] < feed.reader.floor:
-            raise _expired("its epochs are not kept any more")
+            raise _expired("its epochs are no longer retained")
         if token[1] > feed.reader.newest:
             progress = await run_in_threadpool(rows.progress)
             if token[1] > progress.epoch:
-                raise _expired("its epoch is not shown, or not any more: the sink was set back")
+                raise _expired("the sink does not show its epoch, or was rewound")
         return subscription
 
     def _sink(self, group: str) -> PostgresSink:
         if group not in self._sinks:
-            self._sinks[group] = self._parts.sink_of(group)
+            self._sinks[group] = self._factory.sink_of(group)
         return self._sinks[group]
 
     def leave(self, feed: ChangeFeed) -> None:
-        """One reader less."""
+        """Remove a subscriber."""
         self._feeds.leave(feed)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the service ends."""
+        """Return True if the service is stopping."""
         return self._feeds.is_stopped
 
     def why_over(self, row: ViewRow) -> TidemarkError:
-        """Why the log of a view that had one has ended."""
+        """Return the error that explains why the log of a view has ended."""
         rows = self._control.list_views()
         found = next((r for r in rows if r.identity == row.identity), None)
         if found is None:
             is_there = any((r.schema, r.name) == (row.schema, row.name) for r in rows)
             code = "changes.view_replaced" if is_there else "changes.view_dropped"
             what = "was replaced" if is_there else "was dropped"
-            hint = "subscribe again, it begins with the rows" if is_there else "see GET /views"
+            hint = "subscribe again; it starts with the rows" if is_there else "see GET /views"
             return TidemarkError(code, f'view "{row.title}" {what}', hint=hint)
         if found.desired == DesiredState.DROPPED:
             return TidemarkError("changes.view_dropped", f'view "{row.title}" was dropped')
@@ -142,14 +143,14 @@ class Subscriptions:
         if found.title != row.title:
             return TidemarkError(
                 "changes.view_replaced",
-                f'view "{row.title}" is called "{found.title}" now',
-                hint="subscribe to that name, it begins with the rows",
+                f'view "{row.title}" was renamed to "{found.title}"',
+                hint="subscribe to that name; it starts with the rows",
             )
         return TemporaryError(
             "changes.interrupted",
-            f'the changes of view "{row.title}" do not go on without a gap',
-            detail="it was filled anew, or what readers lack is not kept any more",
-            hint="subscribe again without a token, it begins with the rows",
+            f'the changes of view "{row.title}" cannot continue without a gap',
+            detail="it was rebuilt, or missing epochs are no longer retained",
+            hint="subscribe again without a token; it starts with the rows",
         )
 
     def _live_view(self, view: str) -> ViewRow:
@@ -165,12 +166,12 @@ class Subscriptions:
         return row
 
     async def _log(self, folder: Path, row: ViewRow) -> LogHead:
-        """The running log of a view; asked for if there is none."""
+        """Return the running log of a view; request one if there is none."""
         deadline = asyncio.get_running_loop().time() + BEGIN_S
         await run_in_threadpool(touch, [folder])
         is_reported = False
         while True:
-            head = read_head(folder) if is_checked(folder, self._parts.host) else None
+            head = read_head(folder) if is_checked(folder, self._factory.runtime) else None
             if head is not None and not (folder / ENDED).exists():
                 return head
             if not is_reported:
@@ -187,18 +188,25 @@ class Subscriptions:
 
 
 class Subscription:
-    """One reader: its events, as they go out. epoch: what it resumes from, if it does; error: what
-    it has ended with."""
+    """One subscriber and its events.
+
+    epoch: what it resumes from, or None. error: what it has ended with.
+    """
 
     def __init__(
-        self, home: Subscriptions, row: ViewRow, feed: ChangeFeed, rows: _Rows, heartbeat_s: float
+        self,
+        subscriptions: Subscriptions,
+        row: ViewRow,
+        feed: ChangeFeed,
+        rows: _Rows,
+        heartbeat_s: float,
     ) -> None:
         self.epoch: int | None = None
         self.error: TidemarkError | None = None
         self.title = row.title
-        self.timeout_s = home.timeout_s
+        self.timeout_s = subscriptions.timeout_s
         self.retention_s = feed.reader.head.retention_s
-        self._home = home
+        self._subscriptions = subscriptions
         self._row = row
         self._feed = feed
         self._rows = rows
@@ -225,31 +233,31 @@ class Subscription:
                 async for piece in pieces:
                     yield piece
             epoch = self._rows.shown.epoch
-            yield [self._mark(framing, self._rows.shown)]
+            yield [self._marker(framing, self._rows.shown)]
         reader = self._feed.reader
-        # Until then it is not known which of the log's epochs come after this one.
+        # Only then is it known which of the log's epochs come after this one.
         while reader.newest < epoch and not reader.is_over:
             if not await self._has_more():
                 yield [beat]
-            if self._home.is_stopped:
+            if self._subscriptions.is_stopped:
                 return
-        place = reader.place_after(epoch)
+        position = reader.position_after(epoch)
         while True:
-            found = None if place is None else self._feed.frames(place, framing)
+            found = None if position is None else self._feed.frames(position, framing)
             if found is None:
-                raise too_slow("the log of changes has left it behind")
-            pieces, place = found
+                raise too_slow("the log no longer has its next epoch")
+            pieces, position = found
             if pieces:
                 yield pieces
-            elif self._home.is_stopped:
+            elif self._subscriptions.is_stopped:
                 return
             elif reader.is_over:
-                raise await run_in_threadpool(self._home.why_over, self._row)
+                raise await run_in_threadpool(self._subscriptions.why_over, self._row)
             elif not await self._has_more():
                 yield [beat]
 
     async def _row_pieces(self, framing: Framing, beat: bytes) -> AsyncGenerator[list[bytes], None]:
-        """The view's rows, with heartbeats for as long as they take."""
+        """Yield the view's rows, with heartbeats while they are read."""
         is_over = False
         try:
             while not is_over:
@@ -258,7 +266,7 @@ class Subscription:
                     while not (await asyncio.wait((task,), timeout=self._heartbeat_s))[0]:
                         yield [beat]
                 finally:
-                    # Its thread has the session until it is done.
+                    # Its thread uses the session until it is done.
                     await asyncio.wait((task,))
                 lines = task.result()
                 is_over = not lines
@@ -268,27 +276,27 @@ class Subscription:
             self._rows.close()
 
     async def _has_more(self) -> bool:
-        """Whether something came before the next heartbeat is due."""
+        """Return True if something came before the next heartbeat is due."""
         began = asyncio.get_running_loop().time()
         await self._feed.wait(self._heartbeat_s)
         return asyncio.get_running_loop().time() - began < self._heartbeat_s
 
-    def _mark(self, framing: Framing, progress: Progress) -> bytes:
+    def _marker(self, framing: Framing, progress: Progress) -> bytes:
         name = self._feed.reader.head.name
-        line = mark_line(name, progress.epoch, shown_positions(progress.positions))
+        line = marker_line(name, progress.epoch, shown_positions(progress.positions))
         return framed(framing, b"mark", line, f"{name}.{progress.epoch}".encode())
 
     def close(self) -> None:
-        """The reader has gone."""
+        """Remove the subscriber."""
         if not self._is_closed:
             self._is_closed = True
-            self._home.leave(self._feed)
+            self._subscriptions.leave(self._feed)
 
 
 class _Rows:
     """A view's rows with the progress that they show; its methods block, one after another.
 
-    shown: the progress, once lines were asked for.
+    shown: the progress, once lines were read.
     """
 
     shown: Progress
@@ -301,19 +309,19 @@ class _Rows:
         self._lines = self._snapshot()
 
     def begin_line(self, title: str) -> bytes:
-        """What the rows are of: the view, its columns and its key."""
+        """Return the line that describes the view, its columns and its key."""
         return begin_line(title, self._table)
 
     def next_lines(self) -> list[bytes]:
-        """Some more, [] at the end."""
+        """Return some more lines, [] at the end."""
         return next(self._lines, [])
 
     def close(self) -> None:
-        """Give back the session."""
+        """Close the session."""
         self._open.close()
 
     def progress(self) -> Progress:
-        """How far the sink is."""
+        """Return the sink's progress."""
         with self._sink.rows_at(self._table) as (progress, _):
             return progress
 
@@ -333,7 +341,7 @@ class _Rows:
 
 
 def parsed_token(token: str) -> tuple[str, int] | None:
-    """(log, epoch) of a token, None without one. TidemarkError changes.bad_token."""
+    """Return (log, epoch) of a token, None for "". TidemarkError changes.bad_token."""
     if not token:
         return None
     found = _TOKEN.fullmatch(token)
@@ -343,33 +351,33 @@ def parsed_token(token: str) -> tuple[str, int] | None:
 
 
 def too_slow(detail: str) -> TidemarkError:
-    """The error for a reader that does not take what there is for it."""
+    """Return the error for a subscriber that reads too slowly."""
     return TidemarkError(
         "changes.too_slow",
         "the reader is too slow",
         detail=detail,
-        hint="read faster, or resume from the last mark while it is kept",
+        hint="read faster, or resume from the last progress marker while it is retained",
     )
 
 
 def _require_log(head: LogHead | None, token: tuple[str, int]) -> None:
     if head is None or head.name != token[0]:
-        raise _expired("the log that the token is of is not there any more")
+        raise _expired("the token's log no longer exists")
 
 
 def _expired(detail: str) -> TidemarkError:
     return TidemarkError(
         "changes.expired",
-        "the changes since the token are not kept any more",
+        "the changes since the token are no longer retained",
         detail=detail,
-        hint="subscribe without a token, it begins with the rows; changes_retention_s of the "
-        "view's options keeps more",
+        hint="subscribe without a token, which starts with the rows; the view's option "
+        "changes_retention_s retains more",
     )
 
 
 def _bad_token(token: str) -> TidemarkError:
     return TidemarkError(
         "changes.bad_token",
-        f'"{token[:80]}" is not a token to resume from',
-        hint="give the `resume` of the last mark, as it was",
+        f'"{token[:80]}" is not a valid resume token',
+        hint="send the `resume` of the last progress marker, unchanged",
     )

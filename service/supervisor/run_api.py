@@ -1,6 +1,7 @@
-"""The API process: `python -m service.supervisor.run_api`, settings from the environment.
+"""The API process: `python -m service.supervisor.run_api`; settings come from the environment.
 
-Beside REST it takes up what is asked for in psql, and compares views on an interval.
+Besides REST, it executes requests from psql and verifies views on an interval.
+It ends on SIGTERM: responses in progress have ANSWER_S, then they and all streams are cut off.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from service.runtime.security_limits import protect
 from service.runtime.settings import Settings, parent_pid
 from service.verify.verify_rounds import VerifyRounds
 
-# Answers on their way have so long; then they are cut off, streams as well.
+# Time for responses in progress at the end; then they are cut off, and streams too.
 ANSWER_S = 2
-# A connection that asks nothing more is closed.
+# An idle connection is closed after this time.
 KEEP_ALIVE_S = 5
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which tells when it listens."""
+    """uvicorn's server; it reports through the readiness pipe when it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start to listen, and report it."""
         await super().startup(sockets=sockets)
         if self.started:
-            readiness_pipe.tell()
+            readiness_pipe.report()
 
 
 def end_in_time(server: uvicorn.Server) -> None:
-    """The first SIGTERM lets answers end, the second one ends all; so does waiting too long."""
+    """Let responses complete at the first SIGTERM; exit at the second, or after a timeout."""
     ends = server.handle_exit
 
     def on_signal(sig: int, frame: FrameType | None) -> None:
@@ -53,7 +54,7 @@ def end_in_time(server: uvicorn.Server) -> None:
 
 
 def main() -> int:
-    """Serve REST, and what is asked for in psql, until SIGTERM."""
+    """Serve REST and psql until SIGTERM."""
     signals.die_with_parent(parent_pid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signals.end_now(0))
@@ -63,7 +64,7 @@ def main() -> int:
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
-    desk = worker_of(settings, app.state)
+    request_worker = worker_of(settings, app.state)
     rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,
@@ -79,21 +80,21 @@ def main() -> int:
     )
     tls.watch(config, settings)
     server = Server(config)
-    desk.start()
+    request_worker.start()
     app.state.standings.begin()
-    # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
+    # Subscriptions must end by themselves: the server would wait for their readers.
     app.state.is_stopping = lambda: server.should_exit
     rounds.start()
     end_in_time(server)
-    # The server ends at SIGTERM, and sends it on to whoever had it before: there is more to end.
+    # uvicorn re-raises SIGTERM for the earlier handler when it ends; there is more to close here.
     signal.signal(signal.SIGTERM, lambda *_: None)
     server.run()
     app.state.verify.close()
     rounds.close()
-    desk.close()
+    request_worker.close()
     return 0
 
 
 if __name__ == "__main__":
-    # All is closed: taking the interpreter apart would take longer than all of that.
+    # Everything is closed; skip the interpreter's shutdown, which is slow.
     signals.end_now(main())

@@ -1,10 +1,10 @@
 """A pipeline process: `python -m service.supervisor.run_pipeline [GROUP]`.
 
-Settings come from the environment.
-
-Ends with 0 when asked to stop, 3 when refused (the reason stands in the catalog and the log) or 1
-when something broke: the supervisor starts it again after a pause; with 4 when no restart can
-help: another version of the program, or another state, is needed first.
+Settings come from the environment. Exit codes:
+0: stopped on request.
+1: failed; the supervisor restarts it after a backoff.
+3: refused; the catalog and the log have the reason; the supervisor restarts it after a backoff.
+4: a restart cannot help; another version of the program, or another state, is needed first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from storage.errors import StorageError
 
 
 def main(group: str = DEFAULT_GROUP) -> int:
-    """Run until SIGTERM; the exit code says how it ended."""
+    """Run until SIGTERM; return the exit code."""
     signals.die_with_parent(parent_pid())
-    # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
+    # The reader, engine and sink threads hand work to each other: the default 5 ms adds latency.
     sys.setswitchinterval(0.0005)
     sys.setrecursionlimit(deep_stack.RUN)
     settings = Settings.load().for_group(group)
@@ -38,13 +38,13 @@ def main(group: str = DEFAULT_GROUP) -> int:
     set_title(name)
     configure(settings.log_level, name, settings.log_format)
     protect(settings)
-    parts = ServiceFactory(settings)
+    factory = ServiceFactory(settings)
     calm_collector()
-    parts.prepare_builds()
+    factory.prepare_builds()
     leftovers.sweep()
     try:
         settings.state.mkdir(parents=True, exist_ok=True)
-        pipeline = Pipeline(settings, parts)
+        pipeline = Pipeline(settings, factory)
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
@@ -54,15 +54,15 @@ def main(group: str = DEFAULT_GROUP) -> int:
             raise
         code = exit_code(error)
         if code != 1:
-            parts.report_failure(error)
+            factory.report_failure(error)
         return code
     if pipeline.is_unused:
-        # The last view of a group is gone: so is all that it had.
+        # The group has no view left: delete its state.
         shutil.rmtree(settings.state)
     log.debug("pipeline.stopped")
     return 0
 
 
 if __name__ == "__main__":
-    # All is closed: taking the interpreter apart would take longer than all of that.
+    # Everything is closed; skip the interpreter's shutdown, which is slow.
     signals.end_now(main(*sys.argv[1:]))

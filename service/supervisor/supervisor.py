@@ -1,13 +1,13 @@
-"""The parent of the service: keeps one API process and a pipeline process a group running.
+"""The parent process: keep one API process and one pipeline process per group running.
 
-Either may die at any moment (kill -9 included) and comes back after a pause. One that dies again
-before it has got anything done (`headway`) waits twice as long each time, up to a limit; one that
-has, or that stayed up for a while, starts over with the shortest pause. A group's process
-that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
-and `/health` says why. The supervisor holds no state; which groups there are
-it is told by a child that reads the catalog, and nothing waits for that. What its children need is
-imported here, once, and they are forked off. Kernels that are not compiled yet are compiled in a
-child too, and pipelines wait for it; the API does not.
+Invariant: a child may die at any moment (kill -9 included) and is restarted after a backoff. The
+backoff doubles while a child dies before it reports progress (readiness pipe); progress, or a long
+run, resets it. A group's process that exits with 0 is done. One that exits with FINAL needs human
+action: it is not restarted, and `/health` has the reason.
+
+The supervisor has no state. A child reads the catalog and reports the groups; nothing waits for it.
+Children are forked, so their modules are imported once, here. Missing kernels are compiled in a
+child; pipelines wait for it, the API does not.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from service.views.groups import GroupWatch
 from storage import clock
 from storage.failpoints import failpoint
 
-# The children end by themselves in `signals.STOP_S`.
+# The children exit by themselves within `signals.STOP_S`.
 STOP_S = 4.5
 
 
 @dataclass
 class Child:
-    """One supervised process. main: what it runs; group: whose pipeline it is, "" for others;
-    keep: descriptors that it writes to."""
+    """One supervised process. main: its entry point. group: of its pipeline, "" for others. keep:
+    file descriptors that it inherits."""
 
     name: str
     main: Callable[[], int]
@@ -60,27 +60,27 @@ class Supervisor:
         self._state = settings.state
         self._signals: list[int] = []
         self._groups = GroupWatch(settings.state)
-        look = partial(self._groups.look, settings)
+        watch_groups = partial(self._groups.watch, settings)
         self.children = [
             Child("pipeline", run_pipeline.main),
             Child("api", _run_api),
-            Child("groups", look, keep=(self._groups.descriptor,)),
+            Child("groups", watch_groups, keep=(self._groups.descriptor,)),
         ]
         self._compiler: Child | None = None
         self._has_failed = False
-        # What one that was killed has left.
+        # A killed supervisor may have left this file.
         (settings.state / kernels.COMPILING).unlink(missing_ok=True)
         if not kernels.is_done(settings.state):
             self._compiler = Child("kernels", partial(kernels.main_of, settings))
             self.children.insert(0, self._compiler)
 
     def run(self) -> int:
-        """Start what is wanted, watch it, restart what ends; the exit code."""
+        """Start, watch and restart the children until a signal; return the exit code."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         calm_malloc()
         allow_files()
-        # Objects that stay are not looked at again by a collector: their pages remain shared.
+        # The collector no longer visits existing objects, so their pages stay shared after a fork.
         gc.freeze()
         try:
             self._report()
@@ -101,7 +101,7 @@ class Supervisor:
 
     def _add_groups(self) -> None:
         running = {child.group for child in self.children}
-        for group in sorted(self._groups.wanted - running):
+        for group in sorted(self._groups.desired - running):
             main, restarts = partial(run_pipeline.main, group), Restarts(is_group=True)
             self.children.append(Child(f"pipeline {group}", main, group, restarts=restarts))
 
@@ -115,13 +115,13 @@ class Supervisor:
             self._start(child, now)
 
     def _waits(self, child: Child) -> bool:
-        """Whether it is a pipeline, and kernels are being compiled, or cannot be."""
+        """Return True for a pipeline while kernels are compiled, or if that failed."""
         is_late = self._compiler is not None or self._has_failed
         return is_late and child.name.startswith("pipeline")
 
     def _start(self, child: Child, now: float) -> None:
         readiness = child.readiness = ReadinessPipe()
-        environment = readiness.given(self._environment)
+        environment = readiness.child_environment(self._environment)
         child.process = Forked(child.main, environment, (readiness.descriptor, *child.keep))
         readiness.started()
         child.restarts.started(now)
@@ -135,8 +135,8 @@ class Supervisor:
             self._has_failed = code == FINAL
             self.children.remove(child)
             return
-        has_got_on = child.readiness is not None and child.readiness.ended()
-        found = child.restarts.ended(code, now, has_got_on=has_got_on)
+        has_progressed = child.readiness is not None and child.readiness.ended()
+        found = child.restarts.ended(code, now, has_progressed=has_progressed)
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
@@ -153,15 +153,15 @@ class Supervisor:
             failpoint("supervisor.child.ended")
 
     def _report(self) -> None:
-        """For the metrics, and for whoever decides how the service stands."""
-        told = {
+        """Write the children's facts, for the metrics and the API's status decisions."""
+        facts = {
             "restarts": {child.name: child.restarts.count for child in self.children},
             "processes": {child.name: child.restarts.facts() for child in self.children},
             "at": clock.wall(),
         }
         try:
             self._state.mkdir(parents=True, exist_ok=True)
-            replace_file(self._state / SUPERVISOR_FILE, told)
+            replace_file(self._state / SUPERVISOR_FILE, facts)
         except OSError as error:
             log.warning("supervisor.unwritten", why=str(error))
 
@@ -182,7 +182,7 @@ class Supervisor:
 
 
 def _run_api() -> int:
-    # What only it needs is not in memory for the others.
+    # Imported after the fork, so that the other children do not hold these modules.
     from service.supervisor import run_api
 
     return run_api.main()

@@ -1,10 +1,9 @@
-"""A view compared with what PostgreSQL itself answers for its query, at the view's own position.
+"""A view compared with PostgreSQL's own answer to its query, at the view's own position.
 
-The sink is read in one snapshot, which names its position; the source in a snapshot that lies a
-little before, with what has happened in between laid over it
-(connectors/postgres/snapshot/point_in_time.py). So
-nothing is stopped or slowed: not the source's writers, not the pipeline, not the sink. Invariant:
-a difference that is told is one, and "equal" has seen every row of both sides.
+The sink is read in one snapshot, which has its position. The source is read in a slightly older
+snapshot, with the changes in between laid over it (connectors/postgres/snapshot/point_in_time.py).
+So nothing is stopped or slowed: neither the source's writers, nor the pipeline, nor the sink.
+Invariant: a reported difference is real, and "equal" has compared every row of view and answer.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from connectors.clock.source import timestamp_of
 from connectors.postgres.catalog import verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
@@ -25,6 +25,7 @@ from connectors.postgres.session.lsn import format_lsn
 from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from dataflow.errors import TemporaryError, TidemarkError
 from service.engine import output_fields
+from service.factory.planning import CLOCK
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -47,27 +48,28 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True)
 class Limits:
-    """timeout_s: of each statement sent to a database. most_cost: of PostgreSQL's plan for the
-    query, in its own units; 0: any."""
+    """timeout_s: for each statement sent to a database. most_cost: of PostgreSQL's plan for the
+    query, in its own units; 0: unlimited.
+    """
 
     timeout_s: float
     most_cost: float = 0.0
 
 
 class Verify:
-    """One for an API process; safe for several threads, of which one works at a time."""
+    """One per API process; thread-safe, and one thread works at a time."""
 
-    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
+    def __init__(self, settings: Settings, factory: ServiceFactory) -> None:
         self._settings = settings
-        self._parts = parts
-        self._control = parts.control()
+        self._factory = factory
+        self._control = factory.control()
         self._turn = threading.Lock()
         self._readers: list[Reader] = []
         self._is_closed = False
 
     @property
     def timeout_s(self) -> float:
-        """How long a verification that is asked for waits for one that goes on."""
+        """Return how long a requested verification waits for a running one."""
         return self._settings.verify_timeout_s
 
     def verify(self, name: str, limit: int = 20) -> VerificationModel:
@@ -80,7 +82,7 @@ class Verify:
         return self.verify_row(self._live(name), limit, Limits(self._settings.verify_timeout_s))
 
     def verify_row(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
-        """As `verify`; also TidemarkError verify.too_costly."""
+        """Do the same for a catalog row; also TidemarkError verify.too_costly."""
         if not self._turn.acquire(timeout=limits.timeout_s):
             raise TemporaryError(
                 "verify.busy", "another view is being verified", hint="try again later"
@@ -97,7 +99,7 @@ class Verify:
             self._turn.release()
 
     def close(self) -> None:
-        """Cancel what runs; nothing is verified any more."""
+        """Cancel a running verification and refuse new ones."""
         self._is_closed = True
         for reader in list(self._readers):
             reader.cancel()
@@ -110,11 +112,11 @@ class Verify:
         for attempt in range(1, _ATTEMPTS + 1):
             rows, sources = self._control.list_views(), self._control.list_sources()
             row = next((r for r in rows if r.identity == row.identity), row)
-            promise = promise_of(row, self._parts, rows, sources)
+            promise = promise_of(row, self._factory, rows, sources)
             names = promise.maintained()
-            known = [row, *(r for r in rows if r.title in names and r is not row)]
+            views = [row, *(r for r in rows if r.title in names and r is not row)]
             try:
-                found, positions = self._compared(known, promise, limit, limits)
+                found, positions = self._compared(views, promise, limit, limits)
                 break
             except TemporaryError as error:
                 if error.code not in _AGAIN or attempt == _ATTEMPTS:
@@ -135,36 +137,38 @@ class Verify:
         )
 
     def _compared(
-        self, known: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
+        self, views: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
     ) -> tuple[Comparison, dict[str, str]]:
-        """known: the maintained views in the promise as planned, the view itself first."""
-        row = known[0]
+        """Compare once. views: the maintained views in the promise as planned, the view itself
+        first.
+        """
+        row = views[0]
         settings = self._settings.for_group(group_of(row))
         relations = promise.relations()
-        with ExitStack() as held:
+        with ExitStack() as resources:
             sink = VerifySession(settings.sink, settings.sink_key)
-            held.callback(sink.close)
-            moment = None
+            resources.callback(sink.close)
+            snapshot = None
             if relations:
                 publication = ServiceFactory(settings).source.publication_name
-                moment = PointInTimeRead(settings.source, relations, publication)
-                held.callback(moment.close)
-            positions = self._reach(sink, moment)
-            self._require_same(row, known, sink)
-            query = self._query(row, promise, sink, moment, positions)
+                snapshot = PointInTimeRead(settings.source, relations, publication)
+                resources.callback(snapshot.close)
+            positions = self._reach(sink, snapshot)
+            self._require_same(row, views, sink)
+            query = self._query(row, promise, sink, snapshot, positions)
             facts = output_fields.from_json(row.fields or [])
             key = [[f.name for f in facts].index(k) for k in row.key or []]
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
-            held.callback(expected.close)
-            held.callback(got.close)
-            snapshot_id = moment.snapshot_id if moment else None
+            resources.callback(expected.close)
+            resources.callback(got.close)
+            snapshot_id = snapshot.snapshot_id if snapshot else None
             opened = open_sandboxed(settings.source, promise.role, query, snapshot_id)
             source, query, cost = opened
             with self._reading(Reader("source", source, limits.timeout_s)) as reader:
                 self._check_cost(row, cost, limits)
                 reader.fill(expected, query)
-            if moment:
-                moment.close()
+            if snapshot:
+                snapshot.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
                 reader.fill(got, sink.rows_of(table_of(row)))
             shown = {s: _shown(p) for s, p in positions.items()}
@@ -175,53 +179,61 @@ class Verify:
         row: ViewRow,
         promise: Promise,
         sink: VerifySession,
-        moment: PointInTimeRead | None,
+        snapshot: PointInTimeRead | None,
         positions: dict[str, Any],
     ) -> str:
-        """What PostgreSQL is asked: the promise at the sink's position."""
-        if moment is not None:
-            moment.settle(positions[SOURCE])
+        """Return the query for PostgreSQL: the promise at the sink's position."""
+        if snapshot is not None:
+            snapshot.resolve(positions[SOURCE])
         rows, sources = self._control.list_views(), self._control.list_sources()
         errors = sink.errors(promise.maintained())
         out = {}
         for view in rows:
             if found := errors.get(view.title):
                 below = promise.of(view.title)
-                out[view.title] = left_out(view, found, below, self._parts, (rows, sources))
-        return promise.query(moment.overlays if moment else {}, out)
+                out[view.title] = left_out(view, found, below, self._factory, (rows, sources))
+        times = {
+            source.name: f"(timestamptz 'epoch' + interval '{us} microseconds')"
+            for source in sources
+            if source.type == CLOCK
+            and (us := timestamp_of(positions.get(source.name) or {})) is not None
+        }
+        return promise.query(snapshot.overlays if snapshot else {}, out, times=times)
 
-    def _reach(self, sink: VerifySession, moment: PointInTimeRead | None) -> dict[str, Any]:
-        """Take the sink's snapshot at or after the source's; its positions."""
+    def _reach(self, sink: VerifySession, snapshot: PointInTimeRead | None) -> dict[str, Any]:
+        """Take the sink's snapshot at or after the source's; return its positions."""
         deadline = time.monotonic() + _REACH_S
         nudged_at = 0.0
         while True:
             positions = sink.take()
             reached = positions.get(SOURCE)
-            if moment is None or (reached is not None and reached >= moment.start):
+            if snapshot is None or (reached is not None and reached >= snapshot.start):
                 return positions
             now = time.monotonic()
             if now > deadline or self._is_closed:
                 raise TemporaryError(
                     "verify.sink_behind",
-                    "the view has not come to where the source is in time",
-                    detail=f"the source's snapshot is at {format_lsn(moment.start)}",
-                    hint="see the view's lag, and /health",
+                    "the view did not reach the source's position in time",
+                    detail=f"the source's snapshot is at {format_lsn(snapshot.start)}",
+                    hint="see the view's lag and GET /health",
                 )
             if now - nudged_at > 1.0:
                 nudged_at = now
-                self._parts.source.heartbeat()
+                self._factory.source.heartbeat()
             time.sleep(_POLL_S)
 
-    def _require_same(self, row: ViewRow, known: Sequence[ViewRow], sink: VerifySession) -> None:
-        """The view, and those below it, were not dropped, stopped, replaced or renamed since they
-        were planned; the sink's tables are as of its snapshot."""
-        found = sink.views([r.identity for r in known])
+    def _require_same(self, row: ViewRow, views: Sequence[ViewRow], sink: VerifySession) -> None:
+        """Require that the view, and views below it, have not changed since they were planned.
+
+        They must not be dropped, stopped, replaced or renamed, as of the sink's snapshot.
+        """
+        found = sink.views([r.identity for r in views])
         if row.identity not in found or found[row.identity][0] not in COMPARABLE:
             raise _not_live(row.title)
-        if any(found.get(r.identity, ("",))[1:] != (r.schema, r.name, r.query) for r in known):
+        if any(found.get(r.identity, ("",))[1:] != (r.schema, r.name, r.query) for r in views):
             raise TemporaryError(
                 "verify.changed",
-                f'view "{row.title}", or one that it reads, was changed meanwhile',
+                f'view "{row.title}", or one that it reads, changed during the verification',
                 hint="verify it again",
             )
 
@@ -229,9 +241,9 @@ class Verify:
         if limits.most_cost and cost > limits.most_cost:
             raise TidemarkError(
                 "verify.too_costly",
-                f'the query of view "{row.title}" costs more than is allowed',
-                detail=f"PostgreSQL's estimate is {cost:.0f}, allowed are {limits.most_cost:.0f}",
-                hint="raise verify_most_cost, or verify it by hand",
+                f'the query of view "{row.title}" exceeds the cost limit',
+                detail=f"PostgreSQL's estimate is {cost:.0f}, the limit is {limits.most_cost:.0f}",
+                hint="raise verify_most_cost, or verify the view on request",
             )
 
     @contextmanager
@@ -239,7 +251,7 @@ class Verify:
         self._readers.append(reader)
         try:
             if self._is_closed:
-                raise TemporaryError("verify.stopped", "the service is being stopped")
+                raise TemporaryError("verify.stopped", "the service is stopping")
             yield reader
         finally:
             self._readers.remove(reader)
@@ -260,7 +272,7 @@ class Verify:
     def _report(self, row: ViewRow, facts: dict[str, Any]) -> None:
         facts.setdefault("at", clock.utc().isoformat())
         try:
-            verification_records.tell(self._control, row.identity, facts)
+            verification_records.record(self._control, row.identity, facts)
         except TemporaryError as error:
             log.warning("verify.untold", view=row.title, code=error.code)
 

@@ -1,9 +1,9 @@
-"""What a view would cost, before it is created: rows, state, time, and what a change sets off.
+"""What a view would cost before it is created: rows, state, time, and the effect of a change.
 
-Rows of each part of the plan are PostgreSQL's own guess (EXPLAIN of the part as a query), put
-right by samples where a table was never analyzed. The constants turn rows into bytes and seconds;
-they are measured by `bench/estimate.py`, which also says how far estimates are from the truth.
-Invariant: nothing is written, and nothing takes longer than `BUDGET_S`.
+The rows of each plan part are PostgreSQL's estimate (EXPLAIN of the part as a query), corrected by
+samples where a table was never analyzed. Constants turn rows into bytes and seconds;
+`bench/estimate.py` measures them, and the accuracy of estimates. Invariant: nothing is written, and
+nothing takes longer than `BUDGET_S`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower.estimate_queries import groups_query, predicate_query, queries_of
 from dataflow.sql.lower.footprint import (
     ROW_BYTES,
-    Kept,
     Size,
+    StoredRows,
     effects_of,
     groups_in,
-    kept_by,
     risks_of,
+    stored_by,
     width_of,
 )
 from dataflow.sql.lower.lowering import Node, lower
@@ -42,16 +42,16 @@ from service.runtime.log import log
 from service.views.estimate_models import EffectModel, Estimate, RiskModel, StateModel
 
 BUDGET_S = 5.0
-# What a creation may wait for it.
+# How long the creation of a view may wait for it.
 SHORT_S = 1.0
 _FEW_ROWS = 1_000
-# Rows of one part of a plan: from here on there is a warning, and beyond there is no view.
+# Rows of one plan part: the limits for a warning and for an error.
 WARNED_ROWS = 100_000_000
 MOST_ROWS = 10_000_000_000
 _ENDLESS = 1e15
 # Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
 COMPRESSION = 1.33
-# Those of Spark are the local ones on two cores, and what its session and tasks cost to start.
+# Spark's are the local ones on two cores, plus the startup of its session and tasks.
 START_S = {"local": 1.43, "spark": 12.0}
 READ_US = {"local": 0.30, "spark": 0.15}
 STEP_US = {"local": 0.34, "spark": 0.17}
@@ -63,19 +63,19 @@ _BUILDS = 10
 
 @dataclass(frozen=True)
 class Work:
-    """Rows that a backfill reads, and passes from node to node."""
+    """Rows that a backfill reads, and passes between operators."""
 
     read: float
     stepped: float
 
-    def seconds(self, road: str) -> float:
-        """On the machine of the constants."""
-        rows_us = self.read * READ_US[road] + self.stepped * STEP_US[road]
-        return START_S[road] + rows_us / 1e6
+    def seconds(self, engine: str) -> float:
+        """Return the duration on the machine of the constants."""
+        rows_us = self.read * READ_US[engine] + self.stepped * STEP_US[engine]
+        return START_S[engine] + rows_us / 1e6
 
 
 class Estimator:
-    """Of one definition. rows: the catalog, for the sizes of maintained views."""
+    """The estimator of one definition. rows: the catalog, for the sizes of maintained views."""
 
     def __init__(self, dsn: str, definition: ViewDefinition, rows: Iterable[ViewRow]) -> None:
         self._dsn = dsn
@@ -88,8 +88,10 @@ class Estimator:
         self._scale: dict[RelationName, float] = {}
         self._rows: dict[RelationName, float] = {}
 
-    def estimate(self, road: str, speed: float = 1.0, budget_s: float = BUDGET_S) -> Estimate:
-        """The estimate on a road of backfill. speed: of this machine, 2 is twice as fast."""
+    def estimate(self, engine: str, speed: float = 1.0, budget_s: float = BUDGET_S) -> Estimate:
+        """Return the estimate for an engine of the backfill. speed: of this machine; 2 is twice as
+        fast.
+        """
         deadline = time.monotonic() + budget_s
         relations = self._definition.relations()
         with PlannerStatistics(self._dsn, role=self._definition.role) as planner:
@@ -97,7 +99,7 @@ class Estimator:
             for relation in relations:
                 self._rows[relation.name] = self._count(relation, planner)
             self._measure(planner, deadline)
-        kept = [*self._tables(), *kept_by(self.nodes, self.sizes)]
+        stored = [*self._tables(), *stored_by(self.nodes, self.sizes)]
         work = self.work()
         output = self.sizes[-1]
         largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
@@ -106,15 +108,16 @@ class Estimator:
             output_rows=_whole(output.rows),
             largest_rows=_whole(largest[0]),
             largest_operator=largest[1],
-            state_bytes=_whole(sum(k.raw_bytes for k in kept) * COMPRESSION),
+            state_bytes=_whole(sum(k.raw_bytes for k in stored) * COMPRESSION),
             state=[
                 StateModel(
                     operator=k.node, rows=_whole(k.rows), bytes=_whole(k.raw_bytes * COMPRESSION)
                 )
-                for k in kept
+                for k in stored
             ],
-            backfill_s=round(min(work.seconds(road) / speed, _ENDLESS), 2),
-            road=road,
+            backfill_s=round(min(work.seconds(engine) / speed, _ENDLESS), 2),
+            engine=engine,
+            road=engine,
             speed=round(speed, 3),
             amplification={
                 str(name): EffectModel(
@@ -127,17 +130,17 @@ class Estimator:
         )
 
     def work(self) -> Work:
-        """What a backfill has to do."""
+        """Return the work of a backfill."""
         stepped = sum(size.rows for size in self.sizes)
         return Work(sum(self._rows.values()), stepped)
 
     # --- rows --------------------------------------------------------------------------------
 
     def _count(self, relation: Relation, planner: PlannerStatistics) -> float:
-        """Rows of a base relation; by a sample where nobody has counted them."""
+        """Return the rows of a base relation; from a sample if it was never analyzed."""
         name, facts = relation.name, self._facts.get(relation.name)
         if facts is None:
-            self.notes.append(f"{name}: nothing is known of its size, taken as {_FEW_ROWS} rows")
+            self.notes.append(f"{name}: unknown size, assumed to be {_FEW_ROWS} rows")
             return _FEW_ROWS
         if facts.has_statistics:
             return float(facts.rows)
@@ -150,7 +153,7 @@ class Estimator:
         return sampled
 
     def _measure(self, planner: PlannerStatistics, deadline: float) -> None:
-        """The size of each node, inputs first."""
+        """Compute the size of each node, inputs first."""
         queries = queries_of(self.nodes, self._stand)
         groups = groups_in(self.nodes)
         scales: list[float] = []
@@ -168,13 +171,13 @@ class Estimator:
                 size = Size(guess.rows * scale, guess.width)
             below = queries[node.inputs[0]] if i in groups else None
             if below is not None and time.monotonic() < deadline:
-                parts = planner.guess(groups_query(below, groups[i]))
-                size.groups = parts.rows if parts else 1.0
+                factory = planner.guess(groups_query(below, groups[i]))
+                size.groups = factory.rows if factory else 1.0
             scales.append(scale)
             self.sizes.append(size)
 
     def _scale_of(self, node: Node, inputs: Sequence[float], planner: PlannerStatistics) -> float:
-        """By how much the planner is wrong below, as far as samples tell."""
+        """Return the factor by which the planner is wrong below this node, according to samples."""
         scale = max(inputs, default=1.0)
         if isinstance(node.plan, Scan):
             return self._scale.get(node.plan.relation.name, 1.0)
@@ -189,17 +192,17 @@ class Estimator:
         guess = planner.guess(queries_of([*self._two(node)], self._stand)[-1] or "")
         if counts is None or guess is None or not counts[0]:
             return scale
-        # Half a row where the sample has none.
+        # Half a row if the sample has none.
         true_rows = self._rows[name] * max(counts[1], 0.5) / counts[0]
         return true_rows / max(guess.rows, 1.0)
 
     def _two(self, node: Node) -> tuple[Node, Node]:
-        """A scan and the filter over it, by themselves."""
+        """Return a scan and the filter over it, on their own."""
         scan = self.nodes[node.inputs[0]]
         return scan, Node(node.name, node.plan, (0,), node.exchange)
 
     def _stand(self, relation: Relation) -> int | None:
-        """How many rows stand for a relation that is not the database's."""
+        """Return the assumed row count of a relation outside the database; None inside it."""
         name = relation.name
         if name.source == VIEW_SOURCE:
             return self._views.get((name.schema, name.name), _FEW_ROWS)
@@ -207,8 +210,8 @@ class Estimator:
 
     # --- bytes -------------------------------------------------------------------------------
 
-    def _tables(self) -> list[Kept]:
-        """The rows of base relations, in the columns that are read."""
+    def _tables(self) -> list[StoredRows]:
+        """Return the state of base relations, in the columns that are read."""
         needed = needed_columns(self.nodes)
         found = []
         for relation in self._definition.relations():
@@ -216,11 +219,11 @@ class Estimator:
                 continue
             rows = self._rows[relation.name]
             width = _width(relation, needed[relation.name], self._widths())
-            found.append(Kept(str(relation.name), rows, rows * (width + ROW_BYTES)))
+            found.append(StoredRows(str(relation.name), rows, rows * (width + ROW_BYTES)))
         return found
 
     def _widths(self) -> Mapping[RelationName, float]:
-        """Bytes of a row in the columns that are scanned."""
+        """Return the row width in bytes of the scanned columns."""
         pairs = zip(self.nodes, self.sizes, strict=True)
         return {n.plan.relation.name: s.width for n, s in pairs if isinstance(n.plan, Scan)}
 
@@ -229,13 +232,13 @@ class Estimator:
 
 
 def _is_crossed(node: Node) -> bool:
-    """Whether every row of one side meets every row of the other."""
+    """Return True for a cross join: every left row meets every right row."""
     plan = node.plan
     return isinstance(plan, Join) and not plan.left_keys and plan.residual is None
 
 
 def check_rows(estimate: Estimate | None, most_rows: int | None) -> list[str]:
-    """Warnings of a view whose parts have very many rows.
+    """Return warnings for a view whose plan factory have very many rows.
 
     most_rows: the view's option, MOST_ROWS by default. SqlError sql.too_many_rows above it.
     """
@@ -245,12 +248,12 @@ def check_rows(estimate: Estimate | None, most_rows: int | None) -> list[str]:
     if estimate.largest_rows > (MOST_ROWS if most_rows is None else most_rows):
         raise SqlError(
             "sql.too_many_rows",
-            "the view would never come to its end",
-            detail=f"{what}, as PostgreSQL's planner estimates it; at most "
-            f"{MOST_ROWS if most_rows is None else most_rows:.1e} are tried",
+            "the view is too large to build",
+            detail=f"{what} by PostgreSQL's estimate; the limit is "
+            f"{MOST_ROWS if most_rows is None else most_rows:.1e}",
             hint="join on an equality, ANALYZE the tables, or raise the view's option most_rows",
         )
-    return [f"{what}: building the view takes long, if it comes to an end at all"]
+    return [f"{what}: building the view may take very long or never finish"]
 
 
 def _width(
@@ -268,23 +271,23 @@ def _doubled(name: str) -> str:
 
 
 def _whole(number: float) -> int:
-    """A figure that may have grown beyond all numbers, as one that can be written."""
+    """Return an integer of bounded size."""
     return round(min(number, _ENDLESS))
 
 
 def estimated(
-    parts: ServiceFactory,
+    factory: ServiceFactory,
     definition: ViewDefinition,
     rows: Sequence[ViewRow],
-    wanted: str,
+    requested: str,
     budget_s: float = BUDGET_S,
 ) -> Estimate | None:
-    """What a view would cost on the road that is wanted; None where the source does not tell."""
+    """Return a view's cost with the requested engine; None if the source cannot be queried."""
     try:
-        road = parts.choose_engine(definition, wanted)
-        speed = speed_of(built_before(rows, road))
-        dsn = parts.settings.source
-        return deeply(lambda: Estimator(dsn, definition, rows).estimate(road, speed, budget_s))
+        engine = factory.choose_engine(definition, requested)
+        speed = speed_of(built_before(rows, engine))
+        dsn = factory.settings.source
+        return deeply(lambda: Estimator(dsn, definition, rows).estimate(engine, speed, budget_s))
     except TidemarkError as error:
         log.warning("estimate.failed", code=error.code, why=error.what)
         return None
@@ -292,7 +295,7 @@ def estimated(
 
 @functools.lru_cache(1)
 def machine_speed() -> float:
-    """How fast this machine is beside the one that the constants were measured on."""
+    """Return this machine's speed relative to the one of the constants."""
     rows = np.arange(200_000, dtype=np.int64)[::-1] * 2_654_435_761 % 1_000_003
     best = float("inf")
     for _ in range(3):
@@ -303,20 +306,25 @@ def machine_speed() -> float:
     return min(max(TEST_S / best, _SPEEDS[0]), _SPEEDS[1])
 
 
-def built_before(rows: Iterable[ViewRow], road: str) -> list[tuple[float, float]]:
-    """(seconds estimated at speed 1, seconds taken) of live views' first building on a road."""
+def built_before(rows: Iterable[ViewRow], engine: str) -> list[tuple[float, float]]:
+    """Return (seconds estimated at speed 1, seconds taken) of live views' first builds by an
+    engine.
+    """
     found = []
     for row in rows:
         facts = (row.plan or {}).get("estimate") or {}
-        if row.live_at and row.created_at and facts.get("road") == road:
+        if row.live_at and row.created_at and engine in (facts.get("engine"), facts.get("road")):
             took_s = (row.live_at - row.created_at).total_seconds()
             found.append((facts["backfill_s"] * facts["speed"], took_s))
     return found[-_BUILDS:]
 
 
 def speed_of(builds: Iterable[tuple[float, float]]) -> float:
-    """This machine's speed by earlier builds, (seconds estimated at speed 1, seconds taken);
-    by the self-test where there are too few."""
+    """Return this machine's speed from earlier builds, (seconds estimated at speed 1, seconds
+    taken).
+
+    With fewer than three, use the self-test.
+    """
     ratios = [estimated / took for estimated, took in builds if took > 0 and estimated > 0]
     if len(ratios) < 3:
         return machine_speed()

@@ -1,13 +1,12 @@
-"""What a view promises, as one query over base tables for PostgreSQL to answer.
+"""What a view promises, as one query over base tables that PostgreSQL can answer.
 
-The maintained views and ordinary views that it reads are replaced by what they are; base tables
-by their rows at the wanted moment; and the rows that stand in tidemark.errors are left out, where
-it can be told which rows of which table they are.
+Maintained and ordinary views are replaced by their queries, and base tables by their rows at the
+given moment. Rows listed in tidemark.errors are left out, if their source rows can be determined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
@@ -21,23 +20,25 @@ from dataflow.plan.nodes import Filter, Project, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.bind.analysis import Analysis, Table
 from dataflow.sql.lower.lowering import lower
+from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
-from service.factory.planning import plan_definition, relation_of
+from service.factory.planning import CLOCK, MOVING, PINNED, plan_definition, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
-from service.views.name_tracking import names_in, with_names_of_now
+from service.views.name_tracking import names_in, with_current_names
 
-# Of these a view has one answer and PostgreSQL several, or another one at another time.
+# Warnings of queries to which PostgreSQL has several correct answers, or changing ones.
 _OPEN = (
     *("is computed once", "for each row when it comes", "leaves open", "the order inside"),
     "is the least of its values",
 )
 _MOST_ERRORS = 2_000
+_NO_TIMES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows of a base relation that failed: the columns at `columns` as texts of whole rows."""
+    """Failed rows of a base relation: the values of `columns` as texts of whole rows."""
 
     relation: RelationName
     columns: tuple[str, ...]
@@ -46,10 +47,11 @@ class LeftOut:
 
 @dataclass
 class Promise:
-    """A view's canonical text, and what the names in it are: tables, or the texts of views.
+    """A view's canonical text, and what its names stand for: tables, or the texts of views.
 
-    role: whose rights it is to be run with, "" for the service's own. pinned: what was computed
-    once when the view was made, by its text.
+    role: whose privileges run it; "" for the service's own. pinned: values computed once at
+    creation, by their text. is_moving: now() is the moment of the epoch. clocks: the source of
+    each relation that is a clock.
     """
 
     text: str
@@ -59,23 +61,25 @@ class Promise:
     title: str = ""
     role: str = ""
     pinned: Mapping[str, str] = field(default_factory=dict)
+    is_moving: bool = False
+    clocks: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def relations(self) -> list[Relation]:
-        """The base relations below, each once."""
+        """Return the base relations below, each once."""
         found = {t.relation.name: t.relation for t in self.tables.values()}
         for view in self.views.values():
             found |= {r.name: r for r in view.relations()}
         return list(found.values())
 
     def of(self, title: str) -> Promise:
-        """What the maintained view of this title, itself or one below, promises."""
+        """Return the promise of the maintained view of this title, itself or one below."""
         if self.title == title:
             return self
         below = (v for v in self.views.values() if title in v.maintained())
         return next(below).of(title)
 
     def maintained(self) -> list[str]:
-        """Titles of the maintained views in it, itself first."""
+        """Return the titles of the maintained views in it, itself first."""
         below = [title for view in self.views.values() for title in view.maintained()]
         return list(dict.fromkeys([*([self.title] if self.title else []), *below]))
 
@@ -84,13 +88,23 @@ class Promise:
         overlays: Mapping[RelationName, Overlay],
         left_out: Mapping[str, Sequence[LeftOut]],
         owner: str = "",
+        times: Mapping[str, str] = _NO_TIMES,
     ) -> str:
-        """The query. left_out: by the title of the view in whose errors they stand."""
+        """Return the query.
+
+        left_out: by the title of the view whose errors list the rows. times: the value of each
+        clock, as SQL of a timestamptz.
+        """
         owner = self.title or owner
+        texts = dict(self.pinned)
+        if self.is_moving and CLOCK in times:
+            texts |= texts_of_now(times[CLOCK])
 
         def replacement(schema: str, name: str) -> str | None:
             if view := self.views.get((schema, name)):
-                return view.query(overlays, left_out, owner)
+                return view.query(overlays, left_out, owner, times)
+            if (schema, name) in self.clocks:
+                return f"SELECT 1 AS id, {times[self.clocks[schema, name]]} AS at"
             table = self.tables[schema, name]
             overlay = overlays.get(table.relation.name)
             query = overlay.query(table) if overlay and overlay.is_changed else None
@@ -99,31 +113,33 @@ class Promise:
                     query = _without(rows, query or _whole(table))
             return query
 
-        return flattened(self.text, replacement, self.pinned)
+        return flattened(self.text, replacement, texts)
 
 
 def promise_of(
-    row: ViewRow, parts: ServiceFactory, rows: Iterable[ViewRow], sources: Iterable[SourceRow]
+    row: ViewRow, factory: ServiceFactory, rows: Iterable[ViewRow], sources: Iterable[SourceRow]
 ) -> Promise:
-    """What the view of a catalog row promises. SqlError, SourceError.
+    """Return the promise of a catalog row's view. SqlError, SourceError.
 
-    TidemarkError verify.not_in_database when it reads a topic or a folder, verify.roles when the
-    views in it have the rights of several roles.
+    TidemarkError verify.not_in_database if it reads a topic or a folder; verify.roles if its views
+    have the privileges of several roles.
     """
     by_name = {(r.schema, r.name): r for r in rows}
     views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
+    sources = list(sources)
     feeds = [relation for source in sources for relation in relations_of(source)]
-    with parts.analyzer(views, feeds, row.created_by) as analyzer:
+    with factory.analyzer(views, feeds, row.created_by) as analyzer:
         analysis = analyzer.analyze(one_query(_query_now(row, analyzer)))
-        found = _promise(analysis, row, analyzer, by_name, title=row.title)
+        clocks = {source.name for source in sources if source.type == CLOCK}
+        found = _promise(analysis, row, analyzer, by_name, clocks, title=row.title)
         found.role = analyzer.role
     creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
-    if len({parts.role_of(creator) for creator in creators}) > 1:
+    if len({factory.role_of(creator) for creator in creators}) > 1:
         raise TidemarkError(
             "verify.roles",
             f'view "{row.title}" reads views of other creators',
-            detail=f"functions run with their creator's rights: {', '.join(sorted(creators))}",
-            hint="verify the views that it reads, each by itself",
+            detail=f"functions run with their creator's privileges: {', '.join(sorted(creators))}",
+            hint="verify the views that it reads one by one",
         )
     return found
 
@@ -133,40 +149,49 @@ def _promise(
     owner: ViewRow,
     analyzer: PostgresAnalyzer,
     rows: Mapping[tuple[str, str], ViewRow],
+    clocks: Collection[str],
     *,
     title: str = "",
 ) -> Promise:
-    """owner: the maintained view that it is, with a title, or whose part it is."""
+    """Return the promise of an analysis.
+
+    owner: with a title, the maintained view itself; otherwise the one that contains it.
+    """
     pinned = (owner.plan or {}).get("pinned", {})
-    found = Promise(analysis.text, title=title, pinned=pinned)
+    is_moving = owner.options.get("now", PINNED) == MOVING
+    found = Promise(analysis.text, title=title, pinned=pinned, is_moving=is_moving)
     for schema, name in relations_named(analysis.text):
         what = analyzer.relation(schema, name)
         if isinstance(what, Analysis):
-            found.views[schema, name] = _promise(what, owner, analyzer, rows)
+            found.views[schema, name] = _promise(what, owner, analyzer, rows, clocks)
             continue
         relation = what.relation.name
         if relation.source == VIEW_SOURCE:
             parent = rows[relation.schema, relation.name]
             below = analyzer.analyze(one_query(_query_now(parent, analyzer)))
-            found.views[schema, name] = _promise(below, parent, analyzer, rows, title=parent.title)
+            found.views[schema, name] = _promise(
+                below, parent, analyzer, rows, clocks, title=parent.title
+            )
         elif relation.source == MAIN_SOURCE:
             found.tables[schema, name] = what
+        elif relation.source in clocks:
+            found.clocks[schema, name] = relation.source
         else:
             raise TidemarkError(
                 "verify.not_in_database",
-                f'the view reads "{relation}", which PostgreSQL does not have',
-                detail="only what lies in the database can be asked again there",
-                hint="compare it with the topic or the folder itself",
+                f'the view reads "{relation}", which is not in PostgreSQL',
+                detail="only tables of the database can be queried again",
+                hint="compare the view with the topic or the folder itself",
             )
     return found
 
 
 def _query_now(row: ViewRow, analyzer: PostgresAnalyzer) -> str:
-    return with_names_of_now(row.query, names_in(row.plan), analyzer)
+    return with_current_names(row.query, names_in(row.plan), analyzer)
 
 
 def open_reasons(rows: Iterable[ViewRow]) -> list[str]:
-    """Warnings of views for which PostgreSQL's answer may rightly be another one."""
+    """Return the views' warnings that PostgreSQL may correctly answer otherwise."""
 
     return [w for row in rows for w in row.warnings if any(words in w for words in _OPEN)]
 
@@ -175,28 +200,29 @@ def left_out(
     row: ViewRow,
     errors: Sequence[tuple[str, str]],
     promise: Promise,
-    parts: ServiceFactory,
+    factory: ServiceFactory,
     catalog: tuple[Iterable[ViewRow], Iterable[SourceRow]],
 ) -> list[LeftOut]:
-    """Which rows of base relations the view's error rows, (operator, row), stand for.
+    """Return the rows of base relations behind the view's error rows, (operator, row).
 
-    TidemarkError verify.error_rows where that cannot be told.
+    TidemarkError verify.error_rows if they cannot be determined.
     """
     rows, sources = catalog
     if not errors:
         return []
     if len(errors) > _MOST_ERRORS:
-        raise _unknown(row, f"there are more than {_MOST_ERRORS}")
+        raise _unknown(row, f"it has more than {_MOST_ERRORS} error rows")
     name = (row.schema, row.name)
     definition = plan_definition(
         row.identity,
         name,
         row.query,
-        parts,
+        factory,
         rows,
         sources=sources,
         asker=row.created_by,
         names=names_in(row.plan),
+        now=row.options.get("now", PINNED),
     )
     found: dict[Scan, list[str]] = {}
     for operator, text in errors:
@@ -207,7 +233,7 @@ def left_out(
         if (relation.schema, relation.name) not in names:
             raise _unknown(row, f'the failing rows of "{relation}" are not read by the view itself')
         if _count_named(promise.text, relation) != 1:
-            raise _unknown(row, f'"{relation}" is read in several places')
+            raise _unknown(row, f'the query reads "{relation}" more than once')
     return [
         LeftOut(
             scan.relation.name,
@@ -219,7 +245,7 @@ def left_out(
 
 
 def _scan_of(row: ViewRow, plan: ViewPlan, operator: str) -> Scan:
-    """The scan whose rows, as they are, reach the operator that failed."""
+    """Return the scan whose unchanged rows reach the operator that failed."""
     nodes = lower(plan.root)
     node = next((n for n in nodes if n.name == operator), None)
     if node is None or not isinstance(node.plan, Filter | Project):
@@ -235,20 +261,20 @@ def _scan_of(row: ViewRow, plan: ViewPlan, operator: str) -> Scan:
 def _count_named(text: str, relation: RelationName) -> int:
     count = 0
 
-    def seen(schema: str, name: str) -> None:
+    def count_one(schema: str, name: str) -> None:
         nonlocal count
         count += (schema, name) == (relation.schema, relation.name)
 
-    flattened(text, seen)
+    flattened(text, count_one)
     return count
 
 
 def _unknown(row: ViewRow, detail: str) -> TidemarkError:
     return TidemarkError(
         "verify.error_rows",
-        f'view "{row.title}" has error rows, and PostgreSQL fails for its query',
+        f'view "{row.title}" has error rows, and its query fails in PostgreSQL',
         detail=detail,
-        hint="repair the rows that stand in tidemark.errors, then verify again",
+        hint="repair the rows listed in tidemark.errors, then verify again",
     )
 
 
@@ -259,7 +285,7 @@ def _whole(table: Table) -> str:
 
 
 def _without(rows: LeftOut, query: str) -> str:
-    """The query without rows of these texts; PostgreSQL looks into nothing before they are out."""
+    """Return the query without rows of these texts; OFFSET 0 makes PostgreSQL remove them first."""
     cells = ", ".join(f"b.{quote_name(c)}" for c in rows.columns)
     texts = ", ".join(quote_text(text) for text in rows.rows)
     return f"SELECT b.* FROM ({query}) b WHERE ROW({cells})::text <> ALL (ARRAY[{texts}]) OFFSET 0"

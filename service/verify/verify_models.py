@@ -1,4 +1,4 @@
-"""What a verification answers, as a pydantic model."""
+"""The result of a verification, as a pydantic model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class VerificationModel(BaseModel):
-    """How a view compares with what PostgreSQL answers for its query, at the view's position.
+    """How a view compares with PostgreSQL's answer to its query, at the view's position.
 
-    result: "equal"; "different"; or "open": rows differ, and the query leaves open which of
-    several answers is PostgreSQL's, for the reasons given.
+    result: "equal"; "different"; or "open": rows differ, but PostgreSQL has several correct answers
+    to the query, for the given reasons.
     """
 
     model_config = ConfigDict(
@@ -48,9 +48,9 @@ class VerificationModel(BaseModel):
     different: int = Field(description="rows whose key is in both, with other values")
     alike: int = Field(description="rows equal in value, printed in another form (1.5 and 1.50)")
     examples: list[dict[str, Any]] = Field(
-        default=[], description='of what differs: "kind", "key", "expected", "found", as texts'
+        default=[], description='differing rows: "kind", "key", "expected", "found", as texts'
     )
-    reasons: list[str] = Field(default=[], description="why PostgreSQL may answer in another way")
-    positions: dict[str, str] = Field(description="where both sides stand, by source")
+    reasons: list[str] = Field(default=[], description="why PostgreSQL may answer otherwise")
+    positions: dict[str, str] = Field(description="position of the comparison, by source")
     took_ms: float
     at: str

@@ -1,4 +1,5 @@
-"""What is known of a view: its life cycle, its plan, its dependencies, its names.
+"""A view's life cycle, plan, dependencies and names, as the catalog stores them.
 
-May import `engine` and below. Start with `lifecycle.py`, the one place that decides a status.
+Terms: desired and actual status, change (a requested new version or name), group. May import
+`engine` and below. Start with `lifecycle.py`, the only module that decides a status.
 """

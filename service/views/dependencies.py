@@ -1,4 +1,4 @@
-"""Which views read which, as the catalog tells it."""
+"""Which views read which, according to the catalog."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from service.views.lifecycle import DesiredState
 
 
 def parents_of(row: ViewRow) -> list[RelationName]:
-    """The maintained views that a catalog row's plan reads."""
+    """Return the maintained views that a catalog row's plan reads."""
     return [RelationName(VIEW_SOURCE, s, n) for s, n in (row.plan or {}).get("parents", [])]
 
 
 def children_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
-    """The views that read this one and are to stay."""
+    """Return the views that read this one and are not being dropped."""
     name = RelationName(VIEW_SOURCE, row.schema, row.name)
     return [r for r in rows if r.desired != DesiredState.DROPPED and name in parents_of(r)]
 
 
 def readers_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
-    """The views that read this one, directly or not."""
+    """Return the views that read this one, directly or indirectly."""
     names, found, every = {_relation(row)}, [], list(rows)
     is_new = True
     while is_new:

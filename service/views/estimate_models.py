@@ -1,4 +1,4 @@
-"""What an estimate says, as pydantic models."""
+"""Pydantic models of an estimate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class StateModel(BaseModel):
 
 
 class EffectModel(BaseModel):
-    """What one inserted or deleted row sets off, on average; an update is two of them."""
+    """The average effect of one inserted or deleted row; an update is two of them."""
 
     rows_out: float = Field(description="rows of the view that change")
-    rows_touched: float = Field(description="rows that are looked at or passed on inside")
+    rows_touched: float = Field(description="rows read or passed between operators")
 
 
 class RiskModel(BaseModel):
-    """An operator that may be dear."""
+    """An operator that may be expensive."""
 
     operator: str
     why: str
@@ -29,17 +29,22 @@ class RiskModel(BaseModel):
 
 
 class Estimate(BaseModel):
-    """What a view would cost; docs/ESTIMATE.md says how far from the truth this is."""
+    """What a view would cost; docs/ESTIMATE.md states how accurate this is."""
 
     source_rows: int = Field(description="rows to be read")
     output_rows: int = Field(description="rows of the view")
     state_bytes: int = Field(description="on the service's disk")
     state: list[StateModel] = []
-    largest_rows: int = Field(0, description="rows of the part of the plan with the most")
-    largest_operator: str = Field("", description="which part that is")
+    largest_rows: int = Field(0, description="rows of the largest part of the plan")
+    largest_operator: str = Field("", description="the operator of that part")
     backfill_s: float
-    road: str = Field(description="how it would be filled: local or spark")
-    speed: float = Field(1.0, description="of this machine, beside the one that was measured on")
+    engine: str = Field("", description="engine of the backfill: local or spark")
+    road: str = Field(
+        "",
+        description="earlier name of `engine`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
+    speed: float = Field(1.0, description="of this machine, relative to the calibration machine")
     amplification: dict[str, EffectModel] = Field(description="by base table")
     risks: list[RiskModel]
-    notes: list[str] = Field(default=[], description="what is known badly")
+    notes: list[str] = Field(default=[], description="which figures are uncertain")

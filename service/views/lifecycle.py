@@ -1,9 +1,9 @@
-"""The life of a view: its states, and the one way in which the service changes a status.
+"""The life of a view: its states, and the only way for the service to change a status.
 
-The table of transitions is a contract (connectors/view_states.py), since the sink writes statuses
-with its epochs; the service asks here. Invariant: the catalog takes a status only with the event
-that leads to it from the status that it has; the sink's own writes follow the same table
-(connectors/postgres/schema/view_status.py).
+The transition table is a contract (connectors/view_states.py), because the sink writes statuses
+with its epochs; the service uses it through this module. Invariant: the catalog accepts a status
+only with an event that leads to it from the current one. The sink's own writes follow the same
+table (connectors/postgres/schema/view_status.py).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
     "joined_path",
 ]
 
-# Nothing moves on by itself from these, as far as the user sees.
+# From these, nothing changes by itself that a user could see.
 RESOLVED = (ViewState.LIVE, ViewState.DEGRADED, ViewState.FAILED, ViewState.PAUSED)
-# A change of the view, or of one that it reads, may begin.
+# A change of the view, or of a view that it reads, may start.
 CHANGEABLE = (ViewState.LIVE, ViewState.PAUSED, ViewState.FAILED)
-# The rows are known to be the view's as of one position.
+# The rows are the view's answer at one position.
 READABLE = (ViewState.LIVE, ViewState.PAUSED)
 
 
 class Catalog(Protocol):
-    """What keeps the statuses."""
+    """Stores the statuses."""
 
     def change_view(
         self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
@@ -61,17 +61,20 @@ def change(
     reason: str,
     **columns: Any,
 ) -> bool:
-    """Tell the catalog what happened to a view, by its identity; False when the view is gone.
+    """Record in the catalog what happened to a view; return False if the view is gone.
 
-    Several events are those that could not be written before, oldest first. columns: others of the
-    row, written with the status. InvariantError view.illegal_transition.
+    view: its identity. Several events are those that could not be written before, oldest first.
+    columns: other columns of the row, written with the status. InvariantError
+    view.illegal_transition.
     """
     events = [event] if isinstance(event, ViewEvent) else event
     return catalog.change_view(view, events, reason, **columns)
 
 
 def joined_path(path: Sequence[ViewEvent], event: ViewEvent) -> tuple[ViewEvent, ...]:
-    """Return events with one more. What lies between two of a kind decides nothing any more: the
-    second one leads to where the first one did."""
+    """Return the events plus one more, without a loop between two events of the same kind.
+
+    The second event leads to the same status as the first, so what lies between them is obsolete.
+    """
     before = tuple(path)
     return (*before[: before.index(event)], event) if event in before else (*before, event)

@@ -1,9 +1,8 @@
-"""A view's query under the names that its tables have now.
+"""A view's query under the current names of its tables.
 
-With each view the catalog keeps what the tables and ordinary views in its text were called, by oid
-and by the numbers of their columns: that is what PostgreSQL's own views follow. Invariant: a query
-is not planned again over another table than the one that it named when it was asked for, as long
-as that one is there.
+The catalog stores, with each view, what the tables and ordinary views in its text were called, by
+oid and column number: PostgreSQL's own views follow those. Invariant: a query is never planned over
+another table than the one it named when it was created, as long as that one exists.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames, TableN
 from dataflow.errors import SourceError
 from dataflow.sql.parse.renaming import Column, Moved, Name, Unreadable, with_renamed_tables
 
-_HINT = "replace the view by a query with the names of now"
+_HINT = "replace the view with a query that uses the current names"
 
 
 class NameReader(Protocol):
-    """What is asked of an analyzer. named: what the query analyzed last names itself."""
+    """The part of an analyzer used here. named: the names in the most recently analyzed query."""
 
     named: KnownNames
 
     def names(self, oids: Iterable[int]) -> KnownNames:
-        """The names of these tables now, of those that are there."""
+        """Return the current names of these tables, as far as they exist."""
         ...
 
 
 def names_facts(names: KnownNames) -> dict[str, Any]:
-    """As tidemark.views has it in `plan`, under `names`."""
+    """Return the names in the form of tidemark.views, `plan`, key `names`."""
     tables = [[t.oid, t.schema, t.name, [list(c) for c in t.columns]] for t in names.tables]
     return {"server": names.server, "tables": tables}
 
 
 def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
-    """What `names_facts` has put into a view's plan; nothing where there is none of it."""
+    """Return what `names_facts` stored in a view's plan; UNKNOWN if nothing is stored."""
     facts = (plan or {}).get("names")
     if facts is None:
         return UNKNOWN
@@ -46,26 +45,26 @@ def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
     return KnownNames(facts["server"], tuple(tables))
 
 
-def names_now(known: KnownNames, analyzer: NameReader) -> KnownNames:
-    """What these tables are called now; nothing where nothing is known of them."""
-    return analyzer.names([t.oid for t in known.tables]) if known.server else UNKNOWN
+def names_now(before: KnownNames, analyzer: NameReader) -> KnownNames:
+    """Return the current names of these tables; UNKNOWN if their names were not stored."""
+    return analyzer.names([t.oid for t in before.tables]) if before.server else UNKNOWN
 
 
-def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> str:
-    """As `with_names`, of this moment."""
-    return with_names(query, known, names_now(known, analyzer))
+def with_current_names(query: str, before: KnownNames, analyzer: NameReader) -> str:
+    """Return `with_names` for the current names."""
+    return with_names(query, before, names_now(before, analyzer))
 
 
-def with_names(query: str, known: KnownNames, found: KnownNames) -> str:
-    """The query with the names of `found`. known: those in it, of which the tables are.
+def with_names(query: str, before: KnownNames, found: KnownNames) -> str:
+    """Return the query with its names (`before`) replaced by those of `found`.
 
-    SourceError source.renamed where they cannot be put into it.
+    SourceError source.renamed if the query cannot be rewritten.
     """
-    if not known.server or found == known or found.server != known.server:
+    if not before.server or found == before or found.server != before.server:
         return query
     now = {t.oid: t for t in found.tables}
     moves = {
-        (was.schema, was.name): _moved(was, now[was.oid]) for was in known.tables if was.oid in now
+        (was.schema, was.name): _moved(was, now[was.oid]) for was in before.tables if was.oid in now
     }
     try:
         return with_renamed_tables(query, moves)
@@ -77,28 +76,32 @@ def with_names(query: str, known: KnownNames, found: KnownNames) -> str:
         raise _refused(old, moved, str(error)) from None
 
 
-def require_read(known: KnownNames, found: KnownNames, analyzer: NameReader) -> None:
-    """Whether the query analyzed last, which has got the names of `found`, reads what it read
-    before, with the names in `known`. SourceError source.renamed where it does not."""
+def require_read(before: KnownNames, found: KnownNames, analyzer: NameReader) -> None:
+    """Require that the most recently analyzed query reads the same tables as before.
+
+    before: the names before; found: those it now uses. SourceError source.renamed.
+    """
     now = {t.oid: t for t in found.tables}
     named = {t.oid for t in analyzer.named.tables}
-    for was in known.tables:
+    for was in before.tables:
         if was.oid in now and was.oid not in named:
-            why = "the name stands for something else in it"
+            why = "in it, the name means something else"
             raise _refused((was.schema, was.name), _moved(was, now[was.oid]), why)
 
 
-def are_kept(found: KnownNames, analyzer: NameReader) -> bool:
-    """Whether nothing is called otherwise by now than in `found`, and than the query analyzed last
-    has it: what was looked up in several steps is of one moment then."""
-    seen = {*found.tables, *analyzer.named.tables}
-    return seen <= set(analyzer.names([t.oid for t in seen]).tables)
+def are_current(found: KnownNames, analyzer: NameReader) -> bool:
+    """Return True if `found`, and the most recently analyzed query's names, are still current.
+
+    Then facts looked up in several steps belong to one moment.
+    """
+    names = {*found.tables, *analyzer.named.tables}
+    return names <= set(analyzer.names([t.oid for t in names]).tables)
 
 
 def _moved(was: TableNames, now: TableNames) -> Moved:
-    places = {number: place for place, (number, _) in enumerate(was.columns)}
+    indexes = {number: index for index, (number, _) in enumerate(was.columns)}
     names = dict(was.columns)
-    columns = (Column(name, names.get(n, name), places.get(n)) for n, name in now.columns)
+    columns = (Column(name, names.get(n, name), indexes.get(n)) for n, name in now.columns)
     return Moved((now.schema, now.name), tuple(columns))
 
 
@@ -109,8 +112,8 @@ def _is_renamed(old: Name, moved: Moved) -> bool:
 def _refused(old: Name, moved: Moved, why: str) -> SourceError:
     return SourceError(
         "source.renamed",
-        f'the query does not say what table "{".".join(old)}" is called now',
-        detail=f'it is "{".".join(moved.name)}" with columns '
-        f"{', '.join(c.name for c in moved.columns)}; the text cannot be changed: {why}",
+        f'the query uses an old name of table "{".".join(old)}"',
+        detail=f'it is now "{".".join(moved.name)}" with columns '
+        f"{', '.join(c.name for c in moved.columns)}; the query cannot be rewritten: {why}",
         hint=_HINT,
     )

@@ -1,4 +1,4 @@
-"""What the catalog keeps of a view's plan: for people, for the console, and for later estimates."""
+"""What the catalog stores of a view's plan: for people, the console and later estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.views.name_tracking import names_facts
 
 
 def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
-    """As tidemark.views has it under `plan`. estimate: what it was thought to cost at creation."""
+    """Return the `plan` column of tidemark.views. estimate: the one at creation."""
     plan = definition.plan
     return {
         "estimate": None if estimate is None else estimate.model_dump(exclude={"state"}),
@@ -32,7 +32,7 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
 
 
 def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
-    """What a plan reads of each base relation, as `AskModel` has it."""
+    """Return what a plan reads of each base relation, in the form of the API's `ReadModel`."""
     return [
         {
             "source": asked.relation.source,

@@ -1,7 +1,7 @@
-"""What is asked of a view as a whole, as the catalog keeps it: tidemark.views.change, replacing.
+"""Requested changes of a view as a whole, in tidemark.views: columns `change` and `replacing`.
 
-A change is under way from the moment it is asked for until the sink shows it, or it is given up;
-it has an id, so that what becomes of it is never told of another one.
+A change is under way from its request until the sink shows it or it is cancelled. Its id ensures
+that its outcome is never reported for another change.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def new_version(
     *,
     names: KnownNames = UNKNOWN,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(change, replacing) for another version of a view. kind:
-    "replace", "rebuild", "resume"; names: those in the query."""
-    told = row.replacing or {}
-    version = max(row.version, told.get("version") or 0) + 1
+    """Return (change, replacing) for another version of a view.
+
+    kind: "replace", "rebuild" or "resume". names: those in the query.
+    """
+    last = row.replacing or {}
+    version = max(row.version, last.get("version") or 0) + 1
     change = {
         "id": uuid.uuid4().hex,
         "kind": VERSION,
@@ -45,13 +47,15 @@ def new_version(
         "options": dict(options),
         "warnings": warnings,
     }
-    replacing = _told(change["id"], kind) | {"version": version, "warnings": warnings}
+    replacing = _under_way(change["id"], kind) | {"version": version, "warnings": warnings}
     return change, replacing | ({"query": query} if query != row.query else {})
 
 
 def numbered(row: ViewRow) -> Mapping[str, Any] | None:
-    """The change that is asked for; another version with a number that the view has not had. A sink
-    that was set back may have been asked for it before it was told of one with this number."""
+    """Return the requested change; a new version gets a number that the view has not had.
+
+    After a sink rewind, a request may carry the number of a version that already exists.
+    """
     change = row.change
     if change is None or change["kind"] != VERSION or change["version"] > row.version:
         return change
@@ -59,12 +63,15 @@ def numbered(row: ViewRow) -> Mapping[str, Any] | None:
 
 
 def version_of(
-    row: ViewRow, change: Mapping[str, Any] | None, known: ViewDefinition | None = None
+    row: ViewRow, change: Mapping[str, Any] | None, built: ViewDefinition | None = None
 ) -> tuple[str, int, KnownNames]:
-    """Query, number, and the names in the query, of a version of a view: of the known one, else of
-    the one that is to be built, which a change asks for or the view has."""
-    if known is not None:
-        return known.query, known.version, known.names
+    """Return query, number and names of a version of a view.
+
+    built: the version, if it is built. Otherwise the version to build: of the change, or the
+    view's.
+    """
+    if built is not None:
+        return built.query, built.version, built.names
     if change is None:
         return row.query, row.version, names_in(row.plan)
     return change["query"], change["version"], names_in(change)
@@ -73,8 +80,10 @@ def version_of(
 def new_name(
     row: ViewRow, schema: str, name: str, readers: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(change, replacing) for another name. readers: by identity the query of each view that
-    reads this one, with the new name in it."""
+    """Return (change, replacing) for another name.
+
+    readers: by identity, the query of each view that reads this one, with the new name in it.
+    """
     change = {
         "id": uuid.uuid4().hex,
         "kind": RENAME,
@@ -82,26 +91,26 @@ def new_name(
         "name": name,
         "readers": dict(readers),
     }
-    return change, _told(change["id"], RENAME) | {"version": row.version}
+    return change, _under_way(change["id"], RENAME) | {"version": row.version}
 
 
-def _told(identifier: str, kind: str) -> dict[str, Any]:
+def _under_way(identifier: str, kind: str) -> dict[str, Any]:
     return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": clock.wall()}
 
 
 def abandoned(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:
-    """What is told of a change that came to nothing."""
-    kept = {k: v for k, v in (replacing or {}).items() if k != "progress"}
-    return {**kept, "status": FAILED, **problem_facts(error)}
+    """Return the `replacing` column of a change that failed."""
+    facts = {k: v for k, v in (replacing or {}).items() if k != "progress"}
+    return {**facts, "status": FAILED, **problem_facts(error)}
 
 
 def problem_facts(error: TidemarkError) -> dict[str, str]:
-    """An error as the catalog keeps it."""
+    """Return an error in the form that the catalog stores."""
     return {"code": error.code, "detail": error.described, "hint": error.hint}
 
 
 def table_of(row: ViewRow) -> SinkTable:
-    """The view's table as the catalog knows it."""
+    """Return the view's table according to the catalog."""
     found = output_fields.from_json(row.fields or ())
     names = [f.name for f in found]
     return SinkTable(row.schema, row.name, found, tuple(names.index(k) for k in row.key or ()))

@@ -1,9 +1,9 @@
-"""What the pipeline reports of views to the catalog, and what it could not report yet.
+"""The pipeline's reports on views to the catalog, and those it could not write yet.
 
-The sink may be away while views stream on: a report that cannot be written is kept, joined with
-those after it, and written later. Invariant: a view is reported live only once the epoch that shows
-it is committed in the sink; what happens to it before that is reported again after it, since the
-epoch itself says "live".
+The sink may be down while views continue: a report that cannot be written is stored, joined with
+later ones, and written afterwards. Invariant: a view is reported live only once the epoch that
+shows it is committed in the sink. What happened to it before is reported again after it, because
+the epoch itself says "live".
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from service.runtime.log import log
 from service.views.lifecycle import ViewEvent, change, joined_path
 from storage import clock
 
-# What is written of a view as a whole, with its status.
+# Columns that are written together with the status.
 STANDING = ("progress", "code", "detail", "hint")
 _TAKEN_OUT = (ViewEvent.FAIL, ViewEvent.DEGRADE)
 
 
 @dataclass
 class _Report:
-    """events: oldest first, () for one that leaves the status as it is."""
+    """events: oldest first; () leaves the status unchanged."""
 
     events: tuple[ViewEvent, ...] = ()
     reason: str = ""
@@ -34,8 +34,10 @@ class _Report:
 
 @dataclass
 class _InFlight:
-    """An epoch on its way to the sink that shows a view, with its number of rows. taken: why the
-    view has left the dataflow since."""
+    """An epoch in flight to the sink that shows a view with `rows` rows.
+
+    taken: why the view has left the dataflow since.
+    """
 
     epoch: int
     rows: int
@@ -43,22 +45,22 @@ class _InFlight:
 
 
 class StatusReports:
-    """Used by the pipeline's thread alone; views go by their identities."""
+    """Used by the pipeline's thread only; views are identified by their identities."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._pending: dict[str, _Report] = {}
         self._in_flight: dict[str, _InFlight] = {}
-        # Since the catalog was read last: it does not show these yet.
+        # Events since the catalog was last read, which does not show them yet.
         self._newest: dict[str, ViewEvent] = {}
 
     # --- what the catalog does not show yet ------------------------------------------------------
 
     def refreshed(self) -> None:
-        """The catalog was read: it shows all that is neither pending nor to be repeated."""
+        """Record that the catalog was read: it shows everything not pending or to be repeated."""
         repeated = {i for i, found in self._in_flight.items() if found.taken is not None}
-        kept = {*self._pending, *repeated}
-        self._newest = {i: event for i, event in self._newest.items() if i in kept}
+        missing = {*self._pending, *repeated}
+        self._newest = {i: event for i, event in self._newest.items() if i in missing}
 
     def is_failed(self, identity: str) -> bool:
         """Return True if the view has failed and the catalog may not show it yet."""
@@ -75,7 +77,7 @@ class StatusReports:
 
     @property
     def owes_failures(self) -> bool:
-        """Whether the catalog may still call a view live that has left the dataflow."""
+        """Return True if the catalog may still call a view live that has left the dataflow."""
         if any(found.taken is not None for found in self._in_flight.values()):
             return True
         return any(r.events[-1] in _TAKEN_OUT for r in self._pending.values() if r.events)
@@ -83,7 +85,7 @@ class StatusReports:
     # --- reports ---------------------------------------------------------------------------------
 
     def write(self, identity: str, **columns: Any) -> None:
-        """Set columns of a view's row, with what is pending of it."""
+        """Set columns of a view's row, together with its pending report."""
         pending = self._pending.pop(identity, _Report())
         pending.columns |= columns
         self._write(identity, pending)
@@ -96,16 +98,20 @@ class StatusReports:
         self._write(identity, _Report(events, reason, pending.columns | columns))
 
     def taken_out(self, identity: str, event: ViewEvent, facts: Mapping[str, Any]) -> None:
-        """Report a view that left the dataflow; again after an epoch in flight that shows it."""
-        told = {"progress": None, **facts}
+        """Report a view that left the dataflow; repeat it after an epoch in flight that shows the
+        view.
+        """
+        columns = {"progress": None, **facts}
         found = self._in_flight.get(identity)
         if found is not None and found.taken is None:
-            found.taken = _Report((event,), str(facts["code"]), told)
-        self.happened(identity, event, str(facts["code"]), **told)
+            found.taken = _Report((event,), str(facts["code"]), columns)
+        self.happened(identity, event, str(facts["code"]), **columns)
 
     def joined(self, identity: str, epoch: int, rows: int) -> None:
-        """The view is in the dataflow; it is live once `epoch` is in the sink. What was pending of
-        the version before it is dropped."""
+        """Record that the view is in the dataflow; it is live once `epoch` is in the sink.
+
+        Pending reports on its previous version are dropped.
+        """
         self._newest.pop(identity, None)
         pending = self._pending.get(identity)
         if pending is not None:
@@ -115,8 +121,7 @@ class StatusReports:
         self._in_flight[identity] = _InFlight(epoch, rows)
 
     def written(self, epoch: int) -> None:
-        """The sink has everything up to an epoch: report what that shows live, then what was taken
-        out since."""
+        """Report what the sink shows up to an epoch as live, then what was taken out since."""
         done = {i: found for i, found in self._in_flight.items() if found.epoch <= epoch}
         for identity in done:
             del self._in_flight[identity]
@@ -130,19 +135,19 @@ class StatusReports:
 
     def shown(self, identity: str, epoch: int, rows: int | None) -> None:
         """Report a view live since an epoch."""
-        told = dict.fromkeys(STANDING) | {"live_at": clock.utc()}
-        columns = {"epoch": epoch, "row_estimate": rows, **told}
+        standing = dict.fromkeys(STANDING) | {"live_at": clock.utc()}
+        columns = {"epoch": epoch, "row_estimate": rows, **standing}
         self.happened(identity, ViewEvent.SHOW, f"the sink has epoch {epoch}", **columns)
 
     def retry(self) -> None:
-        """Write what is pending."""
+        """Write all pending reports."""
         for identity in list(self._pending):
             self.write(identity)
 
     def forget(self, identity: str) -> None:
-        """The view is dropped."""
-        for known in (self._pending, self._in_flight, self._newest):
-            known.pop(identity, None)
+        """Drop the reports on a dropped view."""
+        for found in (self._pending, self._in_flight, self._newest):
+            found.pop(identity, None)
 
     def _write(self, identity: str, report: _Report) -> None:
         try:

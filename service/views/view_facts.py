@@ -1,6 +1,6 @@
-"""A planned view as the catalog tells of it: kind, key, columns, plan.
+"""A planned view in the form of its catalog row: kind, key, columns, plan.
 
-What the API writes when a view is asked for, and the pipeline when another version takes over.
+The API writes these for a new view, the pipeline when another version takes over.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from service.views.requested_changes import VERSION, table_of
 
 
 def kind_of(plan: ViewPlan) -> str:
-    """ "keyed" or "bag"."""
+    """Return "keyed" or "bag"."""
     return "keyed" if plan.key else "bag"
 
 
 def key_names(plan: ViewPlan) -> list[str]:
-    """The columns of its key."""
+    """Return the columns of its key."""
     return [plan.root.fields[i].name for i in plan.key]
 
 
 def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a view's row in the catalog that its query decides."""
+    """Return the columns of a view's catalog row that its query determines."""
     plan = definition.plan
     return {
         "query": definition.query,
@@ -47,7 +47,7 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
     }
 
 
-def facts_anew(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
+def changed_facts(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
     """The same where the catalog knows otherwise what it has by this number: its tables may have
     changed since it was planned (names, types, what may be NULL), and now() stands for another
     moment once it was built again."""
@@ -70,7 +70,7 @@ def require_parents(
     group: str,
     awaited: frozenset[str] = frozenset(),
 ) -> None:
-    """Whether every view that a query reads is live and stays what it is.
+    """Require that every view that a query reads is live and not changing.
 
     awaited: identities of views that will be live. TidemarkError view.parent_not_live, view.busy,
     view.other_group.
@@ -84,7 +84,7 @@ def require_parents(
                 "view.parent_not_live",
                 f'view "{parent}", which the query reads, is not live',
                 detail="" if found is None else f"it is {going or found.status}",
-                hint="create the view once that one is live",
+                hint=f'create this view once view "{parent}" is live',
             )
         if found.change is not None and found.identity not in awaited:
             raise busy(found)
@@ -92,29 +92,31 @@ def require_parents(
             raise TidemarkError(
                 "view.other_group",
                 f'view "{parent}", which the query reads, is in group "{group_of(found)}"',
-                detail="groups do not move together: there is no position that both are at",
+                detail="views of different groups never show the same position",
                 hint=f'create this view in group "{group_of(found)}"',
             )
 
 
-def is_coming_back(row: ViewRow) -> bool:
-    """Whether a view that has failed is to be built anew."""
+def is_being_rebuilt(row: ViewRow) -> bool:
+    """Return True if a failed view is to be rebuilt."""
     return (
         row.status == ViewState.FAILED and row.change is not None and row.change["kind"] == VERSION
     )
 
 
-def require_kept(row: ViewRow) -> None:
-    """Whether a view that is to be built can ever read this one. TidemarkError view.parent_failed,
-    view.parent_not_live where it was paused just while that view was asked for."""
-    if is_coming_back(row):
+def require_possible(row: ViewRow) -> None:
+    """Require that a view to be built can eventually read this one.
+
+    TidemarkError view.parent_failed; view.parent_not_live if it was paused at the same time.
+    """
+    if is_being_rebuilt(row):
         return
     if row.status == ViewState.FAILED:
         code, what = "view.parent_failed", "has failed"
         hint, detail = "drop both views and create them again", row.detail or ""
     elif row.desired == DesiredState.PAUSED:
         code, what = "view.parent_not_live", "is paused"
-        hint, detail = "resume that one first", ""
+        hint, detail = f'resume view "{row.title}" first', ""
     else:
         return
     what = f'view "{row.title}", which this one reads, {what}'
@@ -123,12 +125,12 @@ def require_kept(row: ViewRow) -> None:
 
 
 def is_pausing(row: ViewRow) -> bool:
-    """Whether a view is to stand still and does not yet."""
+    """Return True if a pause was requested and the view is not paused yet."""
     return row.desired == DesiredState.PAUSED and row.status != ViewState.PAUSED
 
 
 def busy(row: ViewRow) -> TidemarkError:
-    """Of a view one change is under way at most."""
+    """Return the error for a second change of a view while one is under way."""
     going = "pause" if is_pausing(row) else (row.replacing or {}).get("kind", "change")
     return TidemarkError(
         "view.busy",
@@ -139,19 +141,21 @@ def busy(row: ViewRow) -> TidemarkError:
 
 
 def require_free(row: ViewRow) -> None:
-    """No change of the view is under way, and it is to stay. TidemarkError view.busy."""
+    """Require that no change of the view is under way and it is not being dropped. TidemarkError
+    view.busy.
+    """
     if row.change is not None or row.desired == DesiredState.DROPPED:
         raise busy(row)
 
 
 def require_not_pausing(row: ViewRow) -> None:
-    """Nobody has asked for a pause that is to come yet. TidemarkError view.busy."""
+    """Require that no requested pause is pending. TidemarkError view.busy."""
     if is_pausing(row):
         raise busy(row)
 
 
 def require_status(row: ViewRow, *statuses: ViewState) -> None:
-    """The view has one of these. TidemarkError view.not_live."""
+    """Require that the view has one of these statuses. TidemarkError view.not_live."""
     if row.status not in statuses or row.desired == DesiredState.DROPPED:
         raise TidemarkError(
             "view.not_live",

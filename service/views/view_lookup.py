@@ -1,4 +1,4 @@
-"""The catalog's row of a view, by the name that a user gives."""
+"""Find a view's catalog row by the name that a user typed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.runtime.view_names import parse_name
 
 
 def find_view(control: Control, name: str) -> ViewRow:
-    """The catalog's row of a view. TidemarkError view.not_found."""
+    """Return the catalog row of a view. TidemarkError view.not_found."""
     schema, plain = parse_name(name)
     row = control.get_view(schema, plain)
     if row is None:
@@ -17,6 +17,6 @@ def find_view(control: Control, name: str) -> ViewRow:
 
 
 def view_not_found(schema: str, name: str) -> TidemarkError:
-    """There is no such view, or not for long any more."""
+    """Return the error for a view that does not exist or is being dropped."""
     what = f'view "{schema}.{name}" does not exist'
     return TidemarkError("view.not_found", what, hint="see GET /views")

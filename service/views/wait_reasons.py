@@ -1,8 +1,7 @@
-"""What views wait for that are not live yet: said once that takes longer than a moment.
+"""Why views that are not live yet wait, reported once it takes longer than a moment.
 
-A view that is asked for waits for many things: its turn, those that it reads, a database that is
-away, transactions that somebody has left open. Invariant: none of them waits without a word; what
-was said is taken back when it is so no more.
+A new view may wait for its turn, for the views that it reads, for a database that is down, or for
+open transactions. Invariant: every wait is reported, and its report is withdrawn once it is over.
 """
 
 from __future__ import annotations
@@ -19,59 +18,59 @@ WAITS_S = 5.0
 @dataclass
 class _Wait:
     since: float
-    seen: float
+    noted_at: float
     why: TidemarkError
-    told: str = ""
+    reported: str = ""
 
 
 class Waiting:
-    """Used by the pipeline's thread. tell: what a view waits for, None for nothing any more."""
+    """Used by the pipeline's thread only. report: gets a view's reason; None when its wait ends."""
 
     def __init__(
-        self, tell: Callable[[str, TidemarkError | None], None], host: Runtime = RUNTIME
+        self, report: Callable[[str, TidemarkError | None], None], runtime: Runtime = RUNTIME
     ) -> None:
-        self._report = tell
-        self._host = host
+        self._report = report
+        self._runtime = runtime
         self._waits: dict[str, _Wait] = {}
 
     def note(self, identity: str, why: TidemarkError) -> None:
-        """It waits, still or from now on."""
-        now = self._host.monotonic()
+        """Record that a view waits, still or from now on."""
+        now = self._runtime.monotonic()
         wait = self._waits.setdefault(identity, _Wait(now, now, why))
-        wait.seen, wait.why = now, why
+        wait.noted_at, wait.why = now, why
 
     def seconds(self, identity: str) -> float:
-        """For how long it has waited."""
+        """Return how long it has waited."""
         wait = self._waits.get(identity)
-        return 0.0 if wait is None else self._host.monotonic() - wait.since
+        return 0.0 if wait is None else self._runtime.monotonic() - wait.since
 
     def over(self, identity: str) -> None:
-        """It goes on."""
+        """Record that it continues."""
         wait = self._waits.pop(identity, None)
-        if wait is not None and wait.told:
+        if wait is not None and wait.reported:
             self._report(identity, None)
 
     def forget(self, identity: str) -> None:
-        """Something else is told of it, or it is gone."""
+        """Drop a view that is gone or has another report."""
         self._waits.pop(identity, None)
 
     def report(self) -> None:
-        """Tell of all that have waited for longer than a moment, each reason once."""
-        now = self._host.monotonic()
+        """Report all that have waited for longer than a moment, each reason once."""
+        now = self._runtime.monotonic()
         for identity, wait in list(self._waits.items()):
-            if now - wait.seen > WAITS_S:
-                # Nothing is asked for any more, or something else was told of it.
+            if now - wait.noted_at > WAITS_S:
+                # Nothing is requested any more, or there is another report on it.
                 del self._waits[identity]
                 continue
             if now - wait.since < WAITS_S:
                 continue
             text = f"{wait.why.code}{wait.why.described}"
-            if text != wait.told:
-                wait.told = text
+            if text != wait.reported:
+                wait.reported = text
                 self._report(identity, wait.why)
 
 
 def waits_for(what: str, detail: str = "", hint: str = "") -> TemporaryError:
-    """The reason of a view that waits in turn."""
-    hint = hint or "nothing is to be done: it goes on by itself"
+    """Return the reason of a view that waits for its turn."""
+    hint = hint or "nothing to do: it continues by itself"
     return TemporaryError("view.waiting", what, detail=detail, hint=hint)

@@ -81,7 +81,7 @@ def test_the_commands_use_it(service: RunningService) -> None:
     assert "keyed" in run("show", "by_region").stdout
     assert '"waited_ms"' in run("wait", "by_region", "0/1").stdout
     assert '"estimated_source_rows"' in run("validate", "--json", QUERY).stdout
-    assert "keeps about" in run("validate", "-e", QUERY).stdout
+    assert "state about" in run("validate", "-e", QUERY).stdout
     refused = run("validate", "SELECT id FROM orders\nFOR UPDATE")
     assert refused.returncode == 1
     assert "[sql.not_maintained]" in refused.stderr

@@ -1,6 +1,6 @@
 """A SELECT while it is being made: features add to it, `build` makes it a part.
 
-Invariant: what `ties` names tells any two rows of the block apart, up to rows that are equal in
+Invariant: what `ties` names distinguishes any two rows of the block, up to rows that are equal in
 all that is selected; so an order that ends with it leaves nothing open.
 """
 
@@ -49,14 +49,15 @@ class Block:
         return [*self.groups, *self.calls]
 
     def around(self) -> list[Sql]:
-        """What subqueries in the select list may read: when grouped, keys that are columns."""
+        """Return what subqueries in the select list may read: when grouped, keys that are
+        columns."""
         if self.groups is None:
             return self.columns()
         columns = {column.text() for column in self.columns()}
         return [key for key in self.groups if key.text() in columns]
 
     def ties(self) -> list[str]:
-        """Expressions that tell the rows apart; none when there is one row."""
+        """Return expressions that distinguish the rows; none when there is one row."""
         if self.groups is None:
             return [tie for relation in self.relations for tie in relation.ties]
         found = [tie(key) for key in self.groups]

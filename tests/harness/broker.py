@@ -81,7 +81,8 @@ def send(broker: EmbeddedKafka, topic: str, records: Iterable[Sent]) -> None:
 
 
 def read_all(broker: EmbeddedKafka, topic: str, *, is_committed: bool = True) -> list[Any]:
-    """All records of a topic by now, partition by partition in order (kafka-python's own)."""
+    """Return all records of a topic by now, partition by partition in order (kafka-python's
+    own)."""
     level = "read_committed" if is_committed else "read_uncommitted"
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap,

@@ -28,8 +28,8 @@ def read_budgets() -> dict[str, int]:
 
 
 def exceeded(spent: Mapping[str, float], allowed: Mapping[str, int], speed: float) -> list[str]:
-    """A line for each folder that took more than its budget by half, or has none. speed: of this
-    machine, 1.0 is the one of the budgets."""
+    """Return a line for each folder that took more than its budget by half, or has none. speed: of
+    this machine, 1.0 is the one of the budgets."""
     found = []
     for folder, seconds in sorted(spent.items()):
         budget, taken = allowed.get(folder), seconds * speed

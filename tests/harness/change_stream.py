@@ -18,7 +18,7 @@ Event = tuple[str, dict[str, Any], str]
 
 
 class Refused(Exception):
-    """The service has answered with a problem."""
+    """The service returned a problem."""
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
         super().__init__(f"{status} {problem}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 @dataclass
 class Fold:
-    """What a reader knows: rows of whole epochs, and where to go on."""
+    """A reader's state: rows of whole epochs, and where to resume."""
 
     rows: Counter[str] = field(default_factory=Counter)
     token: str = ""
@@ -38,7 +38,7 @@ class Fold:
     _pending: list[tuple[str, int]] = field(default_factory=list)
 
     def take(self, name: str, body: dict[str, Any]) -> None:
-        """An event; rows count once their mark is there."""
+        """Apply an event; rows count once their progress marker has arrived."""
         if name in ("snapshot", "changes"):
             weights = body.get("weights", [1] * len(body["rows"]))
             assert len(weights) == len(body["rows"])
@@ -56,7 +56,7 @@ class Fold:
             self.epochs += 1
 
     def lose(self) -> None:
-        """The connection was lost: what no mark has closed is told again."""
+        """Handle a lost connection: events without a closing progress marker are sent again."""
         self._pending = []
 
 

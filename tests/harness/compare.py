@@ -1,4 +1,4 @@
-"""Answers as bags of rows in PostgreSQL's own text, and the differences between two of them.
+"""Answers as multisets of rows in PostgreSQL's own text, and the differences between two of them.
 
 Invariant: equal means the same column names, the same types as format_type prints them, and the
 same rows as often as each other, character for character (so numeric scale counts); only floats
@@ -103,7 +103,7 @@ def rows_of_query(connection: Any, sql: str) -> Counter[Row]:
 
 
 def difference(expected: Answer, got: Answer) -> str:
-    """What is wrong with `got`, for people; "" when nothing is."""
+    """Return what is wrong with `got`, for human readers; "" when nothing is."""
     if expected.columns != got.columns:
         return f"columns: expected {expected.columns}\n              got {got.columns}"
     if expected.rows == got.rows:

@@ -149,7 +149,8 @@ def documents() -> Draw:
 
 
 def long_texts(length: int) -> Draw:
-    """Texts that do not compress well, long enough to be kept out of line by PostgreSQL."""
+    """Return texts that do not compress well, long enough to be stored out of line by
+    PostgreSQL."""
 
     def draw(rng: Random) -> str:
         return quote("".join(rng.choice("0123456789abcdefghijklmnop") for _ in range(length)))

@@ -1,7 +1,7 @@
 """What a run under fire has counted, told as one JSON line, for the page of results.
 
 Each fault test counts within `counted`, so that a run that fails has its line as well, or calls
-`add` once, where it goes on after something was wrong and says how much that was. The line is
+`add` once, where it continues after something was wrong and says how much that was. The line is
 always printed; it is appended to the file that TIDEMARK_TEST_FIGURES names, where it names one.
 `python -m bench.fire FILE` takes the lines of such a file into bench/fire.jsonl and the page.
 """
@@ -39,13 +39,13 @@ class Run:
 
 
 @contextlib.contextmanager
-def counted(kind: str, command: str, **told: Any) -> Iterator[Run]:
+def counted(kind: str, command: str, **reported: Any) -> Iterator[Run]:
     """One line of what the block has counted, whether it ends well or fails.
 
-    kind, command, told: as for `add`. A failure is told by its first line; it counts as a wrong
+    kind, command, reported: as for `add`. A failure is told by its first line; it counts as a wrong
     state where it is a WrongStateError.
     """
-    run = Run(told=told)
+    run = Run(told=reported)
     try:
         yield run
     except (Exception, pytest.fail.Exception) as error:

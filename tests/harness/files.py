@@ -1,4 +1,4 @@
-"""Files of a service that goes on: they, and their folders, come and go while one looks."""
+"""Files of a service that continues: they, and their folders, come and go while one looks."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _NOT_OF_ROWS = (psycopg2.errors.IndeterminateCollation, psycopg2.errors.QueryCan
 
 @dataclass(frozen=True)
 class Fault:
-    """A view that is not what PostgreSQL says: after which transaction, and how."""
+    """A view that differs from PostgreSQL's answer: after which transaction, and how."""
 
     query: str
     transaction: int
@@ -166,7 +166,7 @@ class Maintained:
                 )
 
     def restart(self) -> None:
-        """Make all operators anew over the state that was committed, as after a restart."""
+        """Make all operators again over the state that was committed, as after a restart."""
         for name, view in list(self._views.items()):
             definition = decode(encode(view.definition))
             try:
@@ -238,7 +238,7 @@ class Maintained:
                 del self._errors[key]
 
     def close(self) -> None:
-        """End sessions and threads, drop the slot."""
+        """End sessions and threads; drop the slot."""
         if self._stream is not None:
             self._stream.close()
         self._evaluator.close()

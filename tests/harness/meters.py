@@ -1,4 +1,5 @@
-"""What a long run must not let grow: memory, handles, threads, files, WAL, tables, with trends.
+"""Resources that must not grow in a long run: memory, handles, threads, files, WAL, tables, with
+trends.
 
 A trend is the line of least squares through the samples after warming up; what it has grown from
 its first sample to its last is held against a limit in the same unit. Kills make samples jump,
@@ -40,8 +41,8 @@ class Growth:
         return self.last - self.first <= self.limit
 
     def __str__(self) -> str:
-        told = f"{self.first:.0f} to {self.last:.0f}"
-        return told if self.is_flat else f"{told}, more than {self.limit:.0f} in between"
+        reported = f"{self.first:.0f} to {self.last:.0f}"
+        return reported if self.is_flat else f"{reported}, more than {self.limit:.0f} in between"
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Meters:
     samples: dict[str, list[float]] = field(default_factory=dict)
 
     def sample(self, service: RunningService, database: Database, temporary: Path) -> None:
-        """Look at everything once; what is just being started again is looked at the next time."""
+        """Sample everything once; skip processes that are just being restarted."""
         try:
             found = _processes(service) | _files(service.state, temporary)
             found["slot_wal_mb"] = float(database.rows(_SLOTS)[0][0]) / MB

@@ -66,7 +66,8 @@ def family_of(name: str) -> str:
 
 
 def functions_table(database: Database) -> list[str]:
-    """Rows of a Markdown table: functions and operators, and over which types they are native."""
+    """Return rows of a Markdown table: functions and operators, and over which types they are
+    native."""
     over: dict[str, set[str]] = defaultdict(set)
     for name, oids, names, result_oid, result in database.rows(CALLABLE):
         function = OPERATORS.get(name, name)

@@ -1,7 +1,7 @@
 """The oracle of operators: a plan evaluated row by row in plain Python, over whole inputs.
 
 It is written from the SQL rules alone and shares nothing with the operators but the plan's shape
-and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples.
+and the physical form of values. Invariant: slow and obvious. A multiset is a Counter of row tuples.
 It is longer because every kind of node has its answer here.
 """
 
@@ -57,7 +57,7 @@ class Oracle:
         self.failures: Failures = Counter()
 
     def rows(self, plan: p.Plan) -> Bag:
-        """The bag that a plan computes."""
+        """Return the multiset that a plan computes."""
         return getattr(self, f"_{type(plan).__name__.lower()}")(plan)
 
     def _scan(self, plan: p.Scan) -> Bag:

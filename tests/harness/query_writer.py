@@ -57,11 +57,11 @@ class Writer:
 
     # --- queries -------------------------------------------------------------------------
 
-    def query(self, wanted: Sequence[str]) -> Query:
+    def query(self, expected: Sequence[str]) -> Query:
         """A query of these features; those that cannot share a SELECT are nested."""
         self._aliases = 0
         block = Block()
-        for number, layer in enumerate(self._layers([FEATURES[name] for name in wanted])):
+        for number, layer in enumerate(self._layers([FEATURES[name] for name in expected])):
             if number:
                 block = self._over(block)
             else:
@@ -69,12 +69,12 @@ class Writer:
             for feature in sorted(layer, key=lambda f: f.phase):
                 feature.apply(self, block)
             self.finish(block)
-        return Query(block.build(), tuple(sorted(wanted)))
+        return Query(block.build(), tuple(sorted(expected)))
 
-    def _layers(self, wanted: list[Feature]) -> list[list[Feature]]:
+    def _layers(self, expected: list[Feature]) -> list[list[Feature]]:
         """Features by the SELECT that they go into, the innermost first."""
         layers: list[list[Feature]] = [[]]
-        for feature in self.rng.sample(wanted, len(wanted)):
+        for feature in self.rng.sample(expected, len(expected)):
             is_alone = self.rng.random() < NESTED_SHARE
             if layers[-1] and (is_alone or self._clash(feature, layers[-1])):
                 layers.append([])
@@ -231,14 +231,14 @@ class Writer:
     def key(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
         """An expression to group or partition by."""
         rng = self.rng
-        wanted = GROUPED if rng.random() < 0.9 else GROUPED_RARELY
-        mine = [a for a in atoms if a.kind in wanted]
+        expected = GROUPED if rng.random() < 0.9 else GROUPED_RARELY
+        mine = [a for a in atoms if a.kind in expected]
         if mine and rng.random() < 0.7:
             term = rng.choice(mine)
             if term.kind == "int" and rng.random() < 0.4:
                 term = Sql(("(", term, " % 3)"), "int")
         else:
-            term = self.term(atoms, rng.choice(wanted), depth)
+            term = self.term(atoms, rng.choice(expected), depth)
         return canonical(term)
 
     def common(self, term: Sql, family: str = "") -> Sql:

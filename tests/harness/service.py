@@ -162,7 +162,7 @@ class RunningService:
         return False
 
     def pid_of(self, name: str) -> int | None:
-        """The pid of "pipeline" or "api"."""
+        """Return the pid of "pipeline" or "api"."""
         for child in self._family():
             with contextlib.suppress(psutil.Error):
                 if is_named(name, child.cmdline()):

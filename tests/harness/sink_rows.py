@@ -104,15 +104,15 @@ class Oracle:
 
     def _change_keyed(self, weights: Counter[Row]) -> None:
         draw = self._draw
-        wanted = draw.random()
-        if wanted < 0.4 or not self._keys:
+        expected = draw.random()
+        if expected < 0.4 or not self._keys:
             key: Row = (draw.choice(TEXTS[types.TEXT]), str(draw.randint(1, 100_000)))
         else:
             key = draw.choice(list(self._keys)[-50:])
         old = self._keys.pop(key, None)
         if old is not None:
             weights[old] -= 1
-        if wanted < 0.8:
+        if expected < 0.8:
             new = self._row(key)
             self._keys[key] = new
             weights[new] += 1

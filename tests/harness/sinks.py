@@ -1,4 +1,4 @@
-"""Further sinks of a running service: the REST calls, and waiting for what they say."""
+"""Additional sinks of a running service: REST calls, and waiting for their results."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def folder_of(item: pytest.Item) -> str:
-    """The first folder of a test's path; "." for a file beside the folders."""
+    """Return the first folder of a test's path; "." for a file beside the folders."""
     parts = item.path.relative_to(TESTS).parts
     return parts[0] if len(parts) > 1 else "."
 
@@ -186,7 +186,8 @@ def select(config: pytest.Config, items: list[pytest.Item], versions: Sequence[i
 
 
 def _case_of(item: pytest.Item) -> tuple[str, str]:
-    """(file::test, id of its parameters), as in `CASES`; no id for one without parameters."""
+    """Return (file::test, id of its parameters), as in `CASES`; no id for one without
+    parameters."""
     callspec = getattr(item, "callspec", None)
     test = f"{item.path.relative_to(TESTS)}::{getattr(item, 'originalname', item.name)}"
     return test, "" if callspec is None else callspec.id

@@ -40,7 +40,7 @@ class Together(Maintained):
         self.most_shared = len(nodes) - len(set(nodes))
 
     def restart(self) -> None:
-        """Open the engine anew over the state that was committed."""
+        """Open the engine again over the state that was committed."""
         self._engine = Engine(self._store, self._evaluator, SOURCE)
 
     def _step(self, batch: SourceBatch, number: int) -> None:

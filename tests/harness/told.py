@@ -1,7 +1,7 @@
-"""A table with its present rows, and random changes of it as a source tells them.
+"""A table with its present rows, and random changes of it as a source reports them.
 
-Under a primary key only new rows and keys of old ones are told, with REPLICA IDENTITY FULL both
-sides whole; now and then the table is truncated. All from a seed.
+With a primary key only new rows and keys of old ones are reported, with REPLICA IDENTITY FULL whole
+old and new rows; now and then the table is truncated. All from a seed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class ToldTable:
         self._random = random
 
     def delta(self, columns: Sequence[int]) -> Delta:
-        """The present rows of these columns, as a snapshot tells them."""
+        """Return the present rows of these columns, as a snapshot returns them."""
         kinds = [self.relation.fields[c].type.physical for c in columns]
         return Delta.of(kinds, [tuple(row[c] for c in columns) for row in self.rows])
 
     def change(self) -> Changes:
-        """Some changes, done to the rows as well."""
-        told: list[tuple[int, Row]] = []
+        """Return some changes; apply them to the rows too."""
+        reported: list[tuple[int, Row]] = []
         for _ in range(self._random.choice([1, 1, 2, 6])):
-            told += self._one()
-        kinds = np.array([kind for kind, _ in told], np.uint8)
+            reported += self._one()
+        kinds = np.array([kind for kind, _ in reported], np.uint8)
         columns = tuple(
-            Column.of(f.type.physical, [row[i] for _, row in told])
+            Column.of(f.type.physical, [row[i] for _, row in reported])
             for i, f in enumerate(self.relation.fields)
         )
         return Changes(self.relation, kinds, columns)

@@ -1,7 +1,7 @@
 """An independent reader of a view's topic: kafka-python, read_committed, from the start.
 
-It knows nothing but docs/KAFKA_SINK.md. It reads the marks, and after each END every partition of
-the rows up to the offset that END names; what it holds then is the view at that epoch.
+It implements only docs/KAFKA_SINK.md. It reads the progress markers, and after each END every
+partition of the rows up to END's offset; its rows are then the view at that epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decode = Callable[[bytes], Any]
 
 @dataclass(frozen=True)
 class EpochSeen:
-    """One epoch: what its END mark says."""
+    """One epoch, from its END marker."""
 
     number: int
     position: dict[str, Any]
@@ -32,7 +32,7 @@ class EpochSeen:
 
 
 class TopicReader:
-    """Rows as a bag of JSON texts (mode changes), or by key (mode upsert)."""
+    """Rows as a multiset of JSON texts (mode changes), or by key (mode upsert)."""
 
     def __init__(
         self,

@@ -29,14 +29,14 @@ class Step:
     page: str = ""
 
     def differs(self, printed: str) -> str:
-        """How what was printed differs from what the page shows, "" if it does not."""
+        """Return how what was printed differs from what the page shows, "" if it does not."""
         if self.shown is None:
             return ""
         checker = doctest.OutputChecker()
         if checker.check_output(_SOME_LINES.sub("...", self.shown), printed, _RULES):
             return ""
-        told = doctest.Example(self.text, self.shown)
-        return checker.output_difference(told, printed, _RULES & ~doctest.NORMALIZE_WHITESPACE)
+        reported = doctest.Example(self.text, self.shown)
+        return checker.output_difference(reported, printed, _RULES & ~doctest.NORMALIZE_WHITESPACE)
 
 
 def read_tour(page: Path, section: str = SECTION) -> list[Step]:

@@ -57,7 +57,8 @@ DIMENSION_ROWS = 600
 
 
 def fetch() -> Path:
-    """The folder of schema, rows and queries. CalledProcessError where no registry is reached."""
+    """Return the folder of schema, rows and queries. CalledProcessError where no registry is
+    reached."""
     if (FOLDER / "helpers.txt").exists():
         return FOLDER
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ def columns_by_table(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def queries(folder: Path) -> dict[str, str]:
-    """The 99 queries by name, "q01" to "q99"."""
+    """Return the 99 queries by name, "q01" to "q99"."""
     text = (folder / "tpc-ds.sql").read_text()
     parts = re.split(r"-+\n-- TPC-DS (\d+)\n-+\n", text)[1:]
     found = {}
@@ -194,10 +195,10 @@ def _narrow(columns: dict[str, dict[str, str]], kept: dict[str, list], seed: int
         place = list(columns[table]).index(key)
         rows = kept[table]
         if len(rows) > DIMENSION_ROWS:
-            wanted = [r for r in rows if r[place] in named]
+            expected = [r for r in rows if r[place] in named]
             rng.shuffle(rows)
-            kept[table] = (wanted + [r for r in rows if r[place] not in named])[
-                : max(DIMENSION_ROWS, len(wanted))
+            kept[table] = (expected + [r for r in rows if r[place] not in named])[
+                : max(DIMENSION_ROWS, len(expected))
             ]
 
 

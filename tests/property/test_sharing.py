@@ -69,7 +69,7 @@ def load(view: View, tables: Iterable[ToldTable]) -> list[Delta]:
     for table in tables:
         name = table.relation.name
         if name in view.tables:
-            home = next(h for h in view.homes if h.relation.name == name)
+            home = next(h for h in view.locations if h.relation.name == name)
             rows = table.delta(home.columns).consolidate()
             view.tables[name].load(rows)
             outputs.append(view.step({name: view.needed(name, rows)}))
@@ -171,7 +171,7 @@ class Run:
         before = self.engine
         self.engine = Engine(self.store, NoEvaluator(), "source")
         assert list(self.engine.views) == list(before.views)
-        assert self.engine.dataflow.tables.homes == before.dataflow.tables.homes
+        assert self.engine.dataflow.tables.locations == before.dataflow.tables.locations
         self.store.commit()
         self.check_state()
 
@@ -220,8 +220,8 @@ class Run:
     def check_state(self) -> None:
         """The store holds the state of live nodes, tables and builds, and of nothing else."""
         dataflow = self.engine.dataflow
-        prefixes = {h.prefix for v in dataflow.views.values() for h in v.homes if h}
-        prefixes |= {home.prefix for home in dataflow.tables.homes}
+        prefixes = {h.prefix for v in dataflow.views.values() for h in v.locations if h}
+        prefixes |= {home.prefix for home in dataflow.tables.locations}
         prefixes |= {view.definition.scope + "/" for view in self.builds.values()}
         names = self.store.names()
         assert not [n for n in names if not n.startswith(tuple(prefixes))]

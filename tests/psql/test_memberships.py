@@ -199,8 +199,8 @@ def test_who_may_not_change_a_view_is_not_sent_to_become_a_superuser(
         query = "SELECT id FROM plain"
         as_role(database, "bob", f"CALL tidemark.create_view('bobs', '{query}')")
         for view, hint in (
-            ("own", "let its owner do it"),
-            ("bobs", 'let its owner do it, or GRANT "bob" TO "ann";'),
+            ("own", "ask its owner"),
+            ("bobs", 'ask its owner, or GRANT "bob" TO "ann";'),
         ):
             error = refusal(
                 lambda v=view: as_role(database, "ann", f"CALL tidemark.drop_view('{v}')")

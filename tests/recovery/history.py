@@ -140,7 +140,7 @@ def make(seed: int, folder: Path, *, is_closed: bool = False) -> None:
     """
     known = Known(seed, MemorySink())
     # As if there were a second between two that are forced to disk.
-    seal.LOOK_S = 0.0
+    seal.OBSERVE_S = 0.0
     opened: list[Engine] = []
     try:
         _stream(seed, folder, known, opened)

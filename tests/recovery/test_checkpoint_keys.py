@@ -172,8 +172,8 @@ def test_a_service_goes_on_beside_what_is_not_its_own(copied: Copied) -> None:
     make_plain(copied, 1)
     make_plain(copied, 2)
     checkpoints = copied.checkpoints
-    checkpoints._look()
-    checkpoints._is_known = True
+    checkpoints._list()
+    checkpoints._is_listed = True
     assert checkpoints.confirmable(1000) == 1000
     copied.step(1)
     third, _ = checkpoints._make()

@@ -22,7 +22,7 @@ import pytest
 from dataflow.errors import TidemarkError
 from service.checkpoint.checkpoint_key import FILE as KEY_FILE
 from service.checkpoint.checkpoint_key import read_key
-from service.checkpoint.checkpoint_repository import Manifest, groups_in, open_place
+from service.checkpoint.checkpoint_repository import Manifest, groups_in, open_repository
 from service.checkpoint.checkpoints import Checkpoints
 from service.checkpoint.restore import Desired, restore
 from service.runtime.settings import Settings
@@ -50,7 +50,7 @@ OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 def _checkpoints(url: str, state: Path) -> list[Manifest]:
     """Those that the key of a state vouches for."""
     path = state / KEY_FILE
-    place = open_place(url, "tidemark", "default", read_key(path) if path.exists() else None)
+    place = open_repository(url, "tidemark", "default", read_key(path) if path.exists() else None)
     return [manifest for manifest, refusal in place.listed() if refusal is None]
 
 
@@ -237,7 +237,7 @@ class Copied:
 
     def copy(self) -> Manifest:
         """One more checkpoint, in this thread."""
-        self.checkpoints._look()
+        self.checkpoints._list()
         return self.checkpoints._make()[0]
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ def test_a_bucket_is_a_place(
         assert groups_in(url, "tidemark") == ["default"]
         made.restored(2)
         newest = made.kept()[-1]
-        made.checkpoints._place.exchange.put(newest.files[0].place, b"other")  # type: ignore[union-attr]
+        made.checkpoints._repository.exchange.put(newest.files[0].location, b"other")  # type: ignore[union-attr]
         with pytest.raises(TidemarkError, match=r"\[checkpoint.corrupt\]"):
             made.restored()
         made.close()
@@ -308,8 +308,8 @@ def test_a_bucket_is_a_place(
 def test_the_source_keeps_what_comes_after_the_oldest_copy(copied: Copied) -> None:
     checkpoints = copied.checkpoints
     assert checkpoints.confirmable(1000) == 0, "nobody knows yet which copies there are"
-    checkpoints._look()
-    checkpoints._is_known = True
+    checkpoints._list()
+    checkpoints._is_listed = True
     assert checkpoints.confirmable(1000) == 1000
     first = copied.copy()
     assert checkpoints.confirmable(1000) == first.position

@@ -142,7 +142,7 @@ def test_lost_commits_that_were_on_disk_are_noticed(killed: State) -> None:
     db = _raw(copy / "store")
     db.delete_range(mark_key(sealed), mark_key(1 << 62))
     db.close()
-    _refused(killed, copy, f"ends with commit {sealed - 1}, commit {sealed} was on disk")
+    _refused(killed, copy, f"ends with commit {sealed - 1}, but commit {sealed} was durable")
 
 
 def test_a_manifest_whose_end_is_gone_is_noticed(killed: State) -> None:
@@ -150,7 +150,7 @@ def test_a_manifest_whose_end_is_gone_is_noticed(killed: State) -> None:
     copy = killed.copy()
     (manifest,) = (copy / "store").glob("MANIFEST-*")
     os.truncate(manifest, manifest.stat().st_size // 2)
-    _refused(killed, copy, "manifest .* bytes, sealed are")
+    _refused(killed, copy, "manifest .* bytes, but .* are sealed")
 
 
 @pytest.mark.parametrize("files", ["MANIFEST-*", "*.log"])
@@ -165,7 +165,7 @@ def test_what_rocksdb_would_read_for_ever_is_noticed(killed: State, files: str) 
         else:
             content[6] = kind
         path.write_bytes(content)
-        _refused(killed, copy, "no record of ours")
+        _refused(killed, copy, "there is an invalid record")
 
 
 def test_a_page_under_the_key_of_another_is_noticed(killed: State) -> None:
@@ -176,7 +176,7 @@ def test_a_page_under_the_key_of_another_is_noticed(killed: State) -> None:
     both = next((a, b) for a, b in pairwise(pages) if a[:13] == b[:13])
     db[both[0]], db[both[1]] = db[both[1]], db[both[0]]
     db.close()
-    _refused(killed, copy, "is that of another place|is missing")
+    _refused(killed, copy, "belongs to another position|is missing")
 
 
 def test_a_state_from_before_there_were_seals_is_opened(tmp_path: Path) -> None:

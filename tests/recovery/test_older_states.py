@@ -315,7 +315,7 @@ def test_a_checkpoint_of_version_1_goes_the_same_way(
     with monkeypatch.context() as patched:
         patched.setattr(state_version, "VERSION", 1)
         checkpoints = Checkpoints(settings, store, lambda: None, Slot())  # type: ignore[arg-type]
-        checkpoints._look()
+        checkpoints._list()
         checkpoints._make()
         checkpoints.close()
     store.close()

@@ -47,14 +47,14 @@ def test_what_is_kept_and_released(database: Database) -> None:
     with opened(database, "t") as (source, relations):
         start = source.current_position()
         with streaming(source, start, relations):
-            before = source.kept_wal_bytes()
+            before = source.retained_wal_bytes()
             write_wal(database, 2)
-            kept = source.kept_wal_bytes()
+            kept = source.retained_wal_bytes()
             assert kept - before > 1 << 20
             other = PostgresSource(database.dsn, database.name)
             other.release_slot()
             assert slots(database) == []
-            assert other.kept_wal_bytes() == 0
+            assert other.retained_wal_bytes() == 0
             other.close()
 
 

@@ -90,14 +90,14 @@ def test_nothing_listens_for_others_unprotected(
     assert _codes(_settings(place, tmp_path, host="0.0.0.0", **files)) == []
     assert _codes(_settings(place, tmp_path, host="0.0.0.0")) == ["service.no_tls"]
     assert _codes(_settings(place, tmp_path, host="0.0.0.0", insecure=True)) == []
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="set tls_cert and tls_key together"):
         _settings(place, tmp_path, tls_cert="x")
 
 
 def test_tls_with_the_client_and_a_renewed_certificate(
     place: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "LOOK_S", 0.05)
+    monkeypatch.setattr(tls, "POLL_S", 0.05)
     write_certificate(tmp_path, "before")
     files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
     settings = _settings(place, tmp_path, port=free_port(), **files)

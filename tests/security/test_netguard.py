@@ -141,7 +141,7 @@ def test_bootstrap_servers_and_buckets() -> None:
     ):
         relation = {"path": "s3://bucket/*.csv", **more}
         with pytest.raises(TidemarkError) as refused:
-            read_files({"relations": {"r": relation}})[0].folder().look()
+            read_files({"relations": {"r": relation}})[0].folder().list_files()
         assert refused.value.code in ("host.forbidden", "source.bad_option", "host.unknown"), more
 
 
@@ -191,7 +191,7 @@ def test_redirects_of_a_registry_are_not_followed() -> None:
 def _rows(pattern: str) -> list[bytes]:
     folder = read_files({"relations": {"r": {"path": pattern, "settle_ms": 0}}})[0].folder()
     found = []
-    for stat in folder.look():
+    for stat in folder.list_files():
         with folder.open(stat) as file:
             found.append(file.read())
     return found
@@ -250,7 +250,7 @@ def test_certificates_lie_where_secrets_or_those_of_the_system_do(tmp_path: Path
         assert refused.value.code == "path.forbidden", name
     bucket = {"path": "s3://bucket/*.csv", "endpoint": "http://192.0.2.1", "ca_file": str(own)}
     with pytest.raises(SourceError) as refused:
-        read_files({"relations": {"r": bucket}})[0].folder().look()
+        read_files({"relations": {"r": bucket}})[0].folder().list_files()
     assert refused.value.code == "path.forbidden"
     assert "TIDEMARK_SECRET_FOLDERS" in refused.value.hint
     (tmp_path / "secrets").mkdir()
@@ -312,7 +312,7 @@ def test_a_rejected_row_is_read_again_from_where_it_lay(tmp_path: Path) -> None:
     (shut / "a.csv").write_text("y\n")
     netguard.install(Guard(folders=(str(folder),)))
     local = read_files({"relations": {"r": {"path": f"{folder}/*.csv", "settle_ms": 0}}})[0]
-    (stat,) = local.folder().look()
+    (stat,) = local.folder().list_files()
     (folder / "a.csv").unlink()
     (folder / "a.csv").symlink_to(shut / "a.csv")
     for path in (stat.path, "../shut/a.csv"):
@@ -352,7 +352,7 @@ def test_files_by_where_they_really_lie(tmp_path: Path) -> None:
             _rows(pattern)
         assert refused.value.code == "path.forbidden", pattern
     with pytest.raises(SourceError) as refused:
-        LocalFolder(split_pattern(f"{open_}/*/*"), 0).look()
+        LocalFolder(split_pattern(f"{open_}/*/*"), 0).list_files()
     assert refused.value.code == "path.forbidden"
     os.unlink(open_ / "file.csv")
     os.unlink(open_ / "linked")

@@ -1,4 +1,4 @@
-"""Someone who changes the tables of views by hand: the sink refuses what comes for them.
+"""An actor that changes view tables by hand, so that the sink refuses later writes.
 
 Which view fails then, and that no other does, is what is checked; a view that has failed so is
 rebuilt, replaced or dropped by people, some at once, the rest once it is calm.

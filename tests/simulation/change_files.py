@@ -59,14 +59,14 @@ def check_logs(state: Path, database: Database) -> None:
                 # From before the last view went, or all were paused.
                 continue
             before, after = rows_at(history, epoch - 1), rows_at(history, epoch)
-            told = _told(lines)
-            wanted = Counter(after)
-            wanted.subtract(before)
-            wanted = Counter({r: n for r, n in wanted.items() if n})
-            if told != wanted:
+            reported = _told(lines)
+            expected = Counter(after)
+            expected.subtract(before)
+            expected = Counter({r: n for r, n in expected.items() if n})
+            if reported != expected:
                 raise Violation(
-                    f"the log of {row.title} tells {dict(told)} of epoch {epoch}, which changed "
-                    f"{dict(wanted)}"
+                    f"the log of {row.title} has {dict(reported)} of epoch {epoch}, which changed "
+                    f"{dict(expected)}"
                 )
 
 

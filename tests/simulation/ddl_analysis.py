@@ -1,6 +1,6 @@
 """What PostgreSQL says of the simulation's queries while tables change under their names.
 
-The tables of a query are locked for as long as it is looked at, so one that is being changed is
+The tables of a query are locked for as long as it is examined, so one that is being changed is
 waited for; what the names stand for then holds for all questions about this query.
 """
 
@@ -84,9 +84,9 @@ class DdlAnalyzer(SimAnalyzer):
 
     def _labels(self, names: Iterable[str]) -> set[str]:
         """Tables that have, or are about to have, one of these names."""
-        wanted = set(names)
+        expected = set(names)
         both = (*self._server.seen.values(), *self._server.now.values())
-        return {shape.label for shape in both if shape.name in wanted}
+        return {shape.label for shape in both if shape.name in expected}
 
 
 def _names(shapes: Iterable[Shape]) -> KnownNames:

@@ -67,8 +67,8 @@ class DdlOracle(Oracle):
         # What the catalog was asked for may be another query than what stands still in the sink.
         if failing is not None and set(columns := failing.row.split(", ")) <= set(order):
             # A row is told with its columns in the order of their numbers.
-            told = ", ".join(sorted(columns, key=order.index))
-            errors = replace(failing, row=told).failed(row.query)
+            reported = ", ".join(sorted(columns, key=order.index))
+            errors = replace(failing, row=reported).failed(row.query)
             self._failures[text] = failing, _bound(errors, names)
             self._guarded[text] = _bound(failing.guarded(row.query), names)
         return _as_stored(text, found.table.fields)
@@ -81,9 +81,9 @@ class DdlOracle(Oracle):
     # --- answers ---------------------------------------------------------------------------------
 
     def answer(
-        self, query: str, prefix: int, places: Mapping[str, Any] | None = None
+        self, query: str, prefix: int, offsets: Mapping[str, Any] | None = None
     ) -> Counter[tuple[Any, ...]]:
-        return super().answer(self._guarded.get(query, query), prefix, places)
+        return super().answer(self._guarded.get(query, query), prefix, offsets)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
         return self._failures.get(query)
@@ -117,15 +117,15 @@ class DdlOracle(Oracle):
             if column.field.is_nullable and not field.is_nullable:
                 raise Violation(f"{what} may be NULL by now")
 
-    def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
-        if told.get("status") in ("failed", "degraded"):
+    def judge(self, row: ViewRow, rows: Iterable[ViewRow], reported: Mapping[str, Any]) -> None:
+        if reported.get("status") in ("failed", "degraded"):
             # A version that the sink has not been told of, or knows no more, may be what fails.
             stored = self._newest.get(row.identity)
             newest = None if stored is None else _definition(stored)
             is_untold = newest is not None and newest.version > row.version
             asked = [row.query, *([newest.query] if newest is not None and is_untold else [])]
             text = " ".join(expanded(q, {r.name: r.query for r in rows}) for q in asked)
-            self.past.require_reason(row.title, text, str(told.get("code")))
+            self.past.require_reason(row.title, text, str(reported.get("code")))
 
     # --- the log ---------------------------------------------------------------------------------
 
@@ -181,12 +181,12 @@ class DdlOracle(Oracle):
             return
         self._shapes[label] = after
         for number, by in raised(before, after):
-            told = f"UPDATE {SCHEMA}.{label} SET c{number} = c{number} + ?"
-            self._session.execute(told, (by,))
+            reported = f"UPDATE {SCHEMA}.{label} SET c{number} = c{number} + ?"
+            self._session.execute(reported, (by,))
         values = rewritten((None,) * before.width, before, after)
         for number in range(before.width + 1, after.width + 1):
-            told = f"UPDATE {SCHEMA}.{label} SET c{number} = ?"
-            self._session.execute(told, (values[number - 1],))
+            reported = f"UPDATE {SCHEMA}.{label} SET c{number} = ?"
+            self._session.execute(reported, (values[number - 1],))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -195,7 +195,7 @@ def _definition(stored: bytes) -> ViewDefinition:
 
 
 def _as_stored(query: str, fields: Iterable[Field]) -> str:
-    """The query with numbers of any size as the texts that they are kept as."""
+    """Return the query with numbers of any size as the texts that they are stored as."""
     shown = {f.name: f"CAST({f.name} AS TEXT)" if f.type == NUMERIC else f.name for f in fields}
     if all(name == text for name, text in shown.items()):
         return query

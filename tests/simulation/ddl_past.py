@@ -19,7 +19,7 @@ REASONS = {
     "source.table_missing": {"drop table"},
     "source.column_dropped": {"drop column"},
     "source.column_changed": {"type", "null"},
-    # A column that was touched in a table that was written anew, be it for another column.
+    # A column that was touched in a table that was rewritten, be it for another column.
     "source.table_rewritten": {"rewrite", "type"},
     "source.key_changed": {"identity", "key"},
     "source.not_published": {"unpublish"},
@@ -49,9 +49,9 @@ class Past:
         self._labels[shape.name].add(shape.label)
         # Whoever reads a table tells its rows apart by these.
         self._keys[shape.label].update(shape.key)
-        for place, column in enumerate(shape.columns):
+        for offset, column in enumerate(shape.columns):
             self._numbers[shape.label, column.field.name].add(column.number)
-            self._places[shape.label, place].add(column.number)
+            self._places[shape.label, offset].add(column.number)
 
     def done(self, kind: str, before: Shape | None, after: Shape | None, number: int) -> None:
         """A statement of this kind on a table, and on a column of it where there is a number."""
@@ -63,8 +63,8 @@ class Past:
         self._done.append((kind, changed.label, number))
 
     def require_reason(self, title: str, query: str, code: str) -> None:
-        """Violation where a view fails, or is built anew, by this code and nothing that it may
-        use was touched so."""
+        """Violation where a view fails, or is rebuilt, by this code and nothing that it may use was
+        touched so."""
         if not code.startswith(("source.", "sql.")):
             return
         if code not in {*REASONS, *OF_TABLES}:
@@ -84,10 +84,10 @@ class Past:
 
     def _named(self, query: str, label: str, columns: Iterable[str]) -> set[int]:
         """The numbers of the columns that a query may mean by these names."""
-        wanted = set(columns)
-        found = {n for column in wanted for n in self._numbers[label, column]}
+        expected = set(columns)
+        found = {n for column in expected for n in self._numbers[label, column]}
         for read in reads(query):
-            places = (i for i, name in enumerate(read.columns) if name in wanted)
+            offsets = (i for i, name in enumerate(read.columns) if name in expected)
             if label in self._labels[read.name]:
-                found |= {n for place in places for n in self._places[label, place]}
+                found |= {n for offset in offsets for n in self._places[label, offset]}
         return found

@@ -139,12 +139,12 @@ class Changer:
             return
         server.locked = labels
         if random.random() < 0.3:
-            # The transaction goes on for a while, with its locks.
+            # The transaction continues for a while, with its locks.
             self._faults.pause(random.uniform(0, 1.2))
         changes = self._written(statements)
         commit = server.commit(changes, self._faults.now)
-        told = "; ".join(self._told(*statement) for statement in statements)
-        self._faults.trace("ddl", f"{len(server.log)} at {commit.end}: {told}")
+        reported = "; ".join(self._told(*statement) for statement in statements)
+        self._faults.trace("ddl", f"{len(server.log)} at {commit.end}: {reported}")
         # The catalog shows it a moment after the WAL has it.
         self._faults.pause(random.choice((0.0, 0.001, 0.02, 0.2)))
         server.show()

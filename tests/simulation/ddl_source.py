@@ -75,7 +75,7 @@ class DdlSource(SimSource):
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Any] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> SimStream:
@@ -88,11 +88,11 @@ class DdlSource(SimSource):
                 raise SourceError("source.table_missing", what, relation=relation.name)
             if label not in self._tables.memberships:
                 raise SourceError("source.not_published", str(relation), relation=relation.name)
-        assert shapes is not None and look is not None
+        assert shapes is not None and refresh is not None
         return DdlStream(
             *(self._tables, self._faults, start_position, relations),
             shapes=shapes,
-            look=look,
+            refresh=refresh,
             random=self._random,
         )
 
@@ -116,7 +116,7 @@ class DdlCatalog:
         self._ask("tables.read")
         return self._sum(oids), {oid: facts for oid in oids if (facts := self._facts(oid))}
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         self._ask("tables.mark")
         return self._server.advance()
 
@@ -176,9 +176,9 @@ class DdlSnapshot(SimSnapshot):
     def _table(self, relation: Relation) -> list[Any]:
         """Rows by the positions of the relation; what is not what it was reads as NULL."""
         label = label_of(self._server, relation)
-        places = [n if self._is_there(relation, i) else 0 for i, n in enumerate(relation.numbers)]
+        offsets = [n if self._is_there(relation, i) else 0 for i, n in enumerate(relation.numbers)]
         rows = self._rows[label].elements()
-        return [tuple(row[n - 1] if n else None for n in places) for row in rows]
+        return [tuple(row[n - 1] if n else None for n in offsets) for row in rows]
 
     def _is_there(self, relation: Relation, position: int) -> bool:
         column = self._shape(relation).column(relation.numbers[position])

@@ -28,7 +28,7 @@ _TOASTED = "note"
 
 
 class DdlStream(SimStream):
-    """As ReplicationStream, decoder included. shapes, look: as PostgresSource.stream has them;
+    """As ReplicationStream, decoder included. shapes, refresh: as PostgresSource.stream has them;
     random: of what the server does without being asked."""
 
     def __init__(
@@ -39,12 +39,12 @@ class DdlStream(SimStream):
         relations: Sequence[Relation],
         *,
         shapes: Mapping[int, Any],
-        look: Callable[[], None],
+        refresh: Callable[[], None],
         random: Random,
     ) -> None:
         super().__init__(server, faults, start, relations)
         self._decoder = Decoder(relations, None, shapes)
-        self._look = look
+        self._refresh = refresh
         self._described: dict[int, bytes] = {}
         self._refusal: TidemarkError | None = None
         self._own = random
@@ -59,7 +59,7 @@ class DdlStream(SimStream):
     def _batch(self, taken: list[Commit], position: int) -> SourceBatch:
         chunks = self._cut_payloads([p for commit in taken for p in self._payloads(commit)])
         try:
-            self._look()
+            self._refresh()
             first = self._decoder.decode(chunks[0])
             for payload in (p for _ in chunks[1:] for chunk in chunks for p in chunk):
                 if payload[0] == RELATION:

@@ -38,8 +38,8 @@ class Column:
 @dataclass(frozen=True)
 class Shape:
     """A table at one moment. template: the one of the shop that it is written to as; width: how
-    many columns it ever had; file: counts up when all rows are written anew; tells_all: old rows
-    are sent whole, though there is a key."""
+    many columns it ever had; file: counts up when all rows are rewritten; tells_all: old rows are
+    sent whole, though there is a key."""
 
     oid: int
     name: str
@@ -157,9 +157,9 @@ class DdlServer(Server):
 
     def is_read(self, labels: Iterable[str]) -> bool:
         """Whether somebody who lives holds one of them against being changed."""
-        wanted = set(labels)
+        expected = set(labels)
         self.readers = [(p, held) for p, held in self.readers if p is None or not p.is_dead]
-        return any(wanted & held for _, held in self.readers)
+        return any(expected & held for _, held in self.readers)
 
     def publish(self, label: str) -> None:
         """One table more in the publication."""

@@ -148,7 +148,7 @@ class BulkStore(MemoryStore):
 
     def write_files(self, folder: Path) -> list[BulkFile]:
         files = []
-        for number, kept in enumerate(self.kept()):
+        for number, kept in enumerate(self.contents()):
             path = folder / f"rows-{number}"
             content = (kept.spec, list(kept._parts._parts))
             path.write_bytes(pickle.dumps(content, pickle.HIGHEST_PROTOCOL))

@@ -1,6 +1,6 @@
 """An event loop of asyncio in a fiber: the API's coroutines among the simulated threads.
 
-Where it would wait for sockets it lets other fibers go on, in the run's own time. Calls that the
+Where it would wait for sockets it lets other fibers continue, in the run's own time. Calls that the
 product gives to a pool of threads run in fibers of the same process.
 """
 
@@ -89,7 +89,7 @@ def touch(folders: Sequence[Path]) -> None:
 
 
 class SilentWatch:
-    """As FolderWatch where nothing is told in time: folders are looked at now and then."""
+    """As FolderWatch where nothing is told in time: folders are examined now and then."""
 
     is_reported = True
 

@@ -32,10 +32,10 @@ class Standby:
                 # What people have asked for is copied too.
                 self._database.save()
             most = random.choice((2, 6, 40))
-            place = max(0, len(past) - 1 - random.randrange(1, most))
+            offset = max(0, len(past) - 1 - random.randrange(1, most))
             # A sink that knows nothing of the state is another one (`sink.empty`).
-            at = past[place].progress if past and self._database.progress else None
+            at = past[offset].progress if past and self._database.progress else None
             if at and not faults.is_calm and faults.is_allowed("sink.set_back"):
                 faults.late.clear()
-                self._database.rewound(place)
+                self._database.rewound(offset)
                 faults.trace("set back", f"to epoch {at.epoch}")

@@ -77,7 +77,7 @@ class Faults:
         self.digest = 0
 
     def step(self, name: str) -> None:
-        """A moment: the process may die here, and others may go on."""
+        """A moment: the process may die here, and others may continue."""
         fiber = getcurrent()
         self._loop.require_alive(fiber)
         self.steps += 1

@@ -23,9 +23,9 @@ SHARES = {
     "rocks": 0.04,
     # A standby of the sink takes over that lacks some of what the sink had acknowledged.
     "failovers": 0.1,
-    # Views go to topics too, which are added and dropped while all goes on.
+    # Views go to topics too, which are added and dropped while all continues.
     "sinks": 0.15,
-    # Tables of the source are changed while all goes on.
+    # Tables of the source are changed while all continues.
     "ddl": 0.25,
     # Their primary keys too.
     "keys": 0.3,
@@ -56,7 +56,7 @@ def drawn(seed: int) -> tuple[str, ...]:
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
     """These parts, in their order. ValueError for one that there is not."""
-    wanted = set(names)
-    if unknown := wanted - SHARES.keys():
+    expected = set(names)
+    if unknown := expected - SHARES.keys():
         raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are {list(SHARES)}")
-    return tuple(name for name in SHARES if name in wanted)
+    return tuple(name for name in SHARES if name in expected)

@@ -1,7 +1,7 @@
 """A source of topics as a process has it: pins, snapshots, a feed; each call may fail.
 
-A feed hands out what it has read ahead, cut anywhere in each partition. With its places it keeps a
-note of how many records lie before them, which it must find beside the places when it is opened.
+A feed returns read-ahead records, cut anywhere in each partition. With its offsets it stores the
+number of records before them, which it must find beside the offsets when it is opened.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ class SimFeedSource:
         return Pin(topic.place(), _note(topic, topic.place()))
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], offsets: Places, notes: Mapping[str, bytes]
     ) -> SimFeedSnapshot:
         self._ask("feed.snapshot")
         topics = {r.name.name: self._broker.topics[self.name, r.name.name] for r in relations}
-        _require_notes(topics, places, notes)
-        return SimFeedSnapshot(topics, places, self._faults)
+        _require_notes(topics, offsets, notes)
+        return SimFeedSnapshot(topics, offsets, self._faults)
 
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        offsets: Places,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SimFeed:
         topics = {r.name.name: self._broker.topics[self.name, r.name.name] for r in relations}
-        _require_notes(topics, places, notes)
-        return SimFeed(self, topics, places, on_ready)
+        _require_notes(topics, offsets, notes)
+        return SimFeed(self, topics, offsets, on_ready)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         raise NotImplementedError
@@ -103,13 +103,13 @@ class SimFeed:
         self,
         source: SimFeedSource,
         topics: Mapping[str, Topic],
-        places: Places,
+        offsets: Places,
         on_ready: Callable[[], None],
     ) -> None:
         self._source = source
         self._topics = topics
         self._next = {
-            name: {int(p): at for p, at in places[name]["next"].items()} for name in topics
+            name: {int(p): at for p, at in offsets[name]["next"].items()} for name in topics
         }
         self._on_ready = on_ready
         self._stalls_until = 0.0
@@ -130,10 +130,10 @@ class SimFeed:
         if not any(taken.values()):
             source.broker.told.append(self._on_ready)
             return None
-        places, notes = {}, {}
+        offsets, notes = {}, {}
         for name, topic in self._topics.items():
-            places[name] = {"next": {str(p): at for p, at in self._next[name].items()}}
-            notes |= _note(topic, places[name])
+            offsets[name] = {"next": {str(p): at for p, at in self._next[name].items()}}
+            notes |= _note(topic, offsets[name])
         records = [record for found in taken.values() for record in found]
         return SourceBatch(
             0,
@@ -146,7 +146,7 @@ class SimFeed:
             len(records),
             int(max(record.at for record in records) * 1e6),
             source=source.name,
-            places=places,
+            places=offsets,
             notes=notes,
         )
 
@@ -176,9 +176,9 @@ class SimFeed:
 class SimFeedSnapshot:
     """As FeedSnapshot."""
 
-    def __init__(self, topics: Mapping[str, Topic], places: Places, faults: Faults) -> None:
+    def __init__(self, topics: Mapping[str, Topic], offsets: Places, faults: Faults) -> None:
         self._topics = topics
-        self._places = {name: places[name] for name in topics}
+        self._places = {name: offsets[name] for name in topics}
         self._faults = faults
 
     def parts(
@@ -189,10 +189,10 @@ class SimFeedSnapshot:
         known: Sequence[str] = (),
     ) -> list[SimFeedPart]:
         topic = self._topics[relation.name.name]
-        place = self._places[relation.name.name]["next"]
+        offset = self._places[relation.name.name]["next"]
         parts = []
         for number in range(len(topic.partitions)):
-            only = {p: at if int(p) == number else 0 for p, at in place.items()}
+            only = {p: at if int(p) == number else 0 for p, at in offset.items()}
             rows = sorted(topic.rows_at({"next": only}).elements(), key=repr)
             parts.append(SimFeedPart(str(number), relation, tuple(columns), rows, self._faults))
         return parts
@@ -202,7 +202,7 @@ class SimFeedSnapshot:
 
 
 class SimFeedPart(SimPart):
-    """A partition up to a place."""
+    """A partition up to an offset."""
 
     def _meet_faults(self) -> None:
         self.faults.step("feed.read")
@@ -228,15 +228,17 @@ def _changes(relation: Relation, records: Sequence[Record]) -> Changes:
     return Changes(relation, np.array(kinds, np.uint8), tuple(Delta.of(physical, rows).columns))
 
 
-def _note(topic: Topic, place: Mapping[str, Any]) -> dict[str, bytes]:
-    count = sum(place["next"].values())
+def _note(topic: Topic, offset: Mapping[str, Any]) -> dict[str, bytes]:
+    count = sum(offset["next"].values())
     return {f"count/{topic.relation.name.name}": str(count).encode()}
 
 
-def _require_notes(topics: Mapping[str, Topic], places: Places, notes: Mapping[str, bytes]) -> None:
+def _require_notes(
+    topics: Mapping[str, Topic], offsets: Places, notes: Mapping[str, bytes]
+) -> None:
     for name, topic in topics.items():
-        if name not in places:
+        if name not in offsets:
             raise Violation(f"{topic.relation.name} is read from no place")
-        for key, value in _note(topic, places[name]).items():
+        for key, value in _note(topic, offsets[name]).items():
             if notes.get(key) != value:
-                raise Violation(f"beside {places[name]} stands {key} {notes.get(key)!r}")
+                raise Violation(f"beside {offsets[name]} stands {key} {notes.get(key)!r}")

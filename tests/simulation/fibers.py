@@ -1,7 +1,7 @@
 """Threads of a simulated machine: fibers that one loop switches, in a time of their own.
 
-A fiber runs until it waits; then the loop picks another one that could go on, as the seed says.
-When none can, time goes on to the first moment at which one could. Nothing else switches, so a
+A fiber runs until it waits; then the loop picks another one that could continue, as the seed says.
+When none can, time continues to the first moment at which one could. Nothing else switches, so a
 seed gives one order of everything.
 """
 
@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 class Hang(Exception):
-    """Nothing can go on any more, or nothing has come of too many steps."""
+    """Nothing can continue any more, or nothing has come of too many steps."""
 
 
 class Process:
@@ -38,7 +38,7 @@ class Process:
 
 
 class Fiber(greenlet):
-    """until: when it goes on; ready: or as soon as this is so."""
+    """until: when it continues; ready: or as soon as this is so."""
 
     def __init__(self, loop: Loop, run: Callable[[], None], name: str, process: Process | None):
         super().__init__(self._whole, loop.hub)
@@ -74,7 +74,7 @@ class Loop:
         return fiber
 
     def pause(self, seconds: float = 0.0, ready: Callable[[], bool] | None = None) -> None:
-        """Let others go on, for so long or until ready; Killed where that came in between."""
+        """Let others continue, for so long or until ready; Killed where that came in between."""
         fiber = getcurrent()
         assert isinstance(fiber, Fiber), "only fibers wait"
         self.require_alive(fiber)
@@ -200,16 +200,16 @@ class FiberCondition:
             self._owner = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        told, depth = self._told, self._depth
+        reported, depth = self._told, self._depth
         self._owner, self._depth = None, 0
         seconds = FOREVER if timeout is None else timeout
         try:
-            self._loop.pause(seconds, lambda: self._told > told and self._owner is None)
+            self._loop.pause(seconds, lambda: self._told > reported and self._owner is None)
             if self._owner is not None:
                 self._loop.pause(FOREVER, lambda: self._owner is None)
         finally:
             self._owner, self._depth = getcurrent(), depth
-        return self._told > told
+        return self._told > reported
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         deadline = FOREVER if timeout is None else self._loop.now + timeout
@@ -225,7 +225,7 @@ class FiberCondition:
 
 
 class FiberHost(Runtime):
-    """The machine that one process runs on. forced: told of each file that is forced to disk."""
+    """The machine that one process runs on. forced: called for each file that is forced to disk."""
 
     def __init__(
         self, loop: Loop, process: Process, random: Random, forced: Callable[[int], None]

@@ -1,4 +1,4 @@
-"""What stands behind the contracts in a simulation, as service_factory.py says for a service."""
+"""The simulated implementations of the contracts, as service_factory.py builds the real ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SimSettings(Settings):
 
 
 class SimParts:
-    """As service.factory.service_factory.Parts, for one process or for people."""
+    """As service.factory.service_factory.Parts, for one process or for human readers."""
 
     is_sink_apart = False
     source_row = "source"
@@ -61,7 +61,7 @@ class SimParts:
 
     def __init__(self, world: World, host: Runtime) -> None:
         self.settings = world.settings
-        self.host = host
+        self.runtime = host
         self._world = world
         self.source = self.new_source()
         self._owner = f"process {world.pids}"
@@ -78,7 +78,7 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
-    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
+    def choose_engine(self, definition: ViewDefinition, requested: str) -> str:
         """No planner tells what a view would cost here."""
         raise TidemarkError("source.unreachable", "there is no planner to ask")
 
@@ -112,7 +112,7 @@ class SimParts:
         self._world.refused(error)
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
+        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
@@ -124,7 +124,7 @@ class SimParts:
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            host=self.host,
+            host=self.runtime,
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Who does things in a simulation: an application that writes, and people who change views.
+"""The actors of a simulation: an application that writes, and operators who change views.
 
 People ask as the API does: what is refused there is refused here, by the same code (service/life),
 and what they do may fail half-way like anything else.
@@ -132,7 +132,7 @@ class Operator:
         self._count = 0
 
     def act(self) -> None:
-        """One thing, refused or not."""
+        """Do one thing, refused or not."""
         try:
             self._act()
         except TidemarkError as error:

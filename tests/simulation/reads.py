@@ -46,7 +46,8 @@ def with_reads(query: str, written: Callable[[Read], str]) -> str:
 
 
 def is_alike(query: str, other: str) -> bool:
-    """Whether two queries ask the same, whatever their tables and columns are called there."""
+    """Return whether two queries ask the same, whatever their tables and columns are called
+    there."""
     return len({with_reads(text, lambda _: "?") for text in (query, other)}) == 1
 
 

@@ -115,18 +115,18 @@ class SimRocksStore(RocksStore):
         self._disk = disk
         self._is_closed = False
         self.step: Callable[[str], None] = lambda name: None
-        look = self._seal.look
+        observe = self._seal.observe
 
-        def look_after_write() -> None:
+        def observe_after_write() -> None:
             # What is sealed has just been forced, with the log up to here.
             disk.note_logs()
-            look()
+            observe()
 
-        self._seal.look = look_after_write  # type: ignore[method-assign]
+        self._seal.observe = observe_after_write  # type: ignore[method-assign]
 
     def values(self, further: int = 0) -> dict[str, bytes]:
-        """The named values that say where it stands as they are now, and the number of the newest
-        commit, or of one that is further on."""
+        """Return the named values that say where it stands as they are now, and the number of the
+        newest commit, or of one that is further on."""
         found = {key: b"" for key, _ in self.items("view/")}
         found["commits"] = str(self._seal.commits + further).encode()
         progress = self.get("progress")
@@ -164,7 +164,7 @@ class SimRocksStore(RocksStore):
 
 
 def _copy_as_it_stands(store: Path, aside: Path) -> None:
-    """A copy of all files as they were at one moment, though RocksDB's own threads go on. Nobody
+    """A copy of all files as they were at one moment, though RocksDB's own threads continue. Nobody
     writes to the store any more, so they come to rest."""
     until = time.monotonic() + REST_S
     while True:
@@ -181,8 +181,8 @@ def _copy_as_it_stands(store: Path, aside: Path) -> None:
 
 
 def _files(store: Path) -> dict[str, int]:
-    """The files by name. Of those that say what belongs to the store the size; a table, or the
-    log for people, may grow while others are copied."""
+    """Return the files by name. Of those that say what belongs to the store the size; a table, or
+    the log for human readers, may grow while others are copied."""
     found = {}
     for folder, _, names in os.walk(store):
         for path in (Path(folder) / name for name in names):

@@ -76,7 +76,8 @@ def run(
 
 
 def small(seed: int, parts: Sequence[str] | None = None) -> tuple[Outcome, str]:
-    """A failure of a seed with as few parts, steps and faults as may be, and what repeats it."""
+    """Return a failure of a seed with as few parts, steps and faults as may be, and what repeats
+    it."""
     steps = faults = None
     found = run(seed, parts=parts)
     parts = found.parts

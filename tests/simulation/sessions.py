@@ -1,4 +1,4 @@
-"""What a process has of the sink: writer, catalog, looks at tables; each call may fail.
+"""A process's sessions with the sink: writer, catalog, reads of tables; each call may fail.
 
 A call that fails has done nothing, or all of it with its answer lost; of an epoch that was sent
 when its session was lost the server may make the commit a moment later.
@@ -71,7 +71,7 @@ class SimSink(Session):
         self._timeline = self.database.timeline
 
     def _own_call(self, name: str, run: Callable[[], T]) -> T:
-        """A call that only the owner may make."""
+        """Make a call that only the owner may make."""
 
         def required() -> T:
             self._require()
@@ -181,7 +181,7 @@ class SimSink(Session):
     def _found(self, table: SinkTable) -> Table:
         found = self.database.tables.get((table.schema, table.name))
         # As ours reads by names of columns: those of another version are not there. Which of them
-        # may be NULL is known otherwise once a view was built anew over a table that was changed.
+        # may be NULL is known otherwise once a view was rebuilt over a table that was changed.
         if found is None or found.spoilt or _columns(found.table) != _columns(table):
             code = "sink.table_missing" if found is None else "sink.table_changed"
             raise SinkError(code, table.title, relation=table.relation)
@@ -218,8 +218,8 @@ class SimTables(Session):
     def dependents(self, table: SinkTable) -> list[str]:
         return self.call("tables.dependents", list)
 
-    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
-        return self.call("tables.not_kept", list)
+    def not_carried_over(self, before: SinkTable, table: SinkTable) -> list[str]:
+        return self.call("tables.not_carried_over", list)
 
     def read_errors(self, table: SinkTable) -> Delta:
         return self.call(
@@ -340,7 +340,8 @@ class SimControl(Session):
         return self.rows(sql, *parameters)
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The few statements that are not methods: changes of views; else there is nothing."""
+        """Return the few statements that are not methods: changes of views; else there is
+        nothing."""
         values = [getattr(p, "adapted", p) for p in parameters]
         if " tidemark.sinks " in f"{sql} ":
             return self.call("catalog.rows", lambda: sink_rows.answer(self.database, sql, values))
@@ -355,16 +356,16 @@ class SimControl(Session):
                 return []
             if row.desired != desired:
                 return []
-            told = dict(zip(columns, rest, strict=True)) | {"change": change}
-            return [(1,)] * self.database.update(identity, told)
+            reported = dict(zip(columns, rest, strict=True)) | {"change": change}
+            return [(1,)] * self.database.update(identity, reported)
 
         def end_change() -> list[tuple[Any, ...]]:
             *rest, identity, change = values
             row = self.database.view(identity)
             if row is None or (row.change or {}).get("id") != change:
                 return []
-            told = dict(zip(columns, rest, strict=True)) | {"change": None}
-            return [(1,)] * self.database.update(identity, told)
+            reported = dict(zip(columns, rest, strict=True)) | {"change": None}
+            return [(1,)] * self.database.update(identity, reported)
 
         def ask_pause() -> list[tuple[Any, ...]]:
             row = self.database.view(values[0])

@@ -142,11 +142,12 @@ class Oracle:
             self._session.execute(f"CREATE TABLE {relation.name} ({columns})")
 
     def answer(
-        self, query: str, prefix: int, places: Mapping[str, Any] | None = None
+        self, query: str, prefix: int, offsets: Mapping[str, Any] | None = None
     ) -> Counter[tuple[Any, ...]]:
-        """The rows of a query over the first `prefix` commits, and what lies before the places."""
+        """Return the rows of a query over the first `prefix` commits, and what lies before the
+        places."""
         read = {
-            key: (places or {})[key[0]][key[1]]
+            key: (offsets or {})[key[0]][key[1]]
             for key in (self._broker.topics if self._broker else ())
             if ".".join(key) in query
         }
@@ -170,8 +171,8 @@ class Oracle:
         failing, statement = found
         self._go_to(prefix)
         rows = self._session.execute(statement)
-        told = (f"({','.join(map(_in_record, row))})" for row in rows)
-        return Counter((failing.state, failing.message, row) for row in told)
+        reported = (f"({','.join(map(_in_record, row))})" for row in rows)
+        return Counter((failing.state, failing.message, row) for row in reported)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
         """A query that fails for some rows, and what finds these."""
@@ -185,14 +186,15 @@ class Oracle:
     # --- for runs whose tables change ------------------------------------------------------------
 
     def bound(self, row: ViewRow, epoch: int) -> str:
-        """The query of a view over what its names stand for, as of an epoch that shows it."""
+        """Return the query of a view over what its names stand for, as of an epoch that shows
+        it."""
         return row.query
 
     def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
         """Violation where a view should have stopped before a prefix."""
 
-    def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
-        """Violation where a view is told to fail, or to be built anew, without a reason."""
+    def judge(self, row: ViewRow, rows: Iterable[ViewRow], reported: Mapping[str, Any]) -> None:
+        """Violation where a view is told to fail, or to be rebuilt, without a reason."""
 
     def committed(self, values: Mapping[str, bytes]) -> None:
         """The state has these named values from now on."""
@@ -210,13 +212,13 @@ class Oracle:
     def _fill(self, read: Mapping[tuple[str, str], Any]) -> None:
         """The tables of topics as of these places."""
         assert self._broker is not None or not read
-        for key, place in read.items():
-            if self._places.get(key) == repr(place):
+        for key, offset in read.items():
+            if self._places.get(key) == repr(offset):
                 continue
-            self._places[key] = repr(place)
+            self._places[key] = repr(offset)
             name = ".".join(key)
             self._session.execute(f"DELETE FROM {name}")
-            for row in self._broker.topics[key].rows_at(place).elements():  # type: ignore[union-attr]
+            for row in self._broker.topics[key].rows_at(offset).elements():  # type: ignore[union-attr]
                 marks = ", ".join("?" * len(row))
                 self._session.execute(f"INSERT INTO {name} VALUES ({marks})", row)
 
@@ -246,7 +248,8 @@ def _physical(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def failing_like(query: str) -> Failing | None:
-    """The query that fails for some rows which this one is, whatever its table is called in it."""
+    """Return the query that fails for some rows which this one is, whatever its table is called in
+    it."""
     return next((f for f in FAILING if is_alike(f.query, query)), None)
 
 

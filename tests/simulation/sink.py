@@ -1,8 +1,9 @@
 """The sink database of a simulation: tables of views, progress, catalog; no commit is ever lost.
 
-Each commit of an epoch is checked as it is made: rows that go must be there (P3), progress goes on
-by one epoch and never back (P2), and what is shown is the batch answer over the prefix that the
-progress names (P1). Views that stand still (paused, failed, not built yet) must stay as they are.
+Each commit of an epoch is checked as it is made: rows that go must be there (P3), progress
+continues by one epoch and never back (P2), and what is shown is the batch answer over the prefix
+that the progress names (P1). Views that stand still (paused, failed, not built yet) must stay as
+they are.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SPOILT = ("sink.table_missing", "sink.table_changed")
 
 
 class Violation(AssertionError):
-    """The product broke a promise."""
+    """The product violated a guarantee."""
 
 
 @dataclass
@@ -104,18 +105,19 @@ class Database:
             self.past.append(self._copied())
 
     def _copied(self) -> Database:
-        """The same, for itself; what changes in place is copied, all else is never changed."""
+        """Return the same, for itself; what changes in place is copied, all else is never
+        changed."""
         copied = {"tables", "staged", "views", "sources", "sinks", "errors"}
         own = {name: copy(getattr(self, name)) for name in copied}
         history = {identity: list(rows) for identity, rows in self.history.items()}
         return replace(self, **own, history=history, past=[])
 
-    def rewound(self, place: int) -> None:
+    def rewound(self, offset: int) -> None:
         """A standby takes over that has not more than this."""
-        found = self.past[place]._copied()
+        found = self.past[offset]._copied()
         if self.progress is not None:
             self.lost.append((self.progress.epoch, self.history))
-        del self.past[place + 1 :]
+        del self.past[offset + 1 :]
         for name in ("tables", "staged", "views", "sources", "sinks", "errors", "history"):
             setattr(self, name, getattr(found, name))
         self.progress, self.owner = found.progress, found.owner
@@ -214,7 +216,7 @@ class Database:
             return
         if row is None:
             raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
-        # To be built anew before it was ever seen.
+        # To be rebuilt before it was ever seen.
         moves = row.status != "degraded"
         self.tables[name] = Table(table, staged.rows, row.identity, moves=moves)
         self._remember(epoch, row.identity, table, staged.rows)
@@ -240,17 +242,17 @@ class Database:
             self.tables[after] = replace(found, table=change.table, moves=moves)
         if change.is_renewed:
             self.forget_errors(change.table)
-        told: dict[str, Any] = dict(change.facts)
+        reported: dict[str, Any] = dict(change.facts)
         if before != after:
-            told |= {"schema": after[0], "name": after[1]}
+            reported |= {"schema": after[0], "name": after[1]}
         row = self.view(change.identity)
         if row is None:
             return
         if change.ends and (row.change or row.replacing or {}).get("id") == change.ends:
-            told |= {"change": None, "replacing": None}
+            reported |= {"change": None, "replacing": None}
         if change.status and row.desired != "dropped":
-            told["status"] = change.status
-        self.update(change.identity, told)
+            reported["status"] = change.status
+        self.update(change.identity, reported)
 
     def _tell_refusal(self, table: SinkTable, code: str) -> None:
         row = self.view_named(table.schema, table.name)
@@ -279,7 +281,7 @@ class Database:
         return {} if self.progress is None else self.progress.positions
 
     def _check_kept(self, positions: Mapping[str, Any]) -> None:
-        """What a source cannot tell again is on disk before it is shown."""
+        """Check that changes which a source cannot replay are durable before they are shown."""
         shown, kept = (p.get(FORGETFUL, {}) for p in (positions, self.durable()))
         queries = {row.name: row.query for row in self.views}
         moving = [row for t in self.tables.values() if t.moves and (row := self.view(t.identity))]
@@ -302,11 +304,11 @@ class Database:
                 continue
             self.oracle.require_right(row, epoch, prefix)
             query = expanded(queries[row.name], queries)
-            wanted = self.oracle.answer(query, prefix, self._places())
+            expected = self.oracle.answer(query, prefix, self._places())
             self.states += 1
             self._check_errors(table.table, query)
-            if table.rows != wanted:
-                lacks, extra = wanted - table.rows, table.rows - wanted
+            if table.rows != expected:
+                lacks, extra = expected - table.rows, table.rows - expected
                 raise Violation(
                     f"{row.title} at epoch {epoch}, which names "
                     f"prefix {prefix}, lacks {dict(lacks)} and has {dict(extra)} too much\n"
@@ -315,11 +317,11 @@ class Database:
 
     def _check_errors(self, table: SinkTable, query: str) -> None:
         """What stands among the errors of a view are the rows that it lacks, and no others (P9)."""
-        wanted = self.oracle.errors(query, self.prefix)
-        told = self.errors_of(table)
-        found = Rows({tuple(str(v, "utf-8") for v in r[2:]): n for r, n in told.items()})
-        if found != wanted:
-            lacks, extra = wanted - found, found - wanted
+        expected = self.oracle.errors(query, self.prefix)
+        reported = self.errors_of(table)
+        found = Rows({tuple(str(v, "utf-8") for v in r[2:]): n for r, n in reported.items()})
+        if found != expected:
+            lacks, extra = expected - found, found - expected
             raise Violation(f"the errors of {table.title} lack {dict(lacks)}, have {dict(extra)}")
 
     def errors_of(self, table: SinkTable) -> Rows:
@@ -366,20 +368,20 @@ class Database:
         """A row by its name."""
         return next((r for r in self.views if (r.schema, r.name) == (schema, name)), None)
 
-    def update(self, identity: str, told: dict[str, Any]) -> bool:
+    def update(self, identity: str, reported: dict[str, Any]) -> bool:
         """Set columns of a row, told to all who wait; False when it is gone."""
         row = self.view(identity)
         if row is None:
             return False
-        told = {c: as_json(v) if c in JSON else v for c, v in told.items()}
-        after = told.get("status", row.status)
-        if "status" in told and not is_legal(row.status, after):
+        reported = {c: as_json(v) if c in JSON else v for c, v in reported.items()}
+        after = reported.get("status", row.status)
+        if "status" in reported and not is_legal(row.status, after):
             raise Violation(f"{row.title} goes from {row.status} to {after}, which is illegal")
-        self.oracle.judge(row, self.views, told)
-        changed = replace(row, **told)
+        self.oracle.judge(row, self.views, reported)
+        changed = replace(row, **reported)
         self.views = [changed if r.identity == identity else r for r in self.views]
-        self.version += not ANNOUNCED.isdisjoint(told)
-        status = told.get("status")
+        self.version += not ANNOUNCED.isdisjoint(reported)
+        status = reported.get("status")
         if status == "live" or status in STANDING:
             # What is called live is held to its query from now on, whatever it was called before.
             self.move(identity, moves=status == "live")
@@ -399,6 +401,6 @@ class Database:
             self.forget_errors(table)
 
 
-def _is_before(place: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_before(offset: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether a place is before another one in any partition."""
-    return any(place["next"][p] < at for p, at in other["next"].items())
+    return any(offset["next"][p] < at for p, at in other["next"].items())

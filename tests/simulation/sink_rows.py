@@ -29,21 +29,21 @@ def answer(database: Database, sql: str, values: list[Any]) -> list[tuple[Any, .
     if "CASE WHEN" in sql:
         return _drop_all(database, *values)
     *given, identity = values
-    told = dict(zip(re.findall(r'"(\w+)" = %s', sql), given, strict=True))
-    return _update(database, identity, told)
+    reported = dict(zip(re.findall(r'"(\w+)" = %s', sql), given, strict=True))
+    return _update(database, identity, reported)
 
 
 def _columns(sql: str) -> list[str]:
     return sql[sql.index("(") + 1 : sql.index(")")].split(", ")
 
 
-def _update(database: Database, identity: str, told: dict[str, Any]) -> list[tuple[Any, ...]]:
-    told = {c: as_json(v) if c in _JSON else v for c, v in told.items()}
+def _update(database: Database, identity: str, reported: dict[str, Any]) -> list[tuple[Any, ...]]:
+    reported = {c: as_json(v) if c in _JSON else v for c, v in reported.items()}
     found = [row for row in database.sinks if row.identity == identity]
     database.sinks = [
-        replace(row, **told) if row.identity == identity else row for row in database.sinks
+        replace(row, **reported) if row.identity == identity else row for row in database.sinks
     ]
-    database.version += bool(found) and "desired" in told
+    database.version += bool(found) and "desired" in reported
     return [(1,) for _ in found]
 
 

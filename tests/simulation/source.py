@@ -64,7 +64,7 @@ class SimSource:
         self._server.confirmed = None
         self._server.published.clear()
 
-    def kept_wal_bytes(self) -> int:
+    def retained_wal_bytes(self) -> int:
         confirmed = self._server.confirmed
         return 0 if confirmed is None else self._server.end - confirmed
 
@@ -100,7 +100,7 @@ class SimSource:
         takes_over: bool = False,
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Any] | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
         on_promoted: Callable[[], None] | None = None,
         shown: int = 0,
     ) -> SimStream:
@@ -140,7 +140,7 @@ class SimCatalog:
         found = {r.oid: _facts(r) for r in TABLES.values() if r.oid in oids}
         return self.digest(found), found
 
-    def mark(self) -> int:
+    def write_marker(self) -> int:
         return self._server.end
 
     def close(self) -> None:
@@ -173,11 +173,11 @@ class SimSnapshot:
         ]
 
     def part_of_keys(self, relation: Relation, columns: Sequence[int], keys: Delta) -> SimPart:
-        wanted = {row for row, _ in keys.rows()}
+        expected = {row for row, _ in keys.rows()}
         rows = [
             row
             for row in sorted(self._table(relation), key=repr)
-            if tuple(_stored(row[i]) for i in relation.key) in wanted
+            if tuple(_stored(row[i]) for i in relation.key) in expected
         ]
         return SimPart("keys", relation, tuple(columns), rows, self._faults)
 
@@ -190,7 +190,7 @@ class SimSnapshot:
 
 @dataclass
 class SimPart:
-    """A share of a table."""
+    """A chunk of a table."""
 
     name: str
     relation: Relation

@@ -77,7 +77,7 @@ class SimStream:
     def wake(self) -> None:
         self._is_woken = True
 
-    def tells_truncation(self, xid: int, oid: int, position: int) -> bool:
+    def has_truncation(self, xid: int, oid: int, position: int) -> bool:
         return False
 
     def close(self) -> None:
@@ -126,13 +126,13 @@ class SimStream:
 
     def _changes(self, relation: Relation, changes: list[Change]) -> Changes:
         full = TABLES[relation.name.name]
-        places = [[f.name for f in full.fields].index(f.name) for f in relation.fields]
+        offsets = [[f.name for f in full.fields].index(f.name) for f in relation.fields]
         kinds: list[int] = []
         rows: list[Row] = []
         unsent: list[set[int]] = []
         for _, kind, old, new in changes:
             for letter, row, is_key in _letters(relation, full, kind, old, new):
-                shown = [None if row is None else row[c] for c in places]
+                shown = [None if row is None else row[c] for c in offsets]
                 if is_key:
                     shown = [v if i in relation.key else None for i, v in enumerate(shown)]
                 skipped = set()
@@ -140,7 +140,7 @@ class SimStream:
                     # A value that is stored apart and did not change is not sent.
                     skipped = {
                         i
-                        for i, c in enumerate(places)
+                        for i, c in enumerate(offsets)
                         if full.fields[c].name == "note" and old[c] == row[c] and row[c]  # type: ignore[index]
                     }
                 kinds.append(letter)

@@ -1,8 +1,8 @@
-"""Subscribers of a run: they read views' changes through the product's own Subscriptions.
+"""Subscribers of a run, which read views' changes through the product's Subscriptions.
 
-Each keeps the rows that it was told of, and at every mark they must be what the sink has shown at
-that epoch. It hangs up anywhere, goes on from its newest mark or begins anew, and outlives the
-API's process, which is killed now and then, and with the machine.
+Each stores the rows that it received; at every progress marker they must equal the sink's rows at
+that epoch. It disconnects anywhere, resumes from its newest marker or restarts, and outlives the
+API process, which is killed now and then, and with the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ApiProcess(Process):
         self.readers: list[Coroutine[Any, Any, None]] = []
 
     def close(self) -> None:
-        """Its files are closed, and nothing of it goes on."""
+        """Its files are closed, and nothing of it continues."""
         for reader in self.readers:
             # Left to the collector they would end at some other time.
             with suppress(RuntimeError):
@@ -58,7 +58,8 @@ class ApiProcess(Process):
 
 
 class Subscriber:
-    """One reader, for the whole run. token: of its newest mark; marked: the rows at that."""
+    """One reader, for the whole run. token: of its newest progress marker; marked: the rows at that
+    marker."""
 
     def __init__(self, number: int, database: Database, faults: Faults, random: Random) -> None:
         self._number = number
@@ -129,14 +130,14 @@ class Subscriber:
 
     def _take(self, piece: bytes) -> None:
         for event in piece.decode().removesuffix("\n\n").split("\n\n"):
-            told = dict(line.split(": ", 1) for line in event.split("\n"))
-            name, data = told["event"], json.loads(told["data"])
+            reported = dict(line.split(": ", 1) for line in event.split("\n"))
+            name, data = reported["event"], json.loads(reported["data"])
             if name == "snapshot":
                 self._add(data["rows"], [1] * len(data["rows"]))
             elif name == "changes":
                 self._add(data["rows"], data["weights"])
             elif name == "mark":
-                self._mark(told["id"], data)
+                self._mark(reported["id"], data)
             elif name == "error":
                 self._refused(data["code"])
 
@@ -156,11 +157,11 @@ class Subscriber:
         if epoch < self._epoch or token != mark["resume"]:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
         found = Counter({row: n for row, n in self._rows.items() if n})
-        wanted = rows_at(self._database.history.get(self._identity, []), epoch)
-        if found not in (wanted, *shown_before(self._database, self._identity, epoch)):
+        expected = rows_at(self._database.history.get(self._identity, []), epoch)
+        if found not in (expected, *shown_before(self._database, self._identity, epoch)):
             raise Violation(
                 f"subscriber {self._number} has at epoch {epoch} of {self._identity[-3:]} "
-                f"{dict(found - wanted)} too much and lacks {dict(wanted - found)}"
+                f"{dict(found - expected)} too much and lacks {dict(expected - found)}"
             )
         self._token, self._epoch, self._marked = token, epoch, self._rows.copy()
         self.marks += 1

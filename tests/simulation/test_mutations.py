@@ -30,14 +30,14 @@ from service.engine.positions import Positions
 from service.factory import planning
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
-from service.ingest.table_watch import Seen, SourceWatch
+from service.ingest.table_watch import CatalogSnapshot, SourceWatch
 from service.pipeline import recovery
 from service.pipeline.epochs import Epochs
 from service.pipeline.sink_writer import SinkWriter
 from service.sinks.sink_worker import SinkWorker
 from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_reader import ChangeReader
-from service.views.name_tracking import with_names_of_now
+from service.views.name_tracking import with_current_names
 from storage.write_set import WriteSet
 from tests.simulation.run import run
 
@@ -70,13 +70,13 @@ def progress_apart(
 
 def outbox_with_a_gap(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
     """An entry is lost, and the ones behind it take its number."""
-    found = [e for k in self._kept if k.number > after and (e := self.find(k.number))]
+    found = [e for k in self._entries if k.number > after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found[1:], 1)] if found else []
 
 
 def outbox_twice(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
     """What the sink has is given to it once more."""
-    found = [e for k in self._kept if k.number >= after and (e := self.find(k.number))]
+    found = [e for k in self._entries if k.number >= after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found, 1)]
 
 
@@ -170,7 +170,7 @@ def in_two_writes(self: WriteSet, *, sync: bool) -> None:
 
 def told_twice(self: ChangeReader, epoch: int) -> Any:
     """Who goes on from a mark is told of its epoch once more."""
-    return PLACE(self, epoch - 1)
+    return POSITION(self, epoch - 1)
 
 
 def forgets_for_sinks(self: SinkWorkers, written: int) -> int:
@@ -196,7 +196,7 @@ def nobody(self: SinkWorkers, view_identity: str) -> list[str]:
 
 
 def looked_at_once(self: Feed) -> None:
-    """The catalog is looked at when the stream is opened, and before no batch."""
+    """The catalog is examined when the stream is opened, and before no batch."""
 
 
 def not_waited_for(self: SourceWatch) -> None:
@@ -204,31 +204,31 @@ def not_waited_for(self: SourceWatch) -> None:
     catalog, oids = self._catalog, self._oids
     digest = catalog.digest if self._digest is not None else lambda known: -1
     with patch.object(catalog, "digest", digest):
-        LOOK(self)
+        REFRESH(self)
     assert self._oids == oids
 
 
-def newest_shape_alone(self: SourceWatch, seen: Seen) -> None:
+def newest_shape_alone(self: SourceWatch, found: CatalogSnapshot) -> None:
     """Rows of before a change are on their way, and their shape is forgotten."""
-    ACCEPT(self, seen)
-    for oid, known in self._known.items():
-        self._known[oid] = replace(known, shapes=known.shapes[:1])
-    self._keep()
+    ACCEPT(self, found)
+    for oid, table in self._tables.items():
+        self._tables[oid] = replace(table, shapes=table.shapes[:1])
+    self._save()
 
 
 def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[str, ViewPlan]:
     """Tables are renamed while a query is planned, and nobody looks again."""
-    query_now = with_names_of_now(query, known, analyzer)
+    query_now = with_current_names(query, known, analyzer)
     return query_now, planning.plan_view(query_now, analyzer)
 
 
-def nothing_anew(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
-    """A sink that was set back keeps what its catalog said of views before they were built anew."""
+def nothing_changed(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
+    """Keep what the catalog of a rewound sink says of views from before they were rebuilt."""
     return {}
 
 
-LOOK, ACCEPT = SourceWatch.look, SourceWatch.accept
-PLACE = ChangeReader.place_after
+REFRESH, ACCEPT = SourceWatch.refresh, SourceWatch.accept
+POSITION = ChangeReader.position_after
 HOLD, BEGIN = SinkWorkers.hold, SinkWorker._begin
 WRITE = WriteSet.commit
 POLL: Callable[..., Any] = ExternalSources.poll
@@ -280,7 +280,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "places forgotten": ("service.engine.positions.Positions._move", only_the_newest, ("feeds",)),
     "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
     "told twice": (
-        "service.subscriptions.change_reader.ChangeReader.place_after",
+        "service.subscriptions.change_reader.ChangeReader.position_after",
         told_twice,
         ("subscribers",),
     ),
@@ -302,9 +302,13 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         nothing,
         ("refusals",),
     ),
-    "tables not looked at": ("service.ingest.database_feed.Feed._look", looked_at_once, ("ddl",)),
+    "tables not looked at": (
+        "service.ingest.database_feed.Feed._refresh",
+        looked_at_once,
+        ("ddl",),
+    ),
     "commits not waited for": (
-        "service.ingest.table_watch.SourceWatch.look",
+        "service.ingest.table_watch.SourceWatch.refresh",
         not_waited_for,
         ("ddl",),
     ),
@@ -321,8 +325,8 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "unread and refused": ("service.ingest.database_feed.Feed.was_opened_for", always, ("ddl",)),
     "names looked at once": ("service.factory.planning._plan", names_looked_at_once, ("ddl",)),
     "names of before": (
-        "service.pipeline.sink_rewind.facts_anew",
-        nothing_anew,
+        "service.pipeline.sink_rewind.changed_facts",
+        nothing_changed,
         ("refusals", "failovers", "ddl"),
     ),
 }

@@ -1,7 +1,7 @@
 """Sources beside the database in a simulation: topics in partitions, and a writer of records.
 
 A relation with a key is told by upserts and tombstones, a key always in one partition; one without
-is appended to. What lies before a place is known for ever: it is the oracle's prefix as well.
+is appended to. Records before an offset never change: they are also the oracle's prefix.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Topic:
         """Where it ends now."""
         return {"next": {str(p): len(records) for p, records in enumerate(self.partitions)}}
 
-    def rows_at(self, place: Mapping[str, Any]) -> Counter[Row]:
+    def rows_at(self, offset: Mapping[str, Any]) -> Counter[Row]:
         """What lies before a place makes these rows."""
         rows: Counter[Row] = Counter()
         kept: dict[Any, Row] = {}
         for number, records in enumerate(self.partitions):
-            for record in records[: place["next"][str(number)]]:
+            for record in records[: offset["next"][str(number)]]:
                 if not self.relation.key:
                     assert record.row is not None
                     rows[record.row] += 1
@@ -110,8 +110,8 @@ class Broker:
             key, row = self._record(topic.relation.name.name)
             chosen = crc32(repr(key).encode()) if key is not None else random.randrange(99)
             topic.partitions[chosen % len(topic.partitions)].append(Record(key, row, at))
-        told, self.told = self.told, []
-        for one in told:
+        reported, self.told = self.told, []
+        for one in reported:
             one()
         return f"{count} of {topic.relation.name}"
 

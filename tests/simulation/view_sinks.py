@@ -1,4 +1,4 @@
-"""Further sinks of a run: what a topic is to the product, with a memory of what it was given.
+"""Additional sinks of a run: simulated topics that record what they were sent.
 
 Oracle: the rows of each view at each epoch, as the simulated sink has shown them. A topic must be
 given just the epochs that change its view, in order, each once, never one that no table has shown;
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TOPIC_FAULTS = ("topic.away", "topic.unknown", "topic.answer_lost")
-# Why a sink may have failed for good: its view has, or its table was changed by hand.
+# Why a sink may have failed permanently: its view has, or its table was changed by hand.
 FAILED = {"sink.view_failed", *SPOILT}
 
 
 @dataclass
 class Written:
-    """One epoch as a topic was given it."""
+    """One epoch as written to a topic."""
 
     number: int
     rows: Rows
@@ -65,7 +65,7 @@ class Topic:
 
 
 class Topics:
-    """All that further sinks of a run have written, by identity."""
+    """Everything that additional sinks of a run have written, by identity."""
 
     def __init__(self, loop: Loop, database: Database, faults: Faults, seed: int) -> None:
         self._loop = loop
@@ -80,7 +80,7 @@ class Topics:
         return self.found.setdefault(row.identity, Topic(row.view_identity, has_rows))
 
     def settle(self, topic: Topic) -> None:
-        """What was sent is there, or never will be."""
+        """Complete or discard what was sent."""
         sent, topic.sent = topic.sent, []
         if sent and self.random.random() < 0.5:
             self.commit(topic, sent)
@@ -120,7 +120,8 @@ class Topics:
         return +rows
 
     def _shown(self, topic: Topic) -> list[Rows]:
-        """What the view's table shows at the topic's epoch, or showed on servers that are lost."""
+        """Return what the view's table shows at the topic's epoch, or showed on servers that are
+        lost."""
         database, epoch = self.database, topic.epoch or 0
         identity = topic.view_identity
         found = []
@@ -137,16 +138,16 @@ class Topics:
         if view.desired == "dropped" and (table is None or table.spoilt):
             # The same, and it is not called failed any more.
             return
-        wanted = self._shown(topic)
+        expected = self._shown(topic)
         if self.database.is_set_back:
             # What the sink never got, or not as epochs, the topic got from the state.
-            wanted.append(self._answer(view, epoch))
-        if not wanted:
+            expected.append(self._answer(view, epoch))
+        if not expected:
             raise Violation(f"a topic has epoch {topic.epoch}, which no table has shown")
-        if topic.rows not in wanted:
+        if topic.rows not in expected:
             raise Violation(
                 f"the topic of {topic.view_identity[-3:]} has at epoch {topic.epoch} "
-                f"{dict(topic.rows - wanted[0])} too much, lacks {dict(wanted[0] - topic.rows)}"
+                f"{dict(topic.rows - expected[0])} too much, lacks {dict(expected[0] - topic.rows)}"
             )
 
     def _answer(self, view: ViewRow, epoch: Written) -> Rows:
@@ -154,9 +155,9 @@ class Topics:
         database = self.database
         queries = {row.name: database.oracle.bound(row, epoch.number) for row in database.views}
         # As service/sinks/sink_workers.py shows them, the other way round.
-        places = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
-        prefix = database.prefix_at(places.get(MAIN_SOURCE, 0))
-        return database.oracle.answer(expanded(queries[view.name], queries), prefix, places)
+        offsets = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
+        prefix = database.prefix_at(offsets.get(MAIN_SOURCE, 0))
+        return database.oracle.answer(expanded(queries[view.name], queries), prefix, offsets)
 
     def why_behind(self) -> str:
         """What any of them lacks that it should have, or has not been told."""

@@ -1,4 +1,4 @@
-"""Whether everything in a simulation is as it should be, once nothing goes wrong any more."""
+"""Checks that the whole simulation has recovered after the last fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.simulation.sink import SPOILT
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# Codes of views that fail for good once a table was changed (docs/DDL.md), and of what reads them.
+# Codes of views that fail permanently once a table was changed (docs/DDL.md), and of what reads
+# them.
 BEYOND_HELP = {*REASONS, *OF_TABLES, "view.parent_failed"}
 
 
@@ -29,7 +30,7 @@ def why_not_well(world: World) -> str:
     if len(world.server.log) < 3 * world.steps or not world.is_reported:
         return "the application still writes"
     for row in database.views:
-        wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
+        expected = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
         if row.status == "failed" and (row.code or "").startswith("sql."):
             # What it was to read was replaced between the look at its query and the asking.
             continue
@@ -40,9 +41,9 @@ def why_not_well(world: World) -> str:
         if row.code in SPOILT and (is_in_use or _has_lost(world.server, row)):
             # It cannot be rebuilt, or not before another view is.
             continue
-        if row.change is not None or row.status != wanted:
+        if row.change is not None or row.status != expected:
             why = f"{row.code}: {row.detail}; change {row.change}"
-            return f"{row.title} is {row.status}, not {wanted}; {why}"
+            return f"{row.title} is {row.status}, not {expected}; {why}"
         found = database.tables.get((row.schema, row.name))
         if row.status == "paused" and "refusals" in world.parts:
             # Nobody writes to it; resumed, it gets a table again.
@@ -72,16 +73,16 @@ def _has_lost(server: Server, row: ViewRow) -> bool:
 
 
 def _why_behind(world: World) -> str:
-    """What of the sources the sink does not show yet."""
+    """Return the source changes that the sink does not show yet."""
     database, is_main = world.database, False
     queries = {row.name: row.query for row in database.views}
     for row in (row for row in database.views if row.status == "live"):
         query = expanded(row.query, queries)
         is_main |= f"{SCHEMA}." in query
         for (source, name), topic in world.broker.topics.items():
-            places = database.progress.positions.get(source, {}) if database.progress else {}
-            if f"{source}.{name}" in query and places.get(name) != topic.place():
-                return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
+            offsets = database.progress.positions.get(source, {}) if database.progress else {}
+            if f"{source}.{name}" in query and offsets.get(name) != topic.place():
+                return f"{source}.{name} is at {offsets.get(name)} of {topic.place()}"
     if is_main and database.prefix != len(world.server.log):
         return f"the sink is at prefix {database.prefix} of {len(world.server.log)}"
     others = (one.why_behind() for one in (world.api, world.topics) if one is not None)

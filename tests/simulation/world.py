@@ -210,7 +210,8 @@ class World:
         return declared() if "feeds" in self.parts else []
 
     def _stream(self, kind: str) -> Random:
-        """The random numbers of a kind of fault that has its own; how likely it is comes first."""
+        """Return the random numbers of a kind of fault that has its own; how likely it is comes
+        first."""
         found = self.faults.streams[kind] = features.stream(self.seed, kind)
         self.faults.plan.odds[kind] = found.choice(features.ODDS[kind])
         return found
@@ -286,8 +287,8 @@ class World:
         return FiberHost(self.loop, process, self.random, self.disk.forced)
 
     def refused(self, error: TidemarkError | StorageError) -> None:
-        """The pipeline leaves word that it cannot go on."""
-        # Where the sink is another one all of a sudden, who wrote to it may begin anew.
+        """The pipeline leaves word that it cannot continue."""
+        # Where the sink is another one all of a sudden, who wrote to it may restart.
         if not (error.code == "sink.fenced" and "failovers" in self.parts):
             self.loop.fail(error)
 

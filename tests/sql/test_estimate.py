@@ -83,7 +83,7 @@ def test_rows_state_and_amplification_of_a_join(place: Database) -> None:
         (
             "SELECT b.id, c.id AS other FROM big b JOIN big c ON c.small_id = b.small_id",
             "join",
-            "meets about",
+            "pairs with about",
         ),
         ("SELECT id, ntile(4) OVER (ORDER BY v, id) AS n FROM big", "window", "whole partition"),
         (

@@ -192,7 +192,8 @@ def test_key_of_a_view(shop: Database, query: str, key: list[str]) -> None:
 def test_a_bag_says_why(shop: Database, query: str, why: str) -> None:
     found = plan(shop, query)
     assert why in why_bag(found.root) and bool(why_bag(found.root)) == bool(why)
-    assert explain_tree(found)["why_bag"] == why_bag(found.root)
+    tree = explain_tree(found)
+    assert tree["why_no_key"] == tree["why_bag"] == why_bag(found.root)
 
 
 @pytest.mark.parametrize(

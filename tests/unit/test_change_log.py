@@ -11,7 +11,7 @@ import pytest
 
 from service.runtime.runtime import Runtime
 from service.subscriptions import change_log
-from service.subscriptions.change_encoder import mark_line
+from service.subscriptions.change_encoder import marker_line
 from service.subscriptions.change_feed import ChangeFeeds
 from service.subscriptions.change_log import (
     ENDED,
@@ -21,7 +21,7 @@ from service.subscriptions.change_log import (
     rows_path,
     segment_floors,
 )
-from service.subscriptions.change_reader import ChangeReader, Place
+from service.subscriptions.change_reader import ChangeReader, LogPosition
 
 MOST = 1 << 30
 
@@ -39,16 +39,16 @@ class Started(Runtime):
 def append(log: ChangeLog, *epochs: int) -> None:
     for epoch in epochs:
         lines = [b'{"epoch":%d,"rows":[%d]}' % (epoch, n) for n in range(epoch % 3)]
-        log.append(epoch, lines, mark_line(log.head.name, epoch, {}))
+        log.append(epoch, lines, marker_line(log.head.name, epoch, {}))
 
 
-def marks(reader: ChangeReader, place: Place | None) -> list[int]:
-    """The epochs whose marks stand behind a place."""
+def marks(reader: ChangeReader, position: LogPosition | None) -> list[int]:
+    """The epochs whose marks stand behind a position."""
     found = []
-    while place is not None:
-        told = reader.lines(place)
+    while position is not None:
+        told = reader.lines(position)
         assert told is not None
-        lines, place = told
+        lines, position = told
         if not lines:
             break
         found += [int(line.split(b",")[0][9:]) for line in lines if b'"resume"' in line]
@@ -68,15 +68,15 @@ def test_places_are_found_by_epoch(tmp_path: Path) -> None:
     append(log, 11, 12, 15)
     assert reader.refresh() and not reader.refresh()
     for epoch, rest in [(10, [11, 12, 15]), (11, [12, 15]), (13, [15]), (15, []), (99, [])]:
-        assert marks(reader, reader.place_after(epoch)) == rest
-    assert reader.place_after(9) is None
+        assert marks(reader, reader.position_after(epoch)) == rest
+    assert reader.position_after(9) is None
 
 
 def test_after_a_crash_of_the_machine_a_log_is_looked_through_before_it_is_read(
     tmp_path: Path,
 ) -> None:
     started, again = Started("one"), Started("two")
-    log = ChangeLog.begin(tmp_path, 0, 600, MOST, host=started)
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST, runtime=started)
     append(log, 1, 2)
     log.close()
     assert is_checked(tmp_path, started)
@@ -111,7 +111,7 @@ def test_what_a_crash_has_left_is_cut_off(tmp_path: Path, torn: str) -> None:
     assert again is not None and again.reached == 2
     append(again, 3, 4)
     reader.refresh()
-    assert marks(reader, reader.place_after(0)) == [1, 2, 3, 4]
+    assert marks(reader, reader.position_after(0)) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("rest", [b"", b'{"epoch":2,"rows"', bytes(500_000)])
@@ -120,15 +120,15 @@ def test_rows_that_a_crash_of_the_machine_took_are_no_place(tmp_path: Path, rest
     log = ChangeLog.begin(tmp_path, 0, 600, MOST)
     append(log, 1)
     end = rows_path(tmp_path, 0).stat().st_size
-    log.append(2, [b"x" * 400_000], mark_line(log.head.name, 2, {}))
+    log.append(2, [b"x" * 400_000], marker_line(log.head.name, 2, {}))
     reader = opened(tmp_path, log)
     log.close()
     with rows_path(tmp_path, 0).open("r+b") as file:
         file.truncate(end)
         file.seek(end)
         file.write(rest)
-    place = reader.place_after(1)
-    assert place is not None and reader.lines(place) is None
+    position = reader.position_after(1)
+    assert position is not None and reader.lines(position) is None
 
 
 def test_segments_are_rolled_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,16 +137,16 @@ def test_segments_are_rolled_and_expire(tmp_path: Path, monkeypatch: pytest.Monk
     reader = opened(tmp_path, log)
     append(log, *range(1, 40))
     reader.refresh()
-    assert marks(reader, reader.place_after(0)) == list(range(1, 40))
+    assert marks(reader, reader.position_after(0)) == list(range(1, 40))
     floors = segment_floors(tmp_path)
     assert len(floors) > 4 and all(a < b for a, b in pairwise(floors))
-    stays = reader.place_after(0)
+    stays = reader.position_after(0)
     log._most_bytes = 700
     log.expire()
     reader.refresh()
-    assert reader.floor > 0 and reader.place_after(0) is None
+    assert reader.floor > 0 and reader.position_after(0) is None
     assert stays is not None and reader.lines(stays) is None
-    rest = marks(reader, reader.place_after(reader.floor))
+    rest = marks(reader, reader.position_after(reader.floor))
     assert rest == list(range(reader.floor + 1, 40))
     log.close()
     again = ChangeLog.reopen(tmp_path, MOST)
@@ -160,7 +160,7 @@ def test_an_end_is_seen_after_all_that_came_before(tmp_path: Path) -> None:
     log.end("test")
     assert ENDED in os.listdir(tmp_path)
     assert reader.refresh() and reader.is_over
-    assert marks(reader, reader.place_after(0)) == [1]
+    assert marks(reader, reader.position_after(0)) == [1]
     assert ChangeLog.reopen(tmp_path, MOST) is None
     another = ChangeLog.begin(tmp_path, 5, 600, MOST)
     assert another.head.name != log.head.name
@@ -170,11 +170,11 @@ def test_an_end_is_seen_after_all_that_came_before(tmp_path: Path) -> None:
 def test_a_line_longer_than_a_read_is_whole(tmp_path: Path) -> None:
     log = ChangeLog.begin(tmp_path, 0, 600, MOST)
     line = b'{"epoch":1,"rows":["%b"]}' % (b"x" * 400_000)
-    log.append(1, [line], mark_line(log.head.name, 1, {}))
+    log.append(1, [line], marker_line(log.head.name, 1, {}))
     reader = opened(tmp_path, log)
-    place = reader.place_after(0)
-    assert place is not None
-    told = reader.lines(place)
+    position = reader.position_after(0)
+    assert position is not None
+    told = reader.lines(position)
     assert told is not None and told[0][0] == line
 
 

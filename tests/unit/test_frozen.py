@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Plain:
     right: object = None
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Kept:
     left: object

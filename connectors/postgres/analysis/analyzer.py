@@ -1,10 +1,10 @@
-"""PostgreSQL as the analyzer of queries: names, types, coercions, constants are its answers.
+"""PostgreSQL as the analyzer of queries: it answers names, types, coercions and constants.
 
-Everything happens in one transaction that is always rolled back, under pinned settings and a
-statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
-view, after `dataflow.lexer.one_query` has shown that it is one query. Parsing it runs the
-conditions of domains all the same: it happens in the sandbox, with the rights of the view's
-creator or none; constants are computed there too, read-only.
+Everything runs in one transaction under pinned settings and a statement timeout, and is always
+rolled back. Invariant: the user's text is never executed. It is only the body of a temporary view,
+after `dataflow.lexer.one_query` proved that it is one query. Parsing alone can run the conditions
+of domains, so it happens in the sandbox, with the rights of the view's creator or none. Constants
+are computed there too, read-only. One thread at a time.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SETTINGS = {
     "default_transaction_read_only": "off",
     "quote_all_identifiers": "off",
 }
-_MOST_COLUMNS = 1500
+_MAX_COLUMNS = 1500
 _FULL_JOIN = "FULL JOIN "
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
 _ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
-# Rows of no type, and the names of their columns.
+# Anonymous rows, and their column names.
 _ROWS = re.compile(r':row_typeid 2249 :row_format \d :colnames \(((?:"(?:[^"\\]|\\.)*"\s?)+)\)')
 _SESSION_VALUE_NAMES = (
     *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
@@ -81,14 +81,14 @@ WHERE p.oid = ANY (%s) ORDER BY 1
 
 
 class PostgresAnalyzer:
-    """An `Analyzer` on one database; open from its first question until `close`.
+    """An `Analyzer` on one database, open from its first question until `close`.
 
-    views: the maintained views, which have tables of their own in this database, or, with
-    has_shadows, in another: then those that a query names appear here as empty temporary tables,
-    as do the relations of other sources (feeds). A name is the database's first. asker: whose
-    rights a query has, and who must be able to read what it reads; "" for the session's own.
-    keeps_rows: a table of ours is to have the query's rows.
-    SourceError or TemporaryError when the database cannot be asked.
+    views: the maintained views, with tables in this database or, with has_stubs, in another. With
+    has_stubs, and for feeds (relations of other sources), each relation that a query names appears
+    here as an empty temporary table. The database's own names take precedence. asker: whose rights
+    a query has, and who must be able to read its relations; "" for the session's own. keeps_rows: a
+    table of ours is to store the query's rows. SourceError or TemporaryError when the database does
+    not answer.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class PostgresAnalyzer:
         self._asker = asker
         self._is_bound = False
         self._sandbox: sandbox.Sandbox | None = None
-        # Whose rights it works with, known after the first question; "" for the session's own.
+        # The role whose rights apply, set by the first question; "" for the session's own.
         self.role = ""
-        # What the query analyzed last names itself.
+        # The tables that the last analyzed query names itself.
         self.named = KnownNames()
         self._source_name = source_name
         here = () if has_stubs else views
@@ -124,7 +124,7 @@ class PostgresAnalyzer:
         self.close()
 
     def close(self) -> None:
-        """Roll back and hang up; the next question opens a new transaction."""
+        """Roll back and disconnect; the next question opens a new transaction."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -132,7 +132,7 @@ class PostgresAnalyzer:
             self._stubs.forget()
 
     def analyze(self, query: str) -> Analysis:
-        """What a query means; see `Analyzer`."""
+        """Analyze a query; see `Analyzer`."""
         query = one_query(query)
         self._stubs.make(query, self._make_stub)
         body, moved = self._stubs.rename(query, self._exists)
@@ -149,8 +149,10 @@ class PostgresAnalyzer:
             return found
 
     def _check_plan(self, position: Position | None) -> None:
-        """Refuse a FULL JOIN that PostgreSQL cannot plan, which it says of no view before it is
-        asked for its rows. The last question of a step: what else fails here are errors of rows."""
+        """Refuse a FULL JOIN that PostgreSQL cannot plan; creating a view does not detect it.
+
+        Call it last in a step: other errors here concern rows.
+        """
         cursor = self._cursor()
         assert self._sandbox is not None
         try:
@@ -160,8 +162,8 @@ class PostgresAnalyzer:
             raise SqlError(
                 "sql.feature_not_supported",
                 str(error.diag.message_primary),
-                hint="compare an expression of each side, as in a.x = 4 - b.x; or write a LEFT "
-                "JOIN, and add the rows of the right side without a match by UNION ALL",
+                hint="compare an expression of each side, as in a.x = 4 - b.x; or use a LEFT "
+                "JOIN, and add the right side's unmatched rows with UNION ALL",
                 position=position,
             ) from error
         except psycopg2.Error as error:
@@ -169,21 +171,22 @@ class PostgresAnalyzer:
                 raise
 
     def _named(self) -> KnownNames:
-        """The maintained views have names that are looked after elsewhere."""
+        """Return the tables that the query names, without maintained views, which track their own
+        names."""
         found = read_named(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
         tables = (t for t in found.tables if (t.schema, t.name) not in self._views)
         return KnownNames(found.server, tuple(tables))
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
-        """A relation of the canonical text; see `Analyzer`."""
-        known = self._views.get((schema, name))
-        if known is not None:
+        """Return a relation of the canonical text; see `Analyzer`."""
+        maintained = self._views.get((schema, name))
+        if maintained is not None:
             self._require_made(schema, name)
-        known = known or self._stubs.find(schema, name)
-        if known is not None:
-            columns = tuple((f.name, i) for i, f in enumerate(known.fields))
-            return Table(known, columns, has_row_type=False)
-        with self._step(f'the relation "{schema}.{name}" cannot be looked up'):
+        maintained = maintained or self._stubs.find(schema, name)
+        if maintained is not None:
+            columns = tuple((f.name, i) for i, f in enumerate(maintained.fields))
+            return Table(maintained, columns, has_row_type=False)
+        with self._step(f'relation "{schema}.{name}" cannot be looked up'):
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = pg_temp")
             found = find_relation(cursor, schema or "pg_catalog", name)
@@ -196,44 +199,44 @@ class PostgresAnalyzer:
             return look_up(cursor, found, self._source_name)
 
     def _require_made(self, schema: str, name: str) -> None:
-        """What the query was analyzed over is the view's table, not another of its name."""
-        with self._step(f'the view "{schema}.{name}" cannot be looked up'):
+        """Require that the query read the view's table, not another relation of its name."""
+        with self._step(f'view "{schema}.{name}" cannot be looked up'):
             cursor = self._cursor()
             cursor.execute(_IS_MADE, (f"{quoted(schema)}.{quoted(name)}", schema, name))
             if cursor.fetchone() is None:
                 raise SinkError(
                     "sink.foreign_object",
-                    f'"{schema}.{name}" is not the table that was made for the view',
-                    hint="drop it, then rebuild the view; or name the table otherwise",
+                    f'"{schema}.{name}" is not the table that Tidemark created for the view',
+                    hint="drop it, then rebuild the view; or rename the table",
                 )
 
     def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
-        """The types of expressions over c1, c2 ...; see `Analyzer`."""
+        """Return the types of expressions over c1, c2 ...; see `Analyzer`."""
         types: list[SqlType] = []
-        for begin in range(0, len(expressions), _MOST_COLUMNS):
-            part = expressions[begin : begin + _MOST_COLUMNS]
+        for begin in range(0, len(expressions), _MAX_COLUMNS):
+            part = expressions[begin : begin + _MAX_COLUMNS]
             types += [f.type for f in self._fields(probe(columns, part))]
         return tuple(types)
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
-        """Computes each expression once, over plain values; see `Analyzer`."""
+        """Compute each expression once, over plain values; see `Analyzer`."""
         for expression in expressions:
             try:
-                with self._step("the collation of a part of the query cannot be asked"):
+                with self._step("the collation of an expression cannot be determined"):
                     self._make(f"SELECT ({expression}) IS NULL AS v FROM {plain_row(columns)}")
                     self._run_view(self._cursor())
             except SqlError as error:
-                # Another error is one of the values taken here.
+                # Other errors come from the sample values.
                 if error.code == "sql.indeterminate_collation":
                     raise
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
-        """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
+        """Return the columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
         before = f"{row_of_nulls(columns)}, " if columns else ""
         return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
 
     def has_schema(self, name: str) -> bool:
-        """Whether the database has a schema of this name."""
+        """Return whether the database has a schema of this name."""
         with self._step("the catalog cannot be read"):
             cursor = self._cursor()
             cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
@@ -241,25 +244,25 @@ class PostgresAnalyzer:
         raise AssertionError("a step neither answers nor fails")
 
     def names(self, oids: Iterable[int]) -> KnownNames:
-        """The names of these tables now, of those that are there."""
+        """Return the current names of these tables; dropped ones are absent."""
         with self._step("the catalog cannot be read"):
             return read_names(self._cursor(), oids)
         raise AssertionError("a step neither answers nor fails")
 
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
-        """Columns declared as (name, type), as PostgreSQL understands them. SqlError."""
+        """Return columns declared as (name, type), as PostgreSQL understands them. SqlError."""
         for name, type_name in columns:
             check_type_name(name, type_name)
         text = ", ".join(f"NULL::{type_name} AS {quoted(name)}" for name, type_name in columns)
         return self._fields(f"SELECT {text}")
 
     def _fields(self, text: str) -> tuple[Field, ...]:
-        """The output of a query of ours.
+        """Return the output columns of a query of ours.
 
-        Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do not name
-        their operator, so that it is looked up again, as in the evaluator.
+        Runs under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do not name
+        their operator, so it is looked up again, as in the evaluator.
         """
-        with self._step("the types of the query's parts cannot be asked"):
+        with self._step("the types of the query's expressions cannot be determined"):
             self._make(text)
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = pg_temp")
@@ -267,15 +270,15 @@ class PostgresAnalyzer:
         raise AssertionError("a step neither answers nor fails")
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
-        """What an expression over c1, c2 ... calls; see `Analyzer`."""
-        with self._step("the query's parts cannot be asked"):
+        """Return what an expression over c1, c2 ... calls; see `Analyzer`."""
+        with self._step("the query's expressions cannot be analyzed"):
             self._make(probe(columns, [expression]))
             return self._described(f"pg_temp.{_VIEW}").routines
 
     def constants(
         self, expressions: Sequence[str], types: Sequence[SqlType]
     ) -> tuple[Literal | None, ...]:
-        """Values of expressions without columns; see `Analyzer`."""
+        """Return the values of expressions without columns; see `Analyzer`."""
         try:
             texts: list[str | None] = self._values(expressions)
         except SqlError:
@@ -288,8 +291,8 @@ class PostgresAnalyzer:
 
     def _values(self, expressions: Sequence[str]) -> list[str | None]:
         found: list[str | None] = []
-        for begin in range(0, len(expressions), _MOST_COLUMNS):
-            part = expressions[begin : begin + _MOST_COLUMNS]
+        for begin in range(0, len(expressions), _MAX_COLUMNS):
+            part = expressions[begin : begin + _MAX_COLUMNS]
             with self._step("a constant cannot be computed"):
                 cursor = self._cursor()
                 columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
@@ -301,20 +304,20 @@ class PostgresAnalyzer:
         return found
 
     def _run_view(self, cursor: Any) -> None:
-        """Ask for the rows of our temporary view: the one place where functions are called."""
+        """Read the rows of our temporary view: the only place that calls functions."""
         assert self._sandbox is not None
         source = self._sandbox.confine(cursor, _VIEW)
         cursor.execute("SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on")
         cursor.execute(f"SELECT * FROM {source}")
 
     def _make(self, text: str, *, is_users: bool = False) -> None:
-        """Make our temporary view of a text: the one place where a user's text is parsed."""
+        """Create our temporary view of a text: the only place that parses a user's text."""
         cursor = self._cursor()
         assert self._sandbox is not None
         self._sandbox.make_view(cursor, _VIEW, text, is_users=is_users)
 
     def _described(self, view: str | int) -> Analysis:
-        """Text, fields and calls of a view; leaves the search_path at pg_temp."""
+        """Return text, fields and calls of a view; leaves the search_path at pg_temp."""
         cursor = self._cursor()
         cursor.execute("SET LOCAL search_path = pg_temp")
         oid = self._oid(view) if isinstance(view, str) else view
@@ -342,7 +345,9 @@ class PostgresAnalyzer:
         )
 
     def _make_stub(self, relation: Relation, statement: str) -> None:
-        with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
+        with self._lasting_step(
+            f'relation "{relation.name}" cannot be created as a temporary table at the source'
+        ):
             self._cursor().execute(statement)
 
     def _exists(self, view: Relation) -> bool:
@@ -377,8 +382,8 @@ class PostgresAnalyzer:
     def _step(
         self, doing: str, query: str = "", moved: Sequence[tuple[int, int]] = ()
     ) -> Iterator[None]:
-        """A question that leaves nothing behind. query: the text that PostgreSQL's positions are
-        in, after _CREATE."""
+        """Run a question that leaves nothing behind. query: the text, after _CREATE, of error
+        positions."""
         try:
             self._cursor().execute("SAVEPOINT step")
         except psycopg2.Error as error:
@@ -398,7 +403,7 @@ class PostgresAnalyzer:
         self._roll_back(doing)
 
     def _roll_back(self, doing: str) -> None:
-        """To where the step began. TemporaryError when the session was lost, and all with it."""
+        """Roll back to the start of the step. TemporaryError when the session was lost."""
         if self._connection is None:
             return
         try:
@@ -408,8 +413,8 @@ class PostgresAnalyzer:
             raise _to_error(error, doing, "", ()) from error
 
     @contextmanager
-    def _kept_step(self, doing: str) -> Iterator[None]:
-        """A change that lasts until the transaction is rolled back."""
+    def _lasting_step(self, doing: str) -> Iterator[None]:
+        """Make a change that lasts until the transaction is rolled back."""
         try:
             yield
         except psycopg2.Error as error:
@@ -419,7 +424,7 @@ class PostgresAnalyzer:
 
 
 def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    r"""The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
+    r"""Return the relations in FROM anywhere in a PostgreSQL query tree: aliases and column names.
 
     >>> row_names(r':eref {ALIAS :aliasname z :colnames ("id" "q"u\ \(x\)" "id" "")}')
     (('z', ('id', 'q"u (x)', 'id', '')),)
@@ -433,7 +438,7 @@ def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _named_rows(tree: str) -> tuple[int, ...]:
-    """How many columns rows have whose names the canonical text does not show.
+    """Return the widths of row values whose column names the canonical text does not show.
 
     >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("id" "b") :location 9')
     (2,)
@@ -448,12 +453,12 @@ def _named_rows(tree: str) -> tuple[int, ...]:
 def _to_error(
     error: psycopg2.Error, doing: str, query: str, moved: Sequence[tuple[int, int]]
 ) -> TidemarkError:
-    """PostgreSQL's own words, with the position in the user's text."""
+    """Return PostgreSQL's own message as an error, with the position in the user's text."""
     state, diagnostics = error.pgcode, error.diag
     if state is None or is_temporary(error):
         return to_error(error, "source", doing)
     position = None
-    # Of the statement that was run inside of a frame.
+    # The position in the statement that ran inside of a frame.
     at = diagnostics.internal_position
     if query and at and (diagnostics.internal_query or "").startswith(_CREATE):
         offset = int(at) - 1 - len(_CREATE)
@@ -484,10 +489,10 @@ def _to_error(
 
 # --- probes over columns c1, c2 ... ---------------------------------------------------------------
 
-# Queries of ours over columns of given types: what an expression is, and may be. A column has its
-# type's own collation, as a column of a table has.
+# Queries of ours over columns of given types: the type of an expression. A column has its type's
+# own collation, like a column of a table.
 
-# A value of each type that an expression can be computed over; NULL would end it early.
+# A sample value per type; NULL would end the evaluation early.
 _PLAIN = {
     **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.INT8), "1"),
     **dict.fromkeys((TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED, TypeKind.DECIMAL), "1"),
@@ -498,23 +503,23 @@ _PLAIN = {
 
 
 def probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
-    """A query whose outputs are expressions over c1, c2 ... of the given types."""
+    """Return a query whose outputs are expressions over c1, c2 ... of the given types."""
     text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
     return text + (f" FROM {row_of_nulls(columns)}" if columns else "")
 
 
 def row_of_nulls(columns: Sequence[SqlType]) -> str:
-    """A row of NULLs named c1, c2 ..."""
+    """Return a row of NULLs named c1, c2 ..."""
     return _row(columns, lambda type: None)
 
 
 def plain_row(columns: Sequence[SqlType]) -> str:
-    """A row of plain values named c1, c2 ..., over which most expressions can be computed."""
+    """Return a row of plain values named c1, c2 ..., on which most expressions succeed."""
     return _row(columns, lambda type: _PLAIN.get(type.kind))
 
 
 def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -> str:
-    """A row of constants named c1, c2 ..., each under the collation of its type."""
+    """Return a row of constants named c1, c2 ..., each under the collation of its type."""
     values = []
     for i, type in enumerate(columns):
         text = text_of(type)

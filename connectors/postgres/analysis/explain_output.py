@@ -1,4 +1,4 @@
-"""What EXPLAIN (FORMAT JSON) says of a query, taken apart. Source: PostgreSQL manual, "EXPLAIN"."""
+"""Read the output of EXPLAIN (FORMAT JSON). Source: PostgreSQL manual, "EXPLAIN"."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def relations_scanned(plan: Any) -> Iterator[tuple[str, str]]:
-    """(schema, name) of what a plan of EXPLAIN (FORMAT JSON) scans, wherever it stands."""
+    """Yield (schema, name) of each relation that a plan of EXPLAIN (FORMAT JSON) scans, at any
+    depth."""
     if isinstance(plan, list):
         for part in plan:
             yield from relations_scanned(part)

@@ -1,9 +1,10 @@
-"""What of a view's query is other people's code, by PostgreSQL's catalogs: a second wall.
+"""Find other people's code in a view's query, from PostgreSQL's catalogs: the second line of
+defense.
 
-The sandbox is the first: functions run there with the rights of the view's creator, or none. Here
-is refused, by name, what should not be called at all: for a superuser other people's functions,
-conditions of domains in any nesting, extensions' functions that run text, and columns that our own
-session could not write without running what the owner of a type may put there.
+The sandbox is the first: functions run there with the rights of the view's creator, or none. This
+module refuses, by name, what must not be called at all. That is: other people's functions called by
+a superuser; conditions of domains at any nesting; extension functions that run text; and columns
+whose values our session could not write without running the type owner's code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from connectors.postgres.session.session_settings import PINNED
 from dataflow.errors import SqlError
 from dataflow.sql.bind.analysis import Routine
 
-# What a view's rule depends on that somebody made; what came with PostgreSQL itself is pinned.
+# Functions that a view's rule depends on, without PostgreSQL's own, which are pinned.
 _CALLED = """
 SELECT 'function', p.oid::regprocedure::text, a.rolname
 FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
@@ -27,7 +28,7 @@ JOIN pg_proc p ON p.oid = CASE d.refclassid WHEN 'pg_proc'::regclass THEN d.refo
 JOIN pg_roles a ON a.oid = p.proowner
 WHERE r.ev_class = %s AND NOT a.rolsuper LIMIT 1
 """
-# The types that a view's query has to do with, and all that these are made of.
+# The types that a view's query uses, and all types they consist of.
 _USED_TYPES = """
 WITH RECURSIVE used(oid) AS (
     SELECT coalesce(c.atttypid, d.refobjid)
@@ -59,7 +60,7 @@ WITH RECURSIVE used(oid) AS (
     ) AS part(oid)
 )
 """
-# Functions in the conditions of domains, which run wherever a value of theirs is read or written.
+# Functions in conditions of domains; they run whenever such a value is read or written.
 _IN_DOMAINS = (
     _USED_TYPES
     + """
@@ -73,10 +74,9 @@ JOIN pg_roles a ON a.oid = p.proowner
 WHERE NOT a.rolsuper AND a.rolname <> session_user LIMIT 1
 """
 )
-# Parts of a view's output that its table keeps, as our own session writes them. A domain itself, or
-# an array of it, is kept without its conditions; inside of rows and ranges they would be computed,
-# and a row's type can be given such a part at any time. ANALYZE measures ranges by a function of
-# their owner's.
+# Column types that our session must not write. A domain itself, or an array of it, is stored
+# without its conditions. Inside rows and ranges they would be computed, and a row type can get
+# such a part at any time. ANALYZE measures ranges by their owner's function.
 _IN_OUTPUT = """
 WITH RECURSIVE used(oid, is_inside) AS (
     SELECT a.atttypid, false FROM pg_attribute a
@@ -100,7 +100,8 @@ FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_roles r ON r.oid = t.typown
 WHERE (t.typtype IN ('c', 'r', 'm') OR t.typtype = 'd' AND used.is_inside)
     AND NOT r.rolsuper AND r.rolname <> session_user LIMIT 1
 """
-# Functions that came with PostgreSQL and tell nothing by the rights of whoever calls them.
+# Calls and domains that may depend on the caller's rights, or have side effects. Only built-in
+# functions, without these exceptions, are harmless.
 _HARMFUL = """
 SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.oid = ANY (%s) AND (
     p.oid >= 16384 OR p.provolatile = 'v'
@@ -112,16 +113,16 @@ JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
 WHERE r.ev_class = %s AND t.typtype = 'd' AND t.oid >= 16384
 LIMIT 1
 """
-# Settings that every session of ours has alike, or that are the server's and no secret.
+# Settings that are equal in all our sessions, or that are the server's and not secret.
 _SETTING = re.compile(r"current_setting\('([\w.]*)'::text(?:, (?:true|false))?\)")
-_TOLD = {name.lower() for name in PINNED} | {
+_PUBLIC = {name.lower() for name in PINNED} | {
     *("server_version", "server_version_num", "server_encoding", "block_size"),
     *("integer_datetimes", "max_identifier_length"),
 }
-# Of those that begin like questions to the server, what looks at arguments alone.
+# Exceptions: functions with such a prefix that depend on their arguments only.
 _OF_ARGUMENTS = ("pg_typeof", "pg_collation_for", "pg_column_size", "pg_size_pretty")
 _OF_SESSIONS = ("current_setting", "getpgusername", "system_user")
-# Functions of extensions belong to a superuser, and some run whatever text they are given.
+# Functions of extensions belong to a superuser, and some run any text they receive.
 _OF_EXTENSIONS = """
 SELECT DISTINCT p.oid::regprocedure::text, e.extname
 FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
@@ -133,9 +134,9 @@ JOIN pg_depend x ON x.classid = 'pg_proc'::regclass AND x.objid = p.oid AND x.de
 JOIN pg_extension e ON e.oid = x.refobjid
 WHERE r.ev_class = %s AND p.provolatile <> 'i'
 """
-# Extensions with functions that run SQL text, read files or open connections; what they call
-# stable is refused wherever they are called.
-_TELLING_EXTENSIONS = (
+# Extensions with functions that run SQL text, read files or open connections. Their stable
+# functions are always refused.
+_REFUSED_EXTENSIONS = (
     *("adminpack", "amcheck", "dblink", "file_fdw", "http", "lo", "oracle_fdw", "pageinspect"),
     *("pg_background", "pg_buffercache", "pg_cron", "pg_net", "pg_prewarm", "pg_stat_statements"),
     *("pg_surgery", "pg_visibility", "pg_walinspect", "pgrowlocks", "pgstattuple", "plperlu"),
@@ -143,9 +144,11 @@ _TELLING_EXTENSIONS = (
 )
 
 
-def tells(routine: Routine) -> bool:
-    """Whether a stable function of PostgreSQL's own tells of more than its arguments: of settings,
-    rights, sessions or tables."""
+def depends_on_session(routine: Routine) -> bool:
+    """Return whether a built-in stable function depends on more than its arguments.
+
+    Examples: settings, rights, sessions or tables.
+    """
     name = routine.name
     if "." in name or routine.volatility != "s" or name in _OF_ARGUMENTS:
         return False
@@ -154,29 +157,28 @@ def tells(routine: Routine) -> bool:
 
 
 def check_routines(text: str, routines: Sequence[Routine]) -> None:
-    """What a maintained view calls says the same whoever asks. text: PostgreSQL's own of the query.
+    """Require that a view's functions return the same for every session. text: the canonical query.
 
     SqlError sql.session_function.
     """
     settings = [name.lower() for name in _SETTING.findall(text)]
-    is_pinned = len(settings) == text.count("current_setting(") and _TOLD.issuperset(settings)
+    is_pinned = len(settings) == text.count("current_setting(") and _PUBLIC.issuperset(settings)
     for routine in routines:
-        if tells(routine) and not (is_pinned and routine.name == "current_setting"):
+        if depends_on_session(routine) and not (is_pinned and routine.name == "current_setting"):
             raise SqlError(
                 "sql.session_function",
-                f"{routine.name}() tells of the server or the session",
-                detail="a view's rows are computed once, in sessions of the service",
-                hint="leave it out, or write its value as a constant",
+                f"function {routine.name}() depends on the server or the session",
+                detail="a view is computed once, in the service's own sessions",
+                hint="remove it, or write its value as a constant",
             )
 
 
 def check_trusted(cursor: Any, relation: int, role: str) -> None:
-    """Nobody's function runs with more rights than its owner's, by way of a view's query.
+    """Require that no function called by a view's query runs with more rights than its owner's.
 
-    A second wall beside the sandbox: for a superuser (the service itself, where no role is given)
-    only superusers' functions are called; a domain's condition, however deep the domain lies in
-    arrays, rows and ranges, calls theirs and ours only. SqlError sql.untrusted_function,
-    sql.extension_function.
+    A superuser (the service itself, when no role is given) may call only superusers' functions. A
+    domain's condition may call only theirs and ours, however deep the domain lies in arrays, rows
+    and ranges. SqlError sql.untrusted_function, sql.extension_function.
     """
     cursor.execute(
         "SELECT rolsuper FROM pg_roles WHERE rolname = coalesce(nullif(%s, ''), current_user)",
@@ -194,23 +196,23 @@ def check_trusted(cursor: Any, relation: int, role: str) -> None:
             raise SqlError(
                 "sql.untrusted_function",
                 f'{kind} "{name}" would run with more rights than its owner\'s',
-                detail=f'its owner "{owner}" is no superuser, and the service calls it',
+                detail=f'its owner "{owner}" is not a superuser, and the service would call it',
                 hint="create the view for a database role (a token's db_role), or run the service "
                 "as a role without superuser rights; give a domain's functions to a superuser",
             )
     cursor.execute(_OF_EXTENSIONS, (relation,))
     for name, extension in cursor.fetchall():
-        if extension in _TELLING_EXTENSIONS:
+        if extension in _REFUSED_EXTENSIONS:
             raise SqlError(
                 "sql.extension_function",
-                f'function "{name}" of extension "{extension}" may not be called',
-                detail="it runs text that it is given, or tells of more than its arguments",
-                hint="write what it does in SQL: a join, or an aggregate with FILTER",
+                f'function "{name}" of extension "{extension}" is not allowed',
+                detail="it runs text passed to it, or depends on more than its arguments",
+                hint="write it in SQL instead: a join, or an aggregate with FILTER",
             )
 
 
 def check_outputs(cursor: Any, relation: int) -> None:
-    """What a view's table is to keep needs nobody's code when our session writes it.
+    """Require that writing a view's columns in our session runs nobody else's code.
 
     SqlError sql.untrusted_type.
     """
@@ -220,20 +222,20 @@ def check_outputs(cursor: Any, relation: int) -> None:
         name, owner = found
         raise SqlError(
             "sql.untrusted_type",
-            f'type "{name}" cannot be a part of a view\'s column',
+            f'type "{name}" is not allowed in a column of a view',
             detail=f'its owner "{owner}" can make the service run code whenever a value is written',
-            hint="cast the column to text, take its fields apart, or use to_jsonb(); or give the"
+            hint="cast the column to text, select its fields, or use to_jsonb(); or give the"
             " type to a superuser",
         )
 
 
 def check_harmless(cursor: Any, relation: int, called: Sequence[int], role: str) -> None:
-    """For a creator that the service cannot act as: what a view calls must not depend on rights.
+    """Require, for a creator that the service cannot act as, that the view's calls ignore rights.
 
     SourceError source.role.
     """
     cursor.execute(_HARMFUL, (list(called), relation))
     found = cursor.fetchone()
     if found is not None:
-        why = f"the service's role is no member of it, and the query calls {found[0]}"
+        why = f"the service's role is not a member of it, and the query calls {found[0]}"
         raise no_role(role, why)

@@ -1,8 +1,8 @@
-"""What PostgreSQL's planner thinks of a query, and samples of tables that it knows little of.
+"""PostgreSQL's estimates for a query, and samples of tables without statistics.
 
-Nothing is run but EXPLAIN, and counts over a small share of a table's pages, under a time-out.
-Planning computes constants and asks operators about statistics, so that it happens in the sandbox.
-A question that fails has the answer None: this is for estimates.
+Runs only EXPLAIN, and counts over a small part of a table's pages, under a timeout. Planning
+computes constants and calls operators' estimators, so it happens in the sandbox. A failing question
+returns None, since these are estimates. TemporaryError when the session is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "lock_timeout": "1s",
     "jit": "off",
-    # A policy is an error, not code to be run.
+    # Fail on a row security policy instead of running its code.
     "row_security": "off",
 }
 _FACTS = """
@@ -37,7 +37,7 @@ SAMPLE_PAGES = 200
 
 
 class Guess(NamedTuple):
-    """Rows, bytes of one, and cost in PostgreSQL's units."""
+    """Estimated rows, bytes per row, and cost in PostgreSQL's units."""
 
     rows: float
     width: float
@@ -45,7 +45,7 @@ class Guess(NamedTuple):
 
 
 class TableFacts(NamedTuple):
-    """Of pg_class: rows as last counted, pages now; whether the planner has statistics."""
+    """From pg_class: rows when last counted, current pages; whether the planner has statistics."""
 
     rows: int
     pages: int
@@ -53,13 +53,15 @@ class TableFacts(NamedTuple):
 
     @property
     def sample_percent(self) -> float:
-        """So much of the table is about SAMPLE_PAGES pages."""
+        """Return the percentage of the table that is about SAMPLE_PAGES pages."""
         return min(100.0, max(0.001, 100.0 * SAMPLE_PAGES / max(self.pages, 1)))
 
 
 class PlannerStatistics:
-    """One session, of one transaction; close it in any case. timeout_s: of each question. role:
-    whose rights functions have, "" for none."""
+    """One session with one transaction; always close it.
+
+    timeout_s: of each question. role: whose rights functions have, "" for none.
+    """
 
     def __init__(self, dsn: str, timeout_s: float = 1.0, role: str = "") -> None:
         settings = {**_SETTINGS, "statement_timeout": str(int(timeout_s * 1000))}
@@ -68,7 +70,7 @@ class PlannerStatistics:
             self._sandbox = sandbox.enter(self._session.cursor(), dsn, role)
         except psycopg2.Error as error:
             self._session.close()
-            raise to_error(error, "source", "the planner cannot be asked") from error
+            raise to_error(error, "source", "the planner does not answer") from error
         except TidemarkError:
             self._session.close()
             raise
@@ -80,30 +82,30 @@ class PlannerStatistics:
         self._session.close()
 
     def guess(self, query: str) -> Guess | None:
-        """The planner's view of a query that may not be runnable at all."""
-        found = self._asked(lambda cursor: self._explained(cursor, query))
+        """Return the planner's estimate for a query, which need not be runnable."""
+        found = self._run_question(lambda cursor: self._explained(cursor, query))
         if not found:
             return None
         plan = found[0]["Plan"]
         return Guess(float(plan["Plan Rows"]), float(plan["Plan Width"]), float(plan["Total Cost"]))
 
     def tables(self, relations: Iterable[Relation]) -> dict[RelationName, TableFacts]:
-        """Of the database's own relations."""
+        """Return the facts of the database's own relations."""
         by_oid = {r.oid: r.name for r in relations if r.oid}
-        found = self._asked(lambda cursor: _rows(cursor, _FACTS, (list(by_oid),))) or []
+        found = self._run_question(lambda cursor: _rows(cursor, _FACTS, (list(by_oid),))) or []
         return {by_oid[oid]: TableFacts(*facts) for oid, *facts in found if oid in by_oid}
 
     def sampled_rows(self, relation: Relation, facts: TableFacts) -> float | None:
-        """About how many rows a table has, by the rows of some of its pages."""
+        """Estimate the number of rows of a table from a sample of its pages."""
         percent = facts.sample_percent
         name = f'"{_doubled(relation.name.schema)}"."{_doubled(relation.name.name)}"'
         sample = f"SELECT count(*) FROM {name} TABLESAMPLE SYSTEM ({percent:g})"
-        found = self._asked(lambda cursor: self._answered(cursor, sample))
+        found = self._run_question(lambda cursor: self._answered(cursor, sample))
         return found[0][0] * 100.0 / percent if found else None
 
     def counts(self, query: str) -> tuple[int, int] | None:
-        """A row of two counts."""
-        found = self._asked(lambda cursor: self._answered(cursor, query))
+        """Return the two counts of a query's single row."""
+        found = self._run_question(lambda cursor: self._answered(cursor, query))
         return (found[0][0], found[0][1]) if found else None
 
     def _explained(self, cursor: Any, query: str) -> list[Any]:
@@ -118,8 +120,8 @@ class PlannerStatistics:
         cursor.execute("SET LOCAL transaction_read_only = on")
         return _rows(cursor, f"SELECT * FROM {confined}")
 
-    def _asked(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
-        """What a question answers; it leaves nothing behind."""
+    def _run_question(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
+        """Run a question and undo its effects; None when it fails."""
         try:
             with self._session.cursor() as cursor:
                 cursor.execute("SAVEPOINT question")
@@ -133,7 +135,7 @@ class PlannerStatistics:
                     if not self._session.closed:
                         cursor.execute("ROLLBACK TO SAVEPOINT question")
         except psycopg2.Error as error:
-            raise to_error(error, "source", "the planner cannot be asked") from error
+            raise to_error(error, "source", "the planner does not answer") from error
 
 
 def _rows(cursor: Any, sql: str, parameters: Any = None) -> list[Any]:

@@ -1,9 +1,9 @@
-"""What a database needs before it can be a source or a sink, each need looked at by itself.
+"""Readiness checks: what a database needs before it can be a source or a sink, one check per need.
 
-`tidemark init` and `tidemark doctor` show these checks. All of them ask for a role, which need not
-be the one that asks. Invariant: nothing is changed here. A check that is not well carries the
-error with which the service itself would refuse, whose hint is what to run; `fix` is the same as
-a statement, where it changes nothing but rights of ours, or a setting of the server.
+`tidemark init` and `tidemark doctor` show them. Each check concerns a role, which need not be the
+caller's. Invariant: nothing is changed here. A failed check has the error with which the service
+itself would refuse; its hint is the command to run. `fix` is the same as a statement, if it only
+changes rights of ours or a server setting.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ ORDER BY 1, 2
 
 @dataclass(frozen=True)
 class Check:
-    """One look. found: what is there; problem: why it is not enough, with what to run as its
-    hint; note: what is good to know although it is enough. fix: a statement that heals it.
-    is_optional: nobody has said that this is needed; can_wait: the service runs without it, and
-    refuses what needs it."""
+    """One check. found: the current state; problem: the error, with the command to run as its hint.
+
+    note: worth knowing although the check passes. fix: a statement that repairs it. is_optional:
+    nothing requires it so far; can_wait: the service runs without it, and refuses what needs it.
+    """
 
     name: str
     found: str = ""
@@ -86,47 +87,49 @@ def check_source(
     role: str | None = None,
     tables: Sequence[str] | None = None,
 ) -> list[Check]:
-    """All that a source needs. names: of slot and publication. role: who is to follow
-    it, by default who asks. tables: those that views are to read, as SQL names, schema public
-    unless said; None: all."""
+    """Check everything that a source needs.
+
+    names: of slot and publication. role: the service's, by default the session's. tables: those
+    that views are to read, as SQL names, in schema public by default; None: all.
+    """
     slot, publication = names
-    checks = _gathered("source", session, [lambda: check_server_version(session)])
+    checks = _collect("source", session, [lambda: check_server_version(session)])
     if checks[0].problem is not None:
         return checks
     found = session.rows(_ROLE, (role,))
     if not found:
         return [*checks, _missing_role("source", role or "")]
     name = found[0][0]
-    looks = [
+    probes = [
         lambda: check_wal_level(session),
         lambda: check_slots(session, slot),
         lambda: check_senders(session, slot),
         lambda: check_slot_limit(session),
         lambda: check_disk(session),
-        *_role_looks(found[0], session, publication),
-        *_owner_looks(session, name, publication),
+        *_role_checks(found[0], session, publication),
+        *_owner_checks(session, name, publication),
         lambda: _query_role("source", session, name, _schemas_of(session, tables)),
     ]
-    return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]
+    return [*checks, *_collect("source", session, probes), *check_tables(session, name, tables)]
 
 
 def check_sink(session: Session, role: str | None, schemas: Sequence[str]) -> list[Check]:
-    """All that a sink needs; schemas: where views are to lie."""
-    checks = _gathered("sink", session, [lambda: _sink_primary(session)])
+    """Check everything that a sink needs; schemas: of future views."""
+    checks = _collect("sink", session, [lambda: _sink_primary(session)])
     if checks[0].problem is not None:
         return checks
     found = session.rows(_ROLE, (role,))
     if not found:
         return [*checks, _missing_role("sink", role or "")]
     name, _, _, _, may_create, _, database = found[0]
-    looks = [lambda: _control_schema(session, name, may_create, database)]
-    looks += [lambda schema=schema: _view_schema(session, name, schema) for schema in schemas]
-    looks.append(lambda: _query_role("sink", session, name, schemas))
-    return [*checks, *_gathered("sink", session, looks)]
+    probes = [lambda: _control_schema(session, name, may_create, database)]
+    probes += [lambda schema=schema: _view_schema(session, name, schema) for schema in schemas]
+    probes.append(lambda: _query_role("sink", session, name, schemas))
+    return [*checks, *_collect("sink", session, probes)]
 
 
 def check_server_version(session: Session) -> Check:
-    """A primary of a version that can be followed."""
+    """Check for a primary of a supported version."""
     version = session.server_version
     found = f"PostgreSQL {version // 10000}.{version % 10000}"
     name = "source: server"
@@ -142,7 +145,7 @@ def check_server_version(session: Session) -> Check:
 
 
 def check_wal_level(session: Session) -> Check:
-    """Whether changes can be decoded."""
+    """Check that changes can be decoded."""
     level, waits = session.rows(
         "SELECT setting, pending_restart FROM pg_settings WHERE name = 'wal_level'"
     )[0]
@@ -155,7 +158,7 @@ def check_wal_level(session: Session) -> Check:
 
 
 def check_slots(session: Session, slot: str) -> Check:
-    """A slot for us, and one while a view is created."""
+    """Check for a free slot, and one more while a view is created."""
     used, allowed, is_there = session.rows(
         "SELECT count(*), current_setting('max_replication_slots')::int,"
         " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",
@@ -165,7 +168,7 @@ def check_slots(session: Session, slot: str) -> Check:
 
 
 def check_senders(session: Session, slot: str) -> Check:
-    """A WAL sender for us, and one while a view is created."""
+    """Check for a free WAL sender, and one more while a view is created."""
     used, allowed, is_there = session.rows(
         "SELECT count(*), current_setting('max_wal_senders')::int, EXISTS (SELECT FROM"
         " pg_replication_slots WHERE slot_name = %s AND active) FROM pg_stat_replication",
@@ -175,20 +178,20 @@ def check_senders(session: Session, slot: str) -> Check:
 
 
 def check_slot_limit(session: Session) -> Check:
-    """What PostgreSQL does when nobody reads our slot for long."""
+    """Check when PostgreSQL invalidates an unread slot."""
     limit, size = session.rows(
         "SELECT setting::bigint, current_setting('max_slot_wal_keep_size') FROM pg_settings"
         " WHERE name = 'max_slot_wal_keep_size'"
     )[0]
     name = "source: max_slot_wal_keep_size"
     if limit < 0:
-        note = "unlimited: a slot that nobody reads can fill the disk; see TIDEMARK_WAL_BUDGET_MB"
+        note = "unlimited: an unread slot can fill the disk; see TIDEMARK_WAL_BUDGET_MB"
         return Check(name, size, note=note)
     if limit < MIN_SLOT_WAL_MB:
         problem = SourceError(
             "source.slot_limit",
-            f"the source drops our slot when it is {size} behind",
-            detail="the views of a slot that is lost have to be created again",
+            f"the source invalidates the slot when it lags by {size}",
+            detail="after that, the views have to be created again",
             hint="ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
         )
         return Check(name, size, problem)
@@ -196,7 +199,7 @@ def check_slot_limit(session: Session) -> Check:
 
 
 def check_disk(session: Session) -> Check:
-    """Room for WAL, where the server's directory can be seen from here."""
+    """Check the space for WAL, where the server's directory is visible from here."""
     name = "source: disk"
     (shown,) = session.rows(
         "SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'USAGE')"
@@ -207,24 +210,23 @@ def check_disk(session: Session) -> Check:
     except OSError:
         free = None
     if free is None:
-        return Check(name, "not to be seen from here", note="look there that WAL has room to wait")
+        return Check(name, "not visible from here", note="check the space for WAL on the server")
     found = f"{free >> 20} MiB free"
     if free >= MIN_FREE_BYTES:
         return Check(name, found)
     problem = SourceError(
         "source.no_space",
-        "little space left where the source keeps its WAL",
+        "the source has little space left for WAL",
         detail=f"{found} below {shown}",
-        hint="make room: while the service stands still WAL waits there",
+        hint="free some space: WAL accumulates there while the service is stopped",
     )
     return Check(name, found, problem)
 
 
 def check_tables(session: Session, role: str, tables: Sequence[str] | None = None) -> list[Check]:
-    """Whether a role may follow these tables: one check for all that are well, one for each
-    that is not."""
-    wanted = None if tables is None else list(tables)
-    found = session.rows(_TABLES, {"role": role, "tables": wanted})
+    """Check the tables for a role: one check for all usable ones, one for each of the others."""
+    selected = None if tables is None else list(tables)
+    found = session.rows(_TABLES, {"role": role, "tables": selected})
     checks, well = [], 0
     for schema, name, *facts in found:
         relation = RelationName("", schema, name)
@@ -236,20 +238,20 @@ def check_tables(session: Session, role: str, tables: Sequence[str] | None = Non
             checks.append(
                 Check(f"source: table {relation}", problem=error, is_optional=is_optional)
             )
-    known = {f"{schema}.{name}" for schema, name, *_ in found}
-    if tables is not None and len(known) < len(set(tables)):
-        what = f"{len(set(tables)) - len(known)} of the named tables do not exist"
-        problem = SourceError("source.table_missing", what, detail=f"found: {sorted(known)}")
+    existing = {f"{schema}.{name}" for schema, name, *_ in found}
+    if tables is not None and len(existing) < len(set(tables)):
+        what = f"{len(set(tables)) - len(existing)} of the named tables do not exist"
+        problem = SourceError("source.table_missing", what, detail=f"found: {sorted(existing)}")
         checks.append(Check("source: tables", problem=problem))
-    return [Check("source: tables", f"{well} of {len(found)} can be followed"), *checks]
+    return [Check("source: tables", f"{well} of {len(found)} can be published"), *checks]
 
 
-def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callable[[], Check]]:
+def _role_checks(facts: tuple, session: Session, publication: str) -> list[Callable[[], Check]]:
     name, _, may_login, may_replicate, may_create, may_make_temporary, database = facts
     role, place = quote_name(name), quote_name(database)
     is_there = bool(session.rows("SELECT FROM pg_publication WHERE pubname = %s", (publication,)))
 
-    def look(what: str, is_well: bool, missing: str, fix: str) -> Callable[[], Check]:
+    def probe(what: str, is_well: bool, missing: str, fix: str) -> Callable[[], Check]:
         problem = None
         if not is_well:
             problem = SourceError("source.privilege", f'role "{name}" {missing}', hint=fix)
@@ -257,29 +259,31 @@ def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callab
         return lambda: check
 
     return [
-        look("login", may_login, "may not log in", f"ALTER ROLE {role} LOGIN;"),
-        look("REPLICATION", may_replicate, "may not replicate", f"ALTER ROLE {role} REPLICATION;"),
-        look(
+        probe("login", may_login, "may not log in", f"ALTER ROLE {role} LOGIN;"),
+        probe("REPLICATION", may_replicate, "may not replicate", f"ALTER ROLE {role} REPLICATION;"),
+        probe(
             "publication",
             may_create or is_there,
-            "may not make a publication",
+            "may not create a publication",
             f"GRANT CREATE ON DATABASE {place} TO {role};",
         ),
-        look(
+        probe(
             "analysis of queries",
             may_make_temporary,
-            "may not make temporary views, as which queries are analyzed",
+            "may not create temporary views, which the analysis of queries needs",
             f"GRANT TEMPORARY ON DATABASE {place} TO {role};",
         ),
     ]
 
 
-def _owner_looks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
-    """What a service has left that ran as another role. As with schema tidemark, only what a
-    superuser owns is given to the role by itself."""
+def _owner_checks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
+    """Check publications left by a service that ran as another role.
+
+    As with schema tidemark, only what a superuser owns is transferred automatically.
+    """
     found = others_publications(session, publication, role)
 
-    def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
+    def probe(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
         hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
         fix = give_publication(name, role)
         what = f'publication "{name}" belongs to "{owner}", not to role "{role}"'
@@ -287,11 +291,11 @@ def _owner_looks(session: Session, role: str, publication: str) -> list[Callable
         check = Check(f"source: publication {name}", owner, problem, fix=fix if is_super else "")
         return lambda: check
 
-    return [look(*facts) for facts in found]
+    return [probe(*facts) for facts in found]
 
 
 def _schemas_of(session: Session, tables: Sequence[str] | None) -> list[str]:
-    """Of tables' names as SQL; where none are named, the schema that every name without one has."""
+    """Return the schemas of tables named as SQL; [public] where none are named."""
     if not tables:
         return ["public"]
     found = session.rows(
@@ -303,14 +307,14 @@ def _schemas_of(session: Session, tables: Sequence[str] | None) -> list[str]:
 
 
 def _query_role(side: str, session: Session, role: str, schemas: Sequence[str]) -> Check:
-    """The role as which users' functions run; without it views that call them are refused."""
+    """Check the role as which users' functions run; without it, such views are refused."""
     name = f"{side}: role {QUERY_ROLE}"
     needed = lacking(session, role, schemas)
     if not needed:
         return Check(name, "without rights")
     hint = " ".join(needed)
-    what = f'role "{QUERY_ROLE}" is missing, or is not what it is to be for role "{role}"'
-    detail = "users' functions run as it for views that the service itself owns"
+    what = f'role "{QUERY_ROLE}" is missing or not set up for role "{role}"'
+    detail = "users' functions run as this role for views that the service itself owns"
     problem = _ERRORS[side](f"{side}.privilege", what, detail=detail, hint=hint)
     return Check(name, "incomplete", problem, fix=hint, can_wait=True)
 
@@ -326,11 +330,11 @@ def _sink_primary(session: Session) -> Check:
 
 
 def _control_schema(session: Session, role: str, may_create: bool, database: str) -> Check:
-    """Schema tidemark and all in it are the role's, or it may create them.
+    """Check that schema tidemark and its contents are the role's, or that it may create them.
 
-    Another's are given to it, and never the other way round: membership in their owner would be
-    more than the schema. What a superuser owns is given by itself; any other owner may be the role
-    of another service that still writes there.
+    Ownership is transferred to the role, never the reverse: membership in another owner would give
+    more than the schema. A superuser's objects are transferred automatically. Any other owner may
+    be the role of another service that still writes there.
     """
     name = "sink: schema tidemark"
     owners = owners_of_schema(session, role)
@@ -341,9 +345,9 @@ def _control_schema(session: Session, role: str, may_create: bool, database: str
         return Check(name, f"owned by {', '.join(owner for owner, *_ in owners)}")
     if lacking:
         others = ", ".join(f'"{owner}"' for owner, _ in lacking)
-        what = f'schema "tidemark", or what is in it, belongs to {others}, not to role "{role}"'
+        what = f'schema "tidemark" or its contents belong to {others}, not to role "{role}"'
         is_safe = all(is_super for _, is_super in lacking)
-        detail = "" if is_safe else f"a service that runs as {others} loses it by the change"
+        detail = "" if is_safe else f"a service that runs as {others} would lose access"
         hint = give_schema_to(role)
         problem = SinkError("sink.privilege", what, detail=detail, hint=hint)
         return Check(name, others, problem, fix=hint if is_safe else "")
@@ -377,7 +381,7 @@ def _space(
     found = f"{used} of {allowed} in use"
     free = allowed - used
     if not is_there and free < 1:
-        return Check(name, found, refusal(f"all {allowed} are taken"))
+        return Check(name, found, refusal(f"all {allowed} are in use"))
     note = "one more is needed while a view is created" if free < 2 - is_there else ""
     return Check(name, found, note=note)
 
@@ -386,17 +390,17 @@ def _missing_role(side: str, role: str) -> Check:
     problem = _ERRORS[side](
         f"{side}.role_missing",
         f'role "{role}" does not exist',
-        hint=f"psql -v role={role} -f deploy/role.sql makes it",
+        hint=f"create it: psql -v role={role} -f deploy/role.sql",
     )
     return Check(f"{side}: role", "missing", problem)
 
 
-def _gathered(side: str, session: Session, looks: Iterable[Callable[[], Check]]) -> list[Check]:
-    """The checks; one that cannot be made is a problem itself, and the last."""
+def _collect(side: str, session: Session, probes: Iterable[Callable[[], Check]]) -> list[Check]:
+    """Run the checks; stop at the first that cannot run, and report that as a problem."""
     checks: list[Check] = []
-    for look in looks:
+    for probe in probes:
         try:
-            checks.append(look())
+            checks.append(probe())
         except TidemarkError as error:
             checks.append(Check(f"{side}: reachable", problem=error))
             break

@@ -1,9 +1,9 @@
-"""Whether a role may read what a query reads: PostgreSQL's own rules, asked for another role.
+"""Check whether a role may read what a query reads: PostgreSQL's own rules, for another role.
 
-The service reads tables with its own role, so what it computes for others is checked here, by the
-permission entries that PostgreSQL keeps with an analyzed query (which columns of which relation,
-as whom). Invariant: through views as in PostgreSQL: what stands in a view's query is checked for
-the view's owner, since anybody can define a view over tables that he may not read.
+The service reads tables with its own role, so queries of other roles are checked here. The input is
+the permission entries that PostgreSQL stores with an analyzed query: which columns of which
+relation, as whom. Invariant: views count as in PostgreSQL. The query inside a view is checked for
+the view's owner, since anybody can define a view over tables that they may not read.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from connectors.postgres.session.quoting import quote_name
 from dataflow.errors import SourceError
 
-# What a rule's action keeps of each relation, up to version 15 and since. Column n is bit n + 7,
-# bit 7 the whole row (nodes/parsenodes.h); 2 in requiredPerms is SELECT.
+# The permission entries of a rule's action, up to version 15 and since. Column n is bit n + 7, bit
+# 7 is the whole row (nodes/parsenodes.h); 2 in requiredPerms is SELECT.
 _ENTRIES = (
     re.compile(
         r":relid (\d+) (?:(?!:relid ).)*?:requiredPerms (\d+) :checkAsUser \d+"
@@ -58,7 +58,7 @@ WHERE p.oid = ANY (%s) AND NOT has_function_privilege(%s, p.oid, 'EXECUTE') ORDE
 
 @dataclass(frozen=True)
 class _Relation:
-    """What decides whether a role may read a relation; the fields in the order of _RELATION."""
+    """The facts that decide whether a role may read a relation, in the order of _RELATION."""
 
     schema: str
     name: str
@@ -73,12 +73,12 @@ class _Relation:
 
     @property
     def sql(self) -> str:
-        """The qualified name."""
+        """Return the qualified name."""
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
 
 
 def check_rights(cursor: Any, view: int, role: str) -> None:
-    """Whether `role` may run the query of the view with this oid.
+    """Require that `role` may run the query of the view with this oid.
 
     SourceError source.role_missing, source.privilege, source.row_security.
     """
@@ -86,16 +86,16 @@ def check_rights(cursor: Any, view: int, role: str) -> None:
     if cursor.fetchone() is None:
         raise SourceError(
             "source.role_missing",
-            f'role "{role}", which asks, does not exist at the source',
-            detail="its right to read the tables cannot be looked up",
-            hint=f"CREATE ROLE {quote_name(role)}; at the source, with GRANT SELECT on what the"
-            " query reads",
+            f'role "{role}" does not exist at the source',
+            detail="its rights to read the tables cannot be checked",
+            hint=f"at the source: CREATE ROLE {quote_name(role)}; and GRANT SELECT on the tables"
+            " that the query reads",
         )
-    _check_query(cursor, view, role, is_top=True, seen=set())
+    _check_query(cursor, view, role, is_top=True, visited=set())
 
 
 def _check_query(
-    cursor: Any, view: int, role: str, *, is_top: bool, seen: set[tuple[int, str]]
+    cursor: Any, view: int, role: str, *, is_top: bool, visited: set[tuple[int, str]]
 ) -> None:
     cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (view,))
     (tree,) = cursor.fetchone() or ("",)
@@ -110,24 +110,24 @@ def _check_query(
     for oid, columns in _read(cursor, tree):
         cursor.execute(_RELATION, {"role": role, "oid": oid})
         relation = _Relation(*cursor.fetchone())
-        # A relation of another source has no rights: who may create views may read it.
+        # A stub relation of another source has no rights: whoever may create views may read it.
         if not relation.is_temporary:
-            # Names were looked up for the top query's role alone.
+            # Only the top query's names were resolved with the role's own schema rights.
             if is_top:
                 _check_schema(relation, role)
             _check_relation(cursor, oid, relation, columns, role)
-        if relation.kind == "v" and (oid, role) not in seen:
-            seen.add((oid, role))
+        if relation.kind == "v" and (oid, role) not in visited:
+            visited.add((oid, role))
             inner = role if relation.is_invokers else relation.owner
-            _check_query(cursor, oid, inner, is_top=False, seen=seen)
+            _check_query(cursor, oid, inner, is_top=False, visited=visited)
 
 
 def _read(cursor: Any, tree: str) -> list[tuple[int, list[int]]]:
-    """(relation, columns) of each entry that is selected from; column 0 is the whole row."""
+    """Return (relation, columns) of each entry that is selected from; column 0 is the whole row."""
     is_new = "{RTEPERMISSIONINFO" in tree
     found = []
-    for oid, wanted, bits in _ENTRIES[is_new].findall(tree):
-        if int(wanted) & _SELECT:
+    for oid, permissions, bits in _ENTRIES[is_new].findall(tree):
+        if int(permissions) & _SELECT:
             found.append((int(oid), [int(bit) - _FIRST_BIT for bit in bits.split()]))
     return found
 
@@ -149,7 +149,7 @@ def _check_relation(
             "source.row_security",
             f'row security of table "{relation.schema}.{relation.name}" hides rows from role'
             f' "{role}"',
-            detail="the view would show them: it is computed once, for all readers",
+            detail="the view would show these rows: it is computed once, for all readers",
             hint=f"ALTER ROLE {quote_name(role)} BYPASSRLS; or let another role create the view",
         )
     if relation.may_read:

@@ -1,8 +1,8 @@
-"""Relations that a database does not have, shown to it as empty temporary tables.
+"""Stub relations: empty temporary tables for relations that this database lacks.
 
-Topics, folders, and the maintained views of another database are named in queries like tables.
-Each that a query names gets a temporary table of its own name, or, where two of one name are
-meant, of its whole name.
+Queries name topics, folders and the maintained views of another database like tables. Each relation
+that a query names gets a temporary table of its own name. If two relations share that name, the
+second table uses the qualified name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMA = "pg_temp"
 
 
 class StubRelations:
-    """Of one transaction; `forget` when it is over. relations: all that may be named."""
+    """The stubs of one transaction; `forget` them at its end. relations: all that may be named."""
 
     def __init__(self, relations: Iterable[Relation]) -> None:
         by_name = {(r.name.schema, r.name.name): r for r in relations}
@@ -28,17 +28,16 @@ class StubRelations:
         return bool(self._made)
 
     def find(self, schema: str, table: str) -> Relation | None:
-        """What a name of the canonical text stands for."""
+        """Return the relation that a name of the canonical text stands for."""
         is_ours = not schema or schema.startswith(SCHEMA)
         return self._made.get(table) if is_ours else None
 
     def forget(self) -> None:
-        """The temporary tables are gone."""
+        """Forget the temporary tables after their transaction ended."""
         self._made = {}
 
     def make(self, query: str, create: Callable[[Relation, str], None]) -> None:
-        """Let there be a table for each relation that the query may mean. create: runs the
-        statement that makes it."""
+        """Create a table for each relation that the query may mean. create: runs the statement."""
         words = {name_of(t) for t in tokens(query)} if self._relations else set()
         for (schema, name), relation in self._relations.items():
             if name not in words or relation in self._made.values():
@@ -55,9 +54,9 @@ class StubRelations:
     def rename(
         self, query: str, is_there: Callable[[Relation], bool]
     ) -> tuple[str, list[tuple[int, int]]]:
-        """The query with schema.name as the temporary table where the database lacks it.
+        """Replace schema.name by the temporary table where the database lacks that relation.
 
-        Also (offset in the new text, how far it stands from the old text) for positions.
+        Also return (offset in the new text, its shift from the old text) for error positions.
         """
         tables = {(r.name.schema, r.name.name): table for table, r in self._made.items()}
         found = tokens(query) if tables else ()
@@ -76,18 +75,18 @@ class StubRelations:
 
 
 def name_of(token: Token) -> str:
-    """What a word of the query names."""
+    """Return the name that a word of the query stands for."""
     if token.kind == "quoted":
         return token.text[1:-1].replace('""', '"')
     return token.text
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier."""
+    """Return a name as an SQL identifier."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
 def column_type(type: SqlType) -> str:
-    """A type as a column's definition has it."""
+    """Return a type as written in a column definition."""
     return f"{type.name} COLLATE {type.collation}" if type.collation else type.name

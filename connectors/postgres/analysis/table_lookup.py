@@ -1,7 +1,7 @@
-"""A base table as the planner needs it: columns, key, replica identity, size.
+"""Look up a base table for the planner: columns, key, replica identity, size.
 
-Refuses, by name and with the way out, what logical replication does not send: foreign tables,
-unlogged and temporary ones, materialized views, catalogs, tables whose old rows are unknown.
+Refuses, by name and with a hint, what logical replication does not send: foreign tables, unlogged
+and temporary tables, materialized views, catalogs, tables without replica identity.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ SELECT a.attnum, pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %s AND a.attgenerated <> '' AND NOT a.attisdropped
 """
-# Generated columns of the replica identity; of FULL those are all, where the server minds.
-_TOLD_APART_BY = f"""
+# Generated columns of the replica identity. With FULL that is all of them, on servers that enforce
+# it.
+_GENERATED_IDENTITY = f"""
 SELECT array_agg(a.attnum::int ORDER BY a.attnum) FROM pg_attribute a
 JOIN pg_class c ON c.oid = a.attrelid
 WHERE c.oid = %(oid)s AND a.attgenerated <> '' AND NOT a.attisdropped AND (
@@ -68,25 +69,25 @@ class FoundRelation:
 
     @property
     def title(self) -> str:
-        """schema.name, for people."""
+        """Return schema.name, for messages."""
         return f"{self.schema}.{self.name}"
 
 
 def find_relation(cursor: Cursor, schema: str, name: str) -> FoundRelation:
-    """The relation of that name; it is there, since the query was analyzed."""
+    """Return the relation of that name. It exists, since the query was analyzed."""
     cursor.execute(_RELATION, (schema, name))
     row = cursor.fetchone()
     if row is None:
         raise SourceError(
             "source.no_relation",
-            f'the relation "{schema}.{name}" is not there any more',
+            f'relation "{schema}.{name}" no longer exists',
             hint="create the view again",
         )
     return FoundRelation(*row)
 
 
 def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
-    """The table with its key, or a refusal."""
+    """Return the table with its key, or refuse it. SourceError."""
     _check(found)
     fields = ColumnTypes(cursor).read_fields(found.oid)
     cursor.execute(_GENERATED, (found.oid,))
@@ -110,7 +111,7 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
 
 
 def _as_stored(text: str, column: Field) -> str:
-    """A generated column's expression with the cast to its length, which pg_get_expr leaves out."""
+    """Return a generated column's expression cast to its length, which pg_get_expr omits."""
     return text if column.type.typmod == -1 else f"({text})::{column.type.name}"
 
 
@@ -118,38 +119,38 @@ def _check(found: FoundRelation) -> None:
     if found.schema in _LEFT_OUT:
         raise SourceError(
             "source.system_catalog",
-            f'"{found.title}" is a system catalog, whose changes are not sent',
-            hint="read it outside the view",
+            f'"{found.title}" is a system catalog, and PostgreSQL does not publish its changes',
+            hint="remove it from the view's query",
         )
     if found.kind not in ("r", "p"):
         kind = _KINDS.get(found.kind, "relation of another kind")
         raise SourceError(
             "source.relation_kind",
-            f'"{found.title}" is a {kind}, whose changes are not sent',
-            hint="name the tables behind it, or copy it into a table",
+            f'"{found.title}" is a {kind}, and PostgreSQL does not publish its changes',
+            hint="use its base tables in the query, or copy it into a table",
         )
     if found.persistence != "p":
         raise SourceError(
             "source.not_logged",
-            f'the table "{found.title}" is unlogged or temporary, its changes are not sent',
+            f'table "{found.title}" is unlogged or temporary, so its changes are not published',
             hint=f"ALTER TABLE {found.title} SET LOGGED",
         )
     if found.has_children and found.kind == "r":
         raise SourceError(
             "source.inheritance",
-            f'the table "{found.title}" has inheriting tables',
+            f'table "{found.title}" has inheriting tables',
             hint="name the tables one by one with UNION ALL, or use partitioning",
         )
     if not found.is_readable:
         raise SourceError(
             "source.privilege",
-            f'no right to read "{found.title}"',
+            f'no privilege to read "{found.title}"',
             hint=f"GRANT SELECT ON {found.title} TO the role of the source's DSN",
         )
 
 
 def _key(cursor: Cursor, found: FoundRelation, sent: list[int]) -> tuple[int, ...]:
-    """The primary key, or the replica identity's index; positions among the sent columns."""
+    """Return the primary key or replica identity index, as positions among the sent columns."""
     cursor.execute(_KEYS, (found.oid,))
     primary: list[int] = []
     identity: list[int] = []
@@ -162,17 +163,20 @@ def _key(cursor: Cursor, found: FoundRelation, sent: list[int]) -> tuple[int, ..
     if found.identity == "n" or (not chosen and found.identity != "f"):
         raise SourceError(
             "source.no_identity",
-            f'the table "{found.title}" has no replica identity: '
+            f'table "{found.title}" has no replica identity: '
             "the old rows of updates and deletes are not sent",
-            hint=f"give it a primary key, or ALTER TABLE {found.title} REPLICA IDENTITY FULL",
+            hint=f"add a primary key, or ALTER TABLE {found.title} REPLICA IDENTITY FULL",
         )
     return tuple(sent.index(n) for n in chosen) if set(chosen) <= set(sent) else ()
 
 
 def _check_generated(cursor: Cursor, found: FoundRelation, fields: Mapping[int, Field]) -> None:
-    """What tells rows apart is sent: a generated column is not, and from PostgreSQL 18 on such a
-    table, once published, refuses everybody's UPDATE and DELETE."""
-    cursor.execute(_TOLD_APART_BY, {"oid": found.oid})
+    """Refuse a replica identity that contains a generated column.
+
+    Such columns are not sent. From PostgreSQL 18 on, such a published table rejects every UPDATE
+    and DELETE.
+    """
+    cursor.execute(_GENERATED_IDENTITY, {"oid": found.oid})
     ((numbers,),) = cursor.fetchall()
     if not numbers:
         return
@@ -183,7 +187,7 @@ def _check_generated(cursor: Cursor, found: FoundRelation, fields: Mapping[int, 
         hint += ", or REPLICA IDENTITY FULL"
     raise SourceError(
         "source.no_identity",
-        f'the table "{found.title}" is told apart by generated columns, which are not sent',
-        detail=f"{names}, of its primary key or replica identity",
+        f'table "{found.title}" has unpublished generated columns in its replica identity',
+        detail=f"columns: {names}; PostgreSQL does not send generated columns",
         hint=hint,
     )

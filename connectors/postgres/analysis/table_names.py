@@ -1,7 +1,7 @@
-"""What tables are called, by what PostgreSQL itself knows them by: oid and column number.
+"""Track tables by what PostgreSQL itself identifies them by: oid and column number.
 
-Names are given away and used again; oids and numbers are not, within one database of one server.
-Invariant: names are compared only where it is the same server and database.
+Names are reused after DROP and RENAME; oids and numbers are not, within one database of one server.
+Invariant: compare names only within the same server and database.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class TableNames:
 
 @dataclass(frozen=True)
 class KnownNames:
-    """Tables by their names at one moment. server: which server and database they are of, "" where
-    that cannot be told."""
+    """The names of tables at one moment. server: which server and database, "" if unavailable."""
 
     server: str = ""
     tables: tuple[TableNames, ...] = ()
@@ -57,16 +56,16 @@ UNKNOWN = KnownNames()
 
 
 def read_names(cursor: Cursor, oids: Iterable[int]) -> KnownNames:
-    """The names of these tables now, of those that are there. psycopg2.Error."""
-    wanted = sorted(set(oids))
-    if not wanted:
+    """Return the current names of these tables; dropped ones are absent. psycopg2.Error."""
+    requested = sorted(set(oids))
+    if not requested:
         return KnownNames()
     cursor.execute(_MAY_ASK)
     if not (cursor.fetchone() or (False,))[0]:
         return KnownNames()
     cursor.execute(_SERVER)
     (server,) = cursor.fetchone() or ("",)
-    cursor.execute(_NAMES, (wanted,))
+    cursor.execute(_NAMES, (requested,))
     return KnownNames(
         server,
         tuple(
@@ -77,6 +76,6 @@ def read_names(cursor: Cursor, oids: Iterable[int]) -> KnownNames:
 
 
 def read_named(cursor: Cursor, view: int) -> KnownNames:
-    """The tables and views that the text of an ordinary view names itself. psycopg2.Error."""
+    """Return the tables and views that an ordinary view's text names directly. psycopg2.Error."""
     cursor.execute(_NAMED, (view,))
     return read_names(cursor, [oid for (oid,) in cursor.fetchall()])

@@ -1,9 +1,9 @@
-"""The catalog of a service in its sink database: views, sources, errors, and who is told.
+"""The catalog of a service in its sink database: views, sources, progress, change notifications.
 
-REST, CLI and psql write what they want into tidemark.views; the pipeline reads it, acts, and
-writes how it went. All coordination goes through these tables, so the API keeps no state.
-Invariant: a row is changed by whole statements that commit at once, and everyone who waits is
-told of it (channel "tidemark", by a trigger, so that psql needs no more than SQL).
+REST, CLI and psql write the desired state into tidemark.views. The pipeline reads it, acts, and
+writes the outcome. All coordination goes through these tables, so the API is stateless. Invariant:
+a row changes by whole statements that commit at once, and a trigger notifies every waiting session
+on channel "tidemark", so psql needs only SQL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ T = TypeVar("T")
 class ViewRow:
     """A row of tidemark.views. identity is new for each creation and names the view's state.
 
-    change: what is wanted of it beside `desired` (service/views/requested_changes.py); replacing:
-    how that goes.
+    change: the requested change beside `desired` (service/views/requested_changes.py); replacing:
+    its progress.
     """
 
     schema: str
@@ -68,15 +68,17 @@ class ViewRow:
 
     @property
     def title(self) -> str:
-        """schema.name, for people."""
+        """Return schema.name, for messages."""
         return f"{self.schema}.{self.name}"
 
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A row of tidemark.sources. type: "postgres" for the database that the service follows, with
-    its dsn (without password), slot and server; else the connector, with options and relations
-    as they were declared."""
+    """A row of tidemark.sources.
+
+    type: "postgres" for the source database, with its dsn (without password), slot and server;
+    otherwise the connector, with options and relations as they were declared.
+    """
 
     name: str
     dsn: str
@@ -109,7 +111,7 @@ _CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "iden
 
 
 class Control:
-    """One session on the control tables, made anew when it was lost; safe for several threads."""
+    """One session on the control tables, reopened when lost; safe for several threads."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -123,7 +125,7 @@ class Control:
         self._in_session(schema_setup.ensure)
 
     def close(self) -> None:
-        """End the sessions; the next call makes new ones."""
+        """End the sessions; the next call opens new ones."""
         with self._lock:
             if self._session is not None:
                 self._session.close()
@@ -135,9 +137,9 @@ class Control:
     # --- views -----------------------------------------------------------------------------
 
     def insert_view(self, row: ViewRow) -> ViewRow:
-        """Ask for a view; the row as stored. SinkError view.name_taken."""
-        known = {"created_by"} if row.created_by else set()
-        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE - known]
+        """Request a view; return the row as stored. SinkError view.name_taken."""
+        settable = {"created_by"} if row.created_by else set()
+        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE - settable]
         values = [_adapted(c, getattr(row, c)) for c in columns]
         try:
             return ViewRow(*self._insert("views", columns, values, _VIEW_COLUMNS))
@@ -154,19 +156,19 @@ class Control:
             ) from None
 
     def get_view(self, schema: str, name: str) -> ViewRow | None:
-        """The view of this name, or None."""
+        """Return the view of this name, or None."""
         found = self._query(
             _select("views", _VIEW_COLUMNS, "schema = %s AND name = %s"), schema, name
         )
         return ViewRow(*found[0]) if found else None
 
     def list_views(self) -> list[ViewRow]:
-        """All views, oldest first."""
+        """Return all views, oldest first."""
         found = self._query(_select("views", _VIEW_COLUMNS) + " ORDER BY created_at, identity")
         return [ViewRow(*row) for row in found]
 
     def update_view(self, identity: str, **changes: Any) -> bool:
-        """Set the given columns, all but the status; False when the view is gone."""
+        """Set these columns, never the status; return False when the view is gone."""
         _require_changeable(changes)
         sets = "".join(f", {quote_name(c)} = %s" for c in changes)
         sql = f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
@@ -175,9 +177,11 @@ class Control:
     def change_view(
         self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
     ) -> bool:
-        """Set the status that events lead to, with other columns; False when the view is gone.
-        InvariantError view.illegal_transition; SinkPromoted where a standby, which took over just
-        now, knows the view as it was earlier."""
+        """Apply events to a view's status and set columns; return False when it is gone.
+
+        InvariantError view.illegal_transition. SinkPromoted when a standby that took over just now
+        has an earlier state of the view.
+        """
         _require_changeable(columns)
         values = [(name, _adapted(name, value)) for name, value in columns.items()]
         where = "identity = %s", [identity]
@@ -188,25 +192,26 @@ class Control:
             raise
 
     def delete_view(self, identity: str) -> bool:
-        """Forget a view; False when it was not there. Its table is the sink's to drop."""
+        """Delete a view's row; return False when there was none. Dropping its table is the sink's
+        task."""
         sql = "DELETE FROM tidemark.views WHERE identity = %s RETURNING 1"
         return bool(self._query(sql, identity))
 
     def count_errors(self) -> dict[str, int]:
-        """Number of rows left out, by "schema.name" of the view; views without any are absent."""
+        """Return the number of error rows by "schema.name"; views without any are absent."""
         sql = "SELECT view, sum(count)::bigint FROM tidemark.errors GROUP BY view"
         return dict(self._query(sql))
 
     # --- sources and progress --------------------------------------------------------------
 
     def upsert_source(self, row: SourceRow) -> None:
-        """Remember a source, or what changed about it."""
+        """Store a source, or its changed fields."""
         columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
         values = [_adapted(c, getattr(row, c)) for c in columns]
         sets = ", ".join(f"{c} = excluded.{c}" for c in columns[1:])
-        marks = ", ".join(["%s"] * len(columns))
+        placeholders = ", ".join(["%s"] * len(columns))
         self._query(
-            f"INSERT INTO tidemark.sources ({', '.join(columns)}) VALUES ({marks}) "
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}) VALUES ({placeholders}) "
             f"ON CONFLICT (name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
             *values,
         )
@@ -225,13 +230,13 @@ class Control:
             ) from None
 
     def update_source(self, name: str, **changes: Any) -> bool:
-        """Set the given columns; False when the source is gone."""
+        """Set these columns; return False when the source is gone."""
         sets = "".join(f", {quote_name(c)} = %s" for c in changes)
         sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE name = %s RETURNING 1"
         return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), name))
 
     def retry_source(self, name: str) -> bool:
-        """Ask for a source to be tried now; False when it is gone."""
+        """Request an immediate retry of a source; return False when it is gone."""
         sql = (
             "UPDATE tidemark.sources SET retry_at = clock_timestamp(), updated_at = now() "
             "WHERE name = %s RETURNING 1"
@@ -239,61 +244,63 @@ class Control:
         return bool(self._query(sql, name))
 
     def get_source(self, name: str) -> SourceRow | None:
-        """The source of this name, or None."""
+        """Return the source of this name, or None."""
         found = self._query(_select("sources", _SOURCE_COLUMNS, "name = %s"), name)
         return _source_row(found[0]) if found else None
 
     def list_sources(self) -> list[SourceRow]:
-        """All sources by name."""
+        """Return all sources by name."""
         found = self._query(_select("sources", _SOURCE_COLUMNS) + " ORDER BY name")
         return [_source_row(row) for row in found]
 
     def delete_source(self, name: str) -> bool:
-        """Forget a source; False when it was not there."""
+        """Delete a source's row; return False when there was none."""
         return bool(self._query("DELETE FROM tidemark.sources WHERE name = %s RETURNING 1", name))
 
     def read_progress(self, key: str = "tidemark") -> Progress | None:
-        """Epoch and positions that stand in the sink under a service's key."""
+        """Return epoch and positions stored in the sink under a service's key."""
         sql = "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s"
         found = self._query(sql, key)
         return Progress(*found[0]) if found else None
 
     def require_server(self) -> None:
-        """SinkPromoted when a standby has taken over since this was asked first; nothing is said
-        where the sink cannot be asked just now."""
+        """Raise SinkPromoted when a standby has taken over since the first call.
 
-        def look(session: Connection) -> bool:
+        Do nothing while the sink cannot be reached.
+        """
+
+        def probe(session: Connection) -> bool:
             with session, session.cursor() as cursor:
                 if self._timeline is None:
                     self._timeline = timeline_of(cursor)
                 return has_changed(self._timeline, cursor)
 
         try:
-            is_another = self._in_session(look)
+            is_another = self._in_session(probe)
         except TemporaryError:
             return
         if is_another:
             raise SinkPromoted()
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """What one statement answers; it has committed. For tables with a module of their own."""
+        """Run one statement, commit, and return its rows. For tables with a module of their own."""
         return self._query(sql, *parameters)
 
-    # --- being told ------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Wake everyone who waits, without a change."""
+        """Wake every waiting session, without a change."""
         self._query("SELECT pg_notify(%s, 'CALL')", schema_setup.CHANNEL)
 
     def listen(self) -> Listener:
-        """A new waiting session; the caller closes it."""
+        """Open a new listening session; the caller closes it."""
         return Listener(self._dsn)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether views changed (or may have) since the last call; waits up to timeout_s.
+        """Wait up to timeout_s; return whether views changed, or may have, since the last call.
 
-        For one thread only. The first call counts as a change, since something may have been
-        missed before it.
+        For one thread only. The first call returns True, since earlier changes may have been
+        missed.
         """
         if self._listener is None:
             self._listener = self.listen()
@@ -303,12 +310,13 @@ class Control:
 
     def _insert(self, table: str, columns: list[str], values: list[Any], back: tuple) -> tuple:
         names = ", ".join(columns)
-        marks = ", ".join(["%s"] * len(columns))
-        sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({marks}) RETURNING {', '.join(back)}"
+        placeholders = ", ".join(["%s"] * len(columns))
+        returned = ", ".join(back)
+        sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({placeholders}) RETURNING {returned}"
         return self._query(sql, *values)[0]
 
     def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows of one statement, which commits at once."""
+        """Run one statement, commit, and return its rows."""
         return self._query(sql, *parameters)
 
     def _query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -320,7 +328,7 @@ class Control:
         return self._in_session(run)
 
     def _in_session(self, run: Callable[[Connection], T]) -> T:
-        """Run in our session; a session found dead at the first statement is replaced once."""
+        """Run in our session; replace a session found dead at the first statement once."""
         with self._lock:
             was_open = self._session is not None and not self._session.closed
             try:
@@ -354,7 +362,7 @@ class Control:
 
 @contextmanager
 def control_of(dsn: str) -> Iterator[Control]:
-    """A Control that is closed at the end."""
+    """Yield a Control and close it at the end."""
     control = Control(dsn)
     try:
         yield control

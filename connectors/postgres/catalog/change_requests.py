@@ -1,7 +1,7 @@
-"""What the catalog keeps of the life of views: changes that are asked for, and how they go.
+"""Changes of views that users requested, and their progress, in tidemark.views.
 
-Invariant: of each view one change is under way at most; it has an id, so that what is told late is
-never told of another one.
+Invariant: each view has at most one change under way. It has an id, so a late report never applies
+to another change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ _STAYS = f"desired <> '{DesiredState.DROPPED}'"
 def ask_change(
     control: Control, identity: str, seen: str, change: Mapping[str, Any], **changes: Any
 ) -> bool:
-    """Ask for a change of a view and set the given columns; False when another one is under way,
-    the view is gone, or what is wanted of it (seen: when it was looked at) is something else."""
+    """Request a change of a view and set the given columns.
+
+    seen: the desired state that the caller read. Return False when another change is under way, the
+    view is gone, or its desired state differs from `seen`.
+    """
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), change = %s{sets} WHERE identity = %s "
@@ -33,8 +36,11 @@ def ask_change(
 
 
 def ask_pause(control: Control, identity: str) -> bool:
-    """Ask for a live view to stand still; False when a change of it is under way, it is to be
-    dropped, or is not live any more (a sink that was set back may know it as asked for alone)."""
+    """Request the pause of a live view.
+
+    Return False when a change is under way, the view is to be dropped, or it is no longer live. (A
+    rewound sink may have forgotten that it was.)
+    """
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), desired = '{DesiredState.PAUSED}' "
         f"WHERE identity = %s AND change IS NULL AND status = '{ViewState.LIVE}' AND {_STAYS} "
@@ -44,7 +50,7 @@ def ask_pause(control: Control, identity: str) -> bool:
 
 
 def end_change(control: Control, identity: str, change_id: str, **changes: Any) -> bool:
-    """Take a change back, or tell that it was given up; False when it is not under way."""
+    """Withdraw a change or report it as cancelled; return False when it is not under way."""
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), change = NULL{sets} "

@@ -1,7 +1,7 @@
-"""Records that are not rows of their relation, in tidemark.dead_letters: kept whole, told by place.
+"""Malformed records, in tidemark.dead_letters: stored whole, identified by their position.
 
-Invariant: a record is there once, however often it was read; it goes when it became a row or when
-someone dropped it, in the transaction of the epoch that says so.
+Invariant: a record is stored once, however often it was read. It is deleted when it became a row or
+was dropped, in the transaction of the epoch that resolves it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _COLUMNS = ", ".join(REJECTED_COLUMNS)
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row of tidemark.dead_letters. place: partition:offset, or path:line. sink_key: whose."""
+    """A row of tidemark.dead_letters. place: partition:offset, or path:line. sink_key: its
+    reader's."""
 
     source: str
     relation: str
@@ -36,7 +37,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """What REST, CLI and the pipeline ask of the table."""
+    """Queries of REST, CLI and pipeline on the table."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -50,8 +51,10 @@ class DeadLetters:
         *,
         among: Collection[tuple[str, str]] | None = None,
     ) -> list[DeadLetter]:
-        """Some of a source's ("" of any, of any relation), by place, after a place; among: only of
-        these (source, relation)."""
+        """Return up to `limit` dead letters after a place, by place.
+
+        source, relation: "" for any. among: restricts the answer to these (source, relation).
+        """
         sources, relations = [s for s, _ in among or ()], [r for _, r in among or ()]
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
@@ -64,12 +67,13 @@ class DeadLetters:
         return [_letter(row) for row in found]
 
     def counts(self) -> dict[RelationName, int]:
-        """How many there are, by relation; those without any are absent."""
+        """Return the number by relation; relations without any are absent."""
         sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
         return {RelationName(s, s, r): n for s, r, n in self._control.ask(sql)}
 
     def mark(self, desired: str, source: str, relation: str, places: Sequence[str]) -> int:
-        """Ask for "retry" or "drop"; places: of one relation, [] for all. How many there are."""
+        """Request "retry" or "drop"; return the number of records. places: of one relation, [] for
+        all."""
         sql = (
             "UPDATE tidemark.dead_letters SET desired = %s WHERE source = %s "
             "AND (%s = '' OR relation = %s) AND (%s OR place = ANY (%s)) RETURNING 1"
@@ -79,11 +83,11 @@ class DeadLetters:
         return len(found)
 
     def mark_gone(self, source: str) -> None:
-        """Forget all of a source that was dropped."""
+        """Delete all records of a dropped source."""
         self._control.ask("DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source)
 
     def marked(self, sink_key: str, limit: int) -> list[DeadLetter]:
-        """Some of a reader's for which something is asked."""
+        """Return up to `limit` records of a reader with a request."""
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
             "WHERE sink_key = %s AND desired IS NOT NULL "
@@ -92,7 +96,7 @@ class DeadLetters:
         return [_letter(row) for row in self._control.ask(sql, sink_key, limit)]
 
     def unmark(self, sink_key: str, name: RelationName, places: Sequence[str]) -> None:
-        """What was asked for is being done."""
+        """Clear requests that are being carried out."""
         sql = (
             "UPDATE tidemark.dead_letters SET desired = NULL "
             "WHERE (sink_key, source, relation) = (%s, %s, %s) AND place = ANY (%s) RETURNING 1"
@@ -101,7 +105,7 @@ class DeadLetters:
 
 
 def to_delta(letters: Sequence[DeadLetter]) -> Delta:
-    """The rows as the sources told them, of weight 1."""
+    """Return the rows as the sources reported them, with weight 1."""
     rows = [(x.source, x.relation, x.place, x.code, x.reason, x.key, x.value) for x in letters]
     return Delta.of(REJECTED_KINDS, rows, [1] * len(rows))
 

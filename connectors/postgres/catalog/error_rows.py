@@ -1,7 +1,7 @@
-"""tidemark.errors page by page: the source rows that are left out of a view.
+"""tidemark.errors page by page: the source rows left out of a view.
 
-Newest first. A page begins after the last row of the one before, by time and hash, so that rows
-which are repaired or come in between shift nothing.
+Newest first. A page begins after the last row of the previous one, by time and hash. Rows that are
+repaired or added in between shift nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COLUMNS = "hash::text, operator, sqlstate, message, source_row, count, first_se
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A source row left out of a view, `count` times; hash tells it from others."""
+    """A source row left out of a view `count` times, identified by its hash."""
 
     hash: str
     operator: str
@@ -30,7 +30,7 @@ class LeftOut:
 def read_left_out(
     control: Control, view: str, limit: int, after: tuple[datetime, str] | None
 ) -> list[LeftOut]:
-    """Rows left out of a view ("schema.name"), the newest first, after (first_seen, hash)."""
+    """Return error rows of a view ("schema.name"), newest first, after (first_seen, hash)."""
     beyond, values = "", []
     if after is not None:
         beyond, values = "AND (first_seen, hash) < (%s, %s::uuid) ", [*after]

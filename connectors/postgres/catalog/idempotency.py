@@ -1,8 +1,8 @@
-"""Requests that may come twice: which keys were used, and what was answered.
+"""Idempotency keys: which were used, and the stored answers.
 
-Invariant: of two requests with one key, one caller and one path, one alone is carried out; the
-other gets the first one's answer, or is told that it is not there yet. A request whose process has
-died is not waited for: the key is free once another process listens at its address.
+Invariant: of two requests with one key, caller and path, only one is carried out. The other gets
+the first one's answer, or learns that it is still running. A request whose process died does not
+block: its key is free once another process listens at its address.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from psycopg2.extras import Json
 
 from connectors.postgres.catalog.catalog import Control
 
-# How long an answer is kept, and what a request that died may take beyond what it waits for.
-KEPT = "1 day"
+# Retention of an answer, and extra seconds before the key of a dead request expires.
+ANSWER_RETENTION = "1 day"
 MARGIN_S = 60
 
 
 @dataclass(frozen=True)
 class RequestKey:
-    """Whose key for which path."""
+    """A key, its caller and its path."""
 
     caller: str
     path: str
@@ -30,8 +30,7 @@ class RequestKey:
 
 @dataclass(frozen=True)
 class Worker:
-    """Who answers: the address that it listens at, and which of the processes that have, one after
-    another, done so."""
+    """An API process: the address that it listens at, and which process in succession it is."""
 
     server: str
     process: str
@@ -39,7 +38,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """What was answered; status None: nothing yet. fingerprint: of the first request."""
+    """A stored answer; status None: still running. fingerprint: of the first request."""
 
     fingerprint: str
     status: int | None
@@ -48,7 +47,7 @@ class StoredAnswer:
 
 
 def free(control: Control, worker: Worker) -> int:
-    """Forget what the processes before this one were at; how many requests that were."""
+    """Forget the unfinished requests of earlier processes at this address; return their number."""
     forgotten = control.rows(
         "DELETE FROM tidemark.idempotency_keys "
         "WHERE status IS NULL AND server = %s AND process <> %s RETURNING 1",
@@ -60,7 +59,7 @@ def free(control: Control, worker: Worker) -> int:
 def claim(
     control: Control, worker: Worker, key: RequestKey, fingerprint: str, wait_s: float
 ) -> StoredAnswer | None:
-    """None when the request is to be carried out, else what is known of the first one."""
+    """Return None when the request is to be carried out, else the first request's answer."""
     control.rows("DELETE FROM tidemark.idempotency_keys WHERE good_until < now() RETURNING 1")
     claimed = control.rows(
         "INSERT INTO tidemark.idempotency_keys "
@@ -83,11 +82,11 @@ def claim(
     return StoredAnswer(first, status, headers or {}, bytes(body or b""))
 
 
-def keep(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
-    """Remember an answer."""
+def store_answer(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
+    """Store an answer."""
     control.rows(
         "UPDATE tidemark.idempotency_keys SET status = %s, headers = %s, body = %s, "
-        f"good_until = now() + interval '{KEPT}' "
+        f"good_until = now() + interval '{ANSWER_RETENTION}' "
         "WHERE caller = %s AND path = %s AND key = %s RETURNING 1",
         *(answer.status, Json(dict(answer.headers)), answer.body),
         *(key.caller, key.path, key.key),
@@ -95,7 +94,7 @@ def keep(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
 
 
 def forget(control: Control, key: RequestKey) -> None:
-    """The request failed for a while: the next one is carried out."""
+    """Forget a request that failed temporarily: the next one is carried out."""
     control.rows(
         "DELETE FROM tidemark.idempotency_keys "
         "WHERE caller = %s AND path = %s AND key = %s RETURNING 1",

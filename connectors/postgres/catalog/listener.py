@@ -1,6 +1,6 @@
-"""A session that waits for the catalog to change (channel "tidemark", told by triggers).
+"""A session that waits for changes of the catalog (channel "tidemark", sent by triggers).
 
-What happened while no session listened is not known: then a change is assumed.
+Changes while no session listened are unknown, so each reconnect counts as a change. One thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Listener:
         self._retry_at = 0.0
 
     def wait(self, timeout_s: float) -> bool:
-        """True when something changed, or may have while we were not listening."""
+        """Return True when something changed, or may have while no session listened."""
         if self._session is None or self._session.closed:
             started = time.monotonic()
-            # A sink that is down must not hold up its caller with one attempt after another.
+            # Do not delay the caller with one attempt after another while the sink is down.
             if started >= self._retry_at and self._open():
                 return True
             time.sleep(max(0.0, timeout_s - (time.monotonic() - started)))
@@ -50,7 +50,7 @@ class Listener:
             return False
 
     def close(self) -> None:
-        """End the session."""
+        """End the session; the next `wait` opens a new one."""
         if self._session is not None:
             self._session.close()
             self._session = None

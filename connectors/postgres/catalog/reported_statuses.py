@@ -1,7 +1,7 @@
-"""How views, sources and the service stand, as the service decided last, for psql.
+"""The effective status of views, sources and the service, as the service last decided it, for psql.
 
-Invariant: nobody but the service writes it; a row is of the catalog's status that it was decided
-for, so that a newer status is never hidden by an older decision.
+Invariant: only the service writes it. A row names the catalog status that it was derived from, so
+an older decision never hides a newer status.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from connectors.postgres.catalog.catalog import Control
 VIEW, SOURCE, SERVICE = "view", "source", "service"
 
 
-class Told(NamedTuple):
-    """One decision, as its row has it."""
+class ReportedStatus(NamedTuple):
+    """One reported status, in the order of its row."""
 
     status: str
     of_status: str = ""
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 def digest(control: Control) -> tuple[Any, ...]:
-    """What is another one as soon as a view, source or sink stands differently in the catalog."""
+    """Return a value that changes with the catalog status of any view, source or sink."""
     standing = "hashtext(concat_ws('~', status, desired, code, detail))::bigint"
     return control.rows(
         f"SELECT (SELECT (count(*), max(updated_at), sum({standing}))::text FROM tidemark.views),"
@@ -36,14 +36,14 @@ def digest(control: Control) -> tuple[Any, ...]:
     )[0]
 
 
-def write(control: Control, told: Mapping[tuple[str, str], Told]) -> None:
-    """Make the table say this and nothing else."""
+def write(control: Control, statuses: Mapping[tuple[str, str], ReportedStatus]) -> None:
+    """Replace the table's contents with these statuses."""
     found = control.rows(
         "SELECT kind, name, status, of_status, code, error, hint, reasons FROM tidemark.standings"
     )
-    known = {(row[0], row[1]): Told._make((*row[2:7], tuple(row[7]))) for row in found}
-    for (kind, name), now in told.items():
-        if known.get((kind, name)) != now:
+    stored = {(row[0], row[1]): ReportedStatus._make((*row[2:7], tuple(row[7]))) for row in found}
+    for (kind, name), now in statuses.items():
+        if stored.get((kind, name)) != now:
             control.rows(
                 "INSERT INTO tidemark.standings VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now()) "
                 "ON CONFLICT (kind, name) DO UPDATE SET status = excluded.status, "
@@ -51,6 +51,6 @@ def write(control: Control, told: Mapping[tuple[str, str], Told]) -> None:
                 "hint = excluded.hint, reasons = excluded.reasons, decided_at = now() RETURNING 1",
                 *(kind, name, *now[:-1], list(now.reasons)),
             )
-    for kind, name in known.keys() - told.keys():
+    for kind, name in stored.keys() - statuses.keys():
         sql = "DELETE FROM tidemark.standings WHERE kind = %s AND name = %s RETURNING 1"
         control.rows(sql, kind, name)

@@ -1,8 +1,8 @@
-"""What was asked for in psql, taken up and answered: the service's side of tidemark.requests.
+"""Requests from psql, taken and answered: the service's side of tidemark.requests.
 
-Invariant: a request is worked on by one session at a time. It is taken by a statement that locks
-it, in the session that works on it, and is free for others when that session is no more: so what
-an API process had in hand when it was killed is taken up again, by itself or by another.
+Invariant: one session at a time works on a request. The session takes it by a statement that locks
+it, and when that session ends, the request is free again. So the requests of a killed API process
+are taken up again, by itself or by another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from psycopg2.extras import Json
 from connectors.postgres.schema.schema_setup import CHANNEL, DOORBELL, REQUESTS
 from connectors.postgres.session.session import connect, translated
 
-KEPT_DAYS = 1
+RETENTION_DAYS = 1
 
 _MINE = "(SELECT a.backend_start FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())"
 _TAKE = f"""
@@ -35,7 +35,7 @@ WHERE id = (
 RETURNING id, operation, arguments, asker, status, identity, target,
     extract(epoch FROM asked_at)::double precision
 """
-_FORGET = f"DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{KEPT_DAYS} day'"
+_FORGET = f"DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{RETENTION_DAYS} day'"
 _END = (
     """
 UPDATE tidemark.requests SET status = %s, code = %s, sqlstate = %s, error = %s, detail = %s,
@@ -56,8 +56,11 @@ INSERT INTO tidemark.listeners (backend_pid, backend_start) SELECT pg_backend_pi
 
 @dataclass(frozen=True)
 class Request:
-    """A row of tidemark.requests. target: the identity of the view that it is about, once known;
-    identity: that of the view which it creates; asked_at: seconds since 1970."""
+    """A row of tidemark.requests.
+
+    target: the identity of the view that it concerns, once known; identity: of the view that it
+    creates; asked_at: seconds since 1970.
+    """
 
     id: int
     operation: str
@@ -71,8 +74,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended: a failure when it has a code. said: words for a success; warnings: what
-    to know of it besides; facts: more about it, for `tidemark.asked`."""
+    """How a request ended: a failure when it has a code.
+
+    said: the message of a success; warnings: shown beside it; facts: more details, for
+    `tidemark.asked`.
+    """
 
     said: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +91,7 @@ class Outcome:
 
 
 class Requests:
-    """One session that hears of requests and of views; for one thread.
+    """One session that receives notifications of requests and views; for one thread.
 
     TemporaryError sink.unreachable when it is lost: the next call opens a new one.
     """
@@ -96,7 +102,7 @@ class Requests:
         self._wake_in, self._wake_out = socket.socketpair()
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until somebody asks or a view changes, at most timeout_s."""
+        """Sleep until a request arrives or a view changes, at most timeout_s."""
         session = self._opened()
         with translated("sink", "cannot listen for requests"):
             session.poll()
@@ -106,24 +112,24 @@ class Requests:
             session.notifies.clear()
 
     def wake(self) -> None:
-        """Let `wait` return now; from any thread."""
+        """Make `wait` return now; from any thread."""
         self._wake_in.send(b"!")
 
     def take(self) -> Request | None:
-        """The oldest request that nobody works on, now ours; None when there is none."""
+        """Take the oldest request that no session works on; None when there is none."""
         found = self._rows(_TAKE)
         return Request(*found[0]) if found else None
 
     def end(self, request: Request, outcome: Outcome) -> None:
-        """Tell how it ended; whoever waits sees it at its next look."""
+        """Report how it ended; waiting sessions see it at their next poll."""
         status = "failed" if outcome.code else "done"
         facts = (outcome.code, outcome.sqlstate, outcome.error, outcome.detail, outcome.hint)
-        told = [fact or None for fact in facts]
+        values = [fact or None for fact in facts]
         result = {**outcome.facts, "said": outcome.said, "warnings": list(outcome.warnings)}
-        self._rows(_END, (status, *told, Json(result), request.id))
+        self._rows(_END, (status, *values, Json(result), request.id))
 
     def close(self) -> None:
-        """Leave: from now on nobody is told that this service listens."""
+        """Unregister: new requests no longer count on this service."""
         if self._session is not None and not self._session.closed:
             self._rows("DELETE FROM tidemark.listeners WHERE backend_pid = pg_backend_pid()")
         self.drop()
@@ -131,14 +137,14 @@ class Requests:
         self._wake_out.close()
 
     def drop(self) -> None:
-        """Hang up, as after a loss."""
+        """Disconnect, as after a loss."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
     def _rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         session = self._opened()
-        with translated("sink", "cannot use the requests"), session.cursor() as cursor:
+        with translated("sink", "cannot read requests from psql"), session.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []
 
@@ -154,39 +160,39 @@ class Requests:
 
 
 class Doorbell:
-    """A session that sleeps in the sink until `tidemark.wait` rings; for one thread."""
+    """A session that sleeps in the sink until `tidemark.wait` wakes it; for one thread."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session: Connection | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether somebody rang; sleeps up to timeout_s. TemporaryError when it is lost."""
+        """Sleep up to timeout_s; return whether it was woken. TemporaryError when it is lost."""
         if self._session is None or self._session.closed:
             self._session = connect(self._dsn, side="sink", application_name=DOORBELL)
             self._session.autocommit = True
         try:
             with (
-                translated("sink", "cannot wait at the doorbell"),
+                translated("sink", "cannot wait for a wake-up"),
                 self._session.cursor() as cursor,
             ):
                 cursor.execute("SELECT tidemark.await_ring(%s)", (timeout_s,))
                 return bool((cursor.fetchone() or (False,))[0])
         except Exception as error:
-            # It may ring just before the sleep or after it.
+            # The cancellation may hit just before the sleep or after it.
             if isinstance(error.__cause__, psycopg2.errors.QueryCanceled):
                 return True
             self.close()
             raise
 
     def ring(self) -> None:
-        """Let `wait` return now; from any thread."""
+        """Make `wait` return now; from any thread."""
         session = self._session
         if session is not None and not session.closed:
             session.cancel()
 
     def close(self) -> None:
-        """End the session."""
+        """End the session; the next `wait` opens a new one."""
         if self._session is not None:
             self._session.close()
             self._session = None

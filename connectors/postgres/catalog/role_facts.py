@@ -1,7 +1,7 @@
-"""What PostgreSQL says of a role in the sink: facts only, `service/access` decides.
+"""Facts about a role in the sink; `service/access` decides.
 
-Nothing is remembered: a GRANT, a REVOKE and a dropped role count at the next question. Membership
-is PostgreSQL's own (pg_has_role with USAGE: the rights that a role has without SET ROLE).
+Nothing is cached: a GRANT, a REVOKE or a dropped role counts at the next question. Membership is
+PostgreSQL's own (pg_has_role with USAGE: the rights that a role has without SET ROLE).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from connectors.postgres.catalog.catalog import Control
 from connectors.postgres.session.quoting import LEADS_TO_SUPERUSER
 
-# Since version 16 a member may be one that cannot SET ROLE.
+# Since version 16, membership may exclude SET ROLE.
 _ROLE = """
 SELECT r.rolsuper,
     pg_has_role(session_user, r.oid, CASE WHEN current_setting('server_version_num')::integer
@@ -20,7 +20,7 @@ SELECT r.rolsuper,
     r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'USAGE')
 FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = %s AND n.nspname = 'tidemark'
 """
-# What others have put under a view's name gives no right to it.
+# A foreign relation under a view's name gives no right to the view.
 _READABLE = """
 SELECT t.schema, t.name FROM tidemark.tables AS t
 JOIN pg_class AS c ON c.oid = coalesce(t.view_oid, t.table_oid)
@@ -39,8 +39,10 @@ WHERE %s OR v.identity = ANY (%s)
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """A role. may_be_set: the service can act as it; is_of_service: it is a superuser or a member
-    of the role that owns schema tidemark."""
+    """A role. may_be_set: the service can act as it.
+
+    is_of_service: it is a superuser or a member of the role that owns schema tidemark.
+    """
 
     is_super: bool
     may_be_set: bool
@@ -49,8 +51,10 @@ class RoleFacts:
 
 @dataclass(frozen=True)
 class ViewRights:
-    """What a role is to a view: its owner or a member of that, somebody who may SELECT from it.
-    may_join: the owner is there, and who becomes its member does not become a superuser's."""
+    """The rights of a role on a view: ownership (also by membership) and SELECT.
+
+    may_join: the owner exists, and membership in it gives no superuser's rights.
+    """
 
     is_owner: bool = False
     may_read: bool = False
@@ -58,7 +62,7 @@ class ViewRights:
 
 
 def find_role(control: Control, role: str) -> RoleFacts | None:
-    """A role of the sink, or None."""
+    """Return a role of the sink, or None."""
     found = control.rows(_ROLE, role)
     return RoleFacts(*found[0]) if found else None
 
@@ -66,20 +70,20 @@ def find_role(control: Control, role: str) -> RoleFacts | None:
 def rights_on_views(
     control: Control, role: str, identities: Sequence[str] | None = None
 ) -> dict[str, ViewRights]:
-    """By identity, what a role is to some views, or to all; {} when there is no such role."""
+    """Return a role's rights by view identity, for some views or all; {} without such a role."""
     found = control.rows(_VIEWS, role, identities is None, list(identities or ()))
     return {identity: ViewRights(*rights) for identity, *rights in found}
 
 
 def may_create_in(control: Control, role: str, schema: str) -> bool | None:
-    """Whether a role may create tables in a schema; None when there is no such schema."""
+    """Return whether a role may create tables in a schema; None without such a schema."""
     sql = "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
     found = control.rows(sql, role, schema)
     return found[0][0] if found else None
 
 
 def may_select(control: Control, role: str, schema: str, name: str) -> bool:
-    """Whether a role may SELECT from the table of a view."""
+    """Return whether a role may SELECT from the table of a view."""
     sql = (
         f"SELECT FROM pg_roles AS r, LATERAL ({_READABLE}) AS c"
         " WHERE r.rolname = %s AND (c.schema, c.name) = (%s, %s)"
@@ -88,6 +92,6 @@ def may_select(control: Control, role: str, schema: str, name: str) -> bool:
 
 
 def may_call(control: Control, role: str, procedure: str) -> bool:
-    """Whether a role may CALL a procedure, given with its argument types."""
+    """Return whether a role may CALL a procedure, named with its argument types."""
     sql = "SELECT has_function_privilege(%s, %s, 'EXECUTE')"
     return bool(control.rows(sql, role, procedure)[0][0])

@@ -1,7 +1,7 @@
-"""The catalog of sinks beside the views' tables: what is wanted of each, and how it stands.
+"""The catalog of additional sinks: desired state and status of each.
 
-Invariant: as for views, a row is changed by whole statements that commit at once, and everyone
-who waits is told of what is wanted; figures wake nobody.
+Invariant: as for views, a row changes by whole statements that commit at once. Changes of the
+desired state notify waiting sessions; figures do not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SinkRow:
 
     @property
     def title(self) -> str:
-        """schema.view/name, for people."""
+        """Return schema.view/name, for messages."""
         return f"{self.schema}.{self.view}/{self.name}"
 
 
@@ -61,7 +61,7 @@ _JSON = {"options", "positions"}
 
 
 def insert_sink(control: Control, row: SinkRow) -> SinkRow:
-    """Ask for a sink; the row as stored. SinkError sink.exists."""
+    """Request a sink; return the row as stored. SinkError sink.exists."""
     columns = [c for c in _COLUMNS if c not in _BY_DATABASE]
     sql = (
         f"INSERT INTO tidemark.sinks ({', '.join(columns)}) "
@@ -78,7 +78,7 @@ def insert_sink(control: Control, row: SinkRow) -> SinkRow:
 
 
 def name_taken(found: SinkRow) -> SinkError:
-    """The error for a sink whose view has one of this name."""
+    """Return the error for a view that already has a sink of this name."""
     is_going = found.desired != "live"
     return SinkError(
         "sink.exists",
@@ -89,20 +89,20 @@ def name_taken(found: SinkRow) -> SinkError:
 
 
 def list_sinks(control: Control) -> list[SinkRow]:
-    """All sinks, oldest first."""
+    """Return all sinks, oldest first."""
     sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks ORDER BY created_at, identity"
     return [SinkRow(*row) for row in control.rows(sql)]
 
 
 def find_sink(control: Control, view_identity: str, name: str) -> SinkRow | None:
-    """The sink of this name of a view, or None."""
+    """Return the sink of this name of a view, or None."""
     sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks WHERE view_identity = %s AND name = %s"
     found = control.rows(sql, view_identity, name)
     return SinkRow(*found[0]) if found else None
 
 
 def update_sink(control: Control, identity: str, **changes: Any) -> bool:
-    """Set the given columns; False when the sink is gone."""
+    """Set these columns; return False when the sink is gone."""
     unknown = set(changes) - _CHANGEABLE
     if unknown:
         raise ValueError(f"not columns that change: {sorted(unknown)}")
@@ -112,7 +112,7 @@ def update_sink(control: Control, identity: str, **changes: Any) -> bool:
 
 
 def drop_sinks(control: Control, view_identity: str, *, is_erased: bool) -> None:
-    """Ask for all sinks of a view to be dropped; those that are to be erased stay so."""
+    """Request the drop of all sinks of a view; sinks to be erased stay so."""
     sql = (
         "UPDATE tidemark.sinks SET updated_at = now(), status = 'dropping', desired = "
         "CASE WHEN %s OR desired = 'erased' THEN 'erased' ELSE 'dropped' END "
@@ -122,7 +122,7 @@ def drop_sinks(control: Control, view_identity: str, *, is_erased: bool) -> None
 
 
 def delete_sink(control: Control, identity: str) -> bool:
-    """Forget a sink; False when it was not there."""
+    """Delete a sink's row; return False when there was none."""
     sql = "DELETE FROM tidemark.sinks WHERE identity = %s RETURNING 1"
     return bool(control.rows(sql, identity))
 

@@ -1,7 +1,7 @@
-"""The tokens of the API in the control tables. What a token itself is, only its holder knows.
+"""The API tokens in the control tables, as hashes: only the holder has the token itself.
 
-Invariant: a row is never deleted: a name that was revoked is told from one that never was, and an
-empty table means that nobody has ever asked for protection.
+Invariant: rows are never deleted. So a revoked name differs from one that never existed, and an
+empty table means that tokens were never required.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from connectors.postgres.catalog.catalog import Control
 from dataflow.errors import SinkError
 
-# Who makes all others.
+# The role that may create tokens.
 FIRST_ROLE = "admin"
 
 
@@ -36,10 +36,10 @@ _COLUMNS = ", ".join(f.name for f in fields(TokenRow))
 
 
 def insert_token(control: Control, row: TokenRow) -> None:
-    """Keep a new token. SinkError token.name_taken, token.first_not_admin.
+    """Store a new token. SinkError token.name_taken, token.first_not_admin.
 
-    Of two that are made at once neither sees the other: a first one that is no admin's is refused
-    all the same.
+    Two concurrent calls do not see each other; a first token that is not an admin's is refused
+    anyway.
     """
     found = control.ask(
         "INSERT INTO tidemark.tokens (id, name, role, hash, db_role, created_by, expires_at)"
@@ -52,9 +52,9 @@ def insert_token(control: Control, row: TokenRow) -> None:
     if not found and row.role != FIRST_ROLE and not list_tokens(control):
         raise SinkError(
             "token.first_not_admin",
-            f'the first token must be of an {FIRST_ROLE}: "{row.name}" is to be of a {row.role}',
-            detail="from the first token on every request needs one, and only an admin makes more",
-            hint=f"first: tidemark token create {FIRST_ROLE} --role {FIRST_ROLE}",
+            f'token "{row.name}" has role {row.role}, but the first must have role {FIRST_ROLE}',
+            detail="once a token exists every request needs one, and only an admin can create more",
+            hint=f"run first: tidemark token create {FIRST_ROLE} --role {FIRST_ROLE}",
         )
     if not found:
         raise SinkError(
@@ -65,18 +65,18 @@ def insert_token(control: Control, row: TokenRow) -> None:
 
 
 def list_tokens(control: Control) -> list[TokenRow]:
-    """All tokens that were ever made, oldest first."""
+    """Return all tokens ever created, oldest first."""
     found = control.ask(f"SELECT {_COLUMNS} FROM tidemark.tokens ORDER BY created_at, id")
     return [replace(row, hash=bytes(row.hash)) for row in (TokenRow(*facts) for facts in found)]
 
 
 def revoke_token(control: Control, name: str) -> bool:
-    """End a token for good; False when there is none of this name."""
+    """Revoke a token permanently; return False when there is none of this name."""
     sql = "UPDATE tidemark.tokens SET revoked_at = now() WHERE name = %s AND revoked_at IS NULL"
     return bool(control.ask(sql + " RETURNING 1", name))
 
 
 def mark_used(control: Control, ids: list[str]) -> None:
-    """Note that tokens were used just now."""
+    """Record that tokens were used just now."""
     sql = "UPDATE tidemark.tokens SET last_used_at = now() WHERE id = ANY (%s) RETURNING 1"
     control.ask(sql, ids)

@@ -1,6 +1,7 @@
-"""One engine a database: a session holds an advisory lock for as long as the engine is there.
+"""One engine per database: a session holds an advisory lock for the engine's lifetime.
 
-Invariant: an engine never works beside another one, or beside a service, on the same slot.
+Invariant: an engine never shares a slot with another engine or a service. The lock ends with its
+session, so a killed engine blocks nobody.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ _NUMBER = 7_954_889_273_471_285
 
 
 def with_search_path(dsn: str) -> str:
-    """The DSN with the schema of functions at the end of the search path that its sessions have.
+    """Return the DSN with the schema of functions appended to its sessions' search path.
 
     SourceError, TemporaryError.
     """
     session = connect(dsn, is_users=True)
     try:
-        with translated("source", "the search path cannot be asked"), session.cursor() as cursor:
+        with translated("source", "the search path cannot be read"), session.cursor() as cursor:
             cursor.execute("SHOW search_path")
             (path,) = cursor.fetchone() or ("",)
     finally:
         session.close()
     parts = [part.strip() for part in path.split(",") if part.strip()]
-    wanted = ",".join([*(p for p in parts if p != SCHEMA), SCHEMA]).replace(" ", "\\ ")
+    extended = ",".join([*(p for p in parts if p != SCHEMA), SCHEMA]).replace(" ", "\\ ")
     options = parse_dsn(dsn).get("options", "")
-    return make_dsn(dsn, options=f"{options} -csearch_path={wanted}".strip())
+    return make_dsn(dsn, options=f"{options} -csearch_path={extended}".strip())
 
 
 class EngineLock:
-    """`with EngineLock(dsn, patience_s):`. TidemarkError engine.in_use."""
+    """`with EngineLock(dsn, timeout_s):`. TidemarkError engine.in_use."""
 
     def __init__(self, dsn: str, timeout_s: float) -> None:
         self._dsn = dsn
@@ -49,7 +50,7 @@ class EngineLock:
         session.autocommit = True
         deadline = time.monotonic() + self._timeout_s
         try:
-            with translated("source", "the lock of engines cannot be taken"):
+            with translated("source", "the engine's lock cannot be taken"):
                 while not self._is_free(session):
                     if time.monotonic() > deadline:
                         raise self._in_use()
@@ -77,7 +78,7 @@ class EngineLock:
     def _in_use(self) -> TidemarkError:
         return TidemarkError(
             "engine.in_use",
-            "the database is used by another engine or service",
+            "another engine or service uses the database",
             detail=redact(self._dsn),
-            hint="close that one, connect to it with tidemark.connect, or give another database",
+            hint="close it, connect to it with tidemark.connect, or use another database",
         )

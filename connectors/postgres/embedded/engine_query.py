@@ -1,9 +1,9 @@
-"""One query of an engine's user, answered once.
+"""Answer one query of an engine's user once.
 
-Functions that were read for this query alone stand in for their tables as temporary ones: then
-what runs is PostgreSQL's own text of the query with those in the tables' places, ordinary views
-that read them written out. Invariant: nothing is kept, the transaction is READ ONLY but for the
-temporary tables, and is rolled back.
+Function tables read for this query alone are replaced by temporary tables. Then PostgreSQL's own
+text of the query runs with those in their position, and ordinary views that read them are expanded.
+Invariant: nothing is stored. The transaction is READ ONLY except for the temporary tables, and is
+rolled back.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class Answer:
 
 
 def with_parameters(dsn: str, query: str, parameters: Sequence[Any] | Mapping[str, Any]) -> str:
-    """The query with its parameters (%s, %(name)s) in it as literals."""
+    """Return the query with its parameters (%s, %(name)s) as literals."""
     with _session(dsn) as session, session.cursor() as cursor:
         return cursor.mogrify(query, parameters).decode()
 
 
-def look_at(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
-    """(schema, name) of the tables that a query reads, also through ordinary views, and how many
-    columns it has. SqlError."""
+def inspect(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
+    """Return (schema, name) of the tables that a query reads, and its number of columns.
+
+    Follows ordinary views. SqlError.
+    """
     text = one_query(query)
     with _session(dsn) as session, session.cursor() as cursor:
         try:
@@ -65,7 +67,7 @@ def look_at(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
 
 
 def with_other_names(query: str, width: int) -> str:
-    """The query with different names for its columns, as a view must have them."""
+    """Return the query with distinct column names, as a view requires."""
     names = ", ".join(f"c{i}" for i in range(width))
     return f"SELECT * FROM ({one_query(query)}) AS q ({names})"
 
@@ -73,15 +75,18 @@ def with_other_names(query: str, width: int) -> str:
 def answer(
     dsn: str, query: str, stand_ins: Sequence[StandIn] = (), flatten: Flatten | None = None
 ) -> Answer:
-    """Answer a query. flatten: needed with stand_ins, writes queries in the place of relations
-    (`dataflow.sql.parse.flatten`). SqlError."""
+    """Answer a query. SqlError.
+
+    flatten: required with stand_ins; writes queries in position of relations
+    (`dataflow.sql.parse.flatten`).
+    """
     text = one_query(query)
     with _session(dsn) as session, session.cursor() as cursor:
         try:
             names: list[str] | None = None
             if stand_ins and flatten is not None:
                 names = _names(cursor, text)
-                # What is looked at as a view must have different names.
+                # A view needs distinct column names.
                 other = with_other_names(text, len(names)) if len(set(names)) < len(names) else text
                 text = _with_stand_ins(dsn, other, {s.table.name for s in stand_ins}, flatten)
                 for stand_in in stand_ins:
@@ -100,13 +105,13 @@ def answer(
 
 
 def _names(cursor: Any, text: str) -> list[str]:
-    """The names of a query's columns."""
+    """Return the column names of a query."""
     cursor.execute(f"SELECT * FROM ({text}) AS q LIMIT 0")
     return [d.name for d in cursor.description or ()]
 
 
 def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:
-    """Run whatever it is and commit: its rows, or how many rows it has changed. SqlError."""
+    """Run any statement and commit; return its rows, or the number of changed rows. SqlError."""
     with _session(dsn) as session, session.cursor() as cursor:
         session.autocommit = True
         _as_texts(cursor)
@@ -118,7 +123,7 @@ def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:
 
 
 def _as_texts(cursor: Any) -> None:
-    """Values come as PostgreSQL prints them."""
+    """Read values as PostgreSQL prints them."""
     raw = new_type(tuple(string_types), "raw", lambda value, _: value)
     psycopg2.extensions.register_type(raw, cursor)
 
@@ -150,8 +155,8 @@ def _stand_in(cursor: Any, stand_in: StandIn) -> None:
 
 
 def _with_stand_ins(dsn: str, query: str, names: set[str], flatten: Flatten) -> str:
-    """The query as PostgreSQL prints it, over pg_temp's tables of these names."""
-    # Loaded by who has narrow functions.
+    """Return the query as PostgreSQL prints it, over pg_temp's tables of these names."""
+    # Loaded only when needed.
     from connectors.postgres.analysis.analyzer import PostgresAnalyzer
     from dataflow.sql.bind.analysis import Analysis
 
@@ -163,7 +168,7 @@ def _with_stand_ins(dsn: str, query: str, names: set[str], flatten: Flatten) -> 
                 return f"SELECT * FROM pg_temp.{quoted}"
             try:
                 found = analyzer.relation(schema, name)
-            except SourceError:  # a table that no view could follow is read all the same
+            except SourceError:  # a table that no view may read is still read here
                 return None
             return flatten(found.text, replacement) if isinstance(found, Analysis) else None
 
@@ -185,11 +190,11 @@ def _refusal(error: psycopg2.Error, text: str, before: int) -> TidemarkError:
         return to_error(error, "source", "the query cannot be answered")
     name = errorcodes.lookup(state).lower() if state in errorcodes.__dict__.values() else "failed"
     at = diagnostics.statement_position
-    place = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
+    position = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
     return SqlError(
         f"sql.{name}",
         diagnostics.message_primary or "the query fails",
         detail=diagnostics.message_detail or "",
         hint=diagnostics.message_hint or "",
-        position=place,
+        position=position,
     )

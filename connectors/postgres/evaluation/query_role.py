@@ -1,8 +1,8 @@
-"""The role without rights as which users' functions run for views that the service itself owns.
+"""The role without rights that runs users' functions for views that the service itself owns.
 
-Made once in a cluster by deploy/role.sql or `tidemark init`. Invariant: it has no attribute, is a
-member of nothing and has no right on schema tidemark; of a database it has TEMPORARY and USAGE of
-schemas, so that a function is found, and reads nothing that PUBLIC may not read.
+Created once per cluster by deploy/role.sql or `tidemark init`. Invariant: it has no attribute, is a
+member of nothing and has no right on schema tidemark. In a database it has TEMPORARY, and USAGE of
+schemas to find functions. It reads only what PUBLIC may read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from connectors.postgres.session.session import Session
 QUERY_ROLE = "tidemark_query"
 _GRANTABLE_SINCE = 160000
 _POWERLESS = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION NOBYPASSRLS"
-# May be run twice, by whoever prepares source and sink in one server.
+# May run twice, when source and sink in one server are prepared.
 _CREATE = (
     f"DO $$ BEGIN CREATE ROLE {QUERY_ROLE} {_POWERLESS};"
     " EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
@@ -41,8 +41,10 @@ WHERE q.rolname = %s ORDER BY 1, 2
 
 
 def lacking(session: Session, role: str, schemas: Iterable[str]) -> list[str]:
-    """The statements that make the role what it is to be for the service's own role, in order; []
-    when it is. schemas: where views' functions may lie; those that are not there are left out."""
+    """Return the statements that set up the role for the service's own role, in order; [] if none.
+
+    schemas: where views' functions may be; missing schemas are ignored.
+    """
     is_new = session.server_version >= _GRANTABLE_SINCE
     # Before 16 a member may always act as the role.
     ways = "pg_has_role(r.oid, q.oid, 'USAGE') AND pg_has_role(r.oid, q.oid, 'SET')"

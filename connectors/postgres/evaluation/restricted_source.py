@@ -1,10 +1,10 @@
-"""Tables of the source that others have a say in, read inside of the sandbox.
+"""Read source tables that other roles control, inside the sandbox.
 
-Whatever plans a query over a table computes the expressions of its indexes and statistics, which
-are its owner's, and who may rename it may put a view in its place. So such a table is lent to the
-role without rights: by a temporary view of ours, which is bound to the table itself and not to its
-name, and what is asked of it is planned and run in a frame. Invariant: such a session is of no
-other use, and its transaction is rolled back.
+Planning a query over a table computes the expressions of its indexes and statistics, which are its
+owner's code. And a role that may rename the table may put a view in its place. So the role without
+rights reads such a table through a temporary view of ours, bound to the table itself and not to its
+name. Queries on it are planned and run in a frame. Invariant: such a session serves nothing else,
+and its transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WITH RECURSIVE tree (oid) AS (
   UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
 )
 """
-# The owner of a schema may drop what lies in it, and put something else there.
+# A schema's owner may drop what it contains, and put something else in its place.
 _IS_FOREIGN = (
     _TREE
     + """
@@ -56,27 +56,28 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid <> %(oid)s::bigint::oi
 
 
 def is_foreign(cursor: Cursor, oid: int) -> bool:
-    """Whether others than the service and superusers have a say in a table, or a part of it."""
+    """Return whether roles other than the service and superusers control a table or a part of
+    it."""
     cursor.execute(_IS_FOREIGN, {"oid": oid})
     ((found,),) = cursor.fetchall()
     return bool(found)
 
 
 def lock(cursor: Cursor, oid: int, table: sql.Identifier) -> None:
-    """ACCESS SHARE on a table and its parts, until the transaction ends.
+    """Take ACCESS SHARE on a table and its parts, until the transaction ends.
 
-    A statement that is prepared is looked up and locked, but neither planned nor run.
+    A prepared statement is resolved and locked, but neither planned nor run.
     """
     _look_up(cursor, table)
-    known: set[int] = set()
+    locked: set[int] = set()
     while True:
         cursor.execute(_CHILDREN, {"oid": oid})
-        new = [row for row in cursor.fetchall() if row[0] not in known]
+        new = [row for row in cursor.fetchall() if row[0] not in locked]
         if not new:
             return
         for child, schema, name in new:
             _look_up(cursor, sql.Identifier(schema, name))
-            known.add(child)
+            locked.add(child)
 
 
 def _look_up(cursor: Cursor, table: sql.Identifier) -> None:
@@ -87,10 +88,10 @@ def _look_up(cursor: Cursor, table: sql.Identifier) -> None:
 
 
 class RestrictedTable:
-    """A table, or a part of one, in a session's transaction, which is read-write to begin with.
+    """A table, or a part of one, in a session's transaction, which starts read-write.
 
-    dsn: of the session; oid: of the table or what it is a part of; source: what stands after FROM;
-    columns: what is read of it, named c0, c1 ...
+    dsn: of the session; oid: of the table or the whole that it is part of; source: the text after
+    FROM; columns: its expressions, named c0, c1 ...
     """
 
     def __init__(
@@ -115,13 +116,15 @@ class RestrictedTable:
         )
         self._cursor.execute(_IS_OF_TREE, {"oid": oid, "view": f"pg_temp.{self._view}"})
         if self._cursor.fetchone() != (True,):
-            what = "a table that is to be read is being renamed or dropped"
+            what = "a table to be read is being renamed or dropped"
             raise TemporaryError("source.table_changing", what)
         self._cursor.execute(f"GRANT SELECT ON pg_temp.{self._view} TO {quote_name(self._role)}")
 
     def function(self, parameters: str, where: str) -> sql.SQL:
-        """The name of a function that reads the rows of which a condition holds, over its
-        parameters $1, $2 ... and the columns of `t`: c0, c1 ... and `at`, where a row lies."""
+        """Return the name of a function that reads the rows that fulfill a condition.
+
+        where: over its parameters $1, $2 ... and the columns of `t`: c0, c1 ... and `at`, the ctid.
+        """
         name = sandbox.new_name()
         self._cursor.execute(
             f"CREATE FUNCTION {name}({parameters}) RETURNS SETOF pg_temp.{self._view}"
@@ -132,5 +135,5 @@ class RestrictedTable:
         return sql.SQL(name)
 
     def close(self) -> None:
-        """Nothing more is made: the transaction is read-only from here on."""
+        """Create nothing more: the transaction is read-only from here on."""
         self._cursor.execute("SET LOCAL transaction_read_only = on")

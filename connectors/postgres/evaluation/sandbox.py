@@ -1,11 +1,11 @@
 """The sandbox: users' text and users' functions run with rights that are worth nothing to steal.
 
-SET ROLE is no wall: a function may say RESET ROLE, or set_config('role', ...), and is the session's
-login again. Inside a SECURITY DEFINER function PostgreSQL refuses both (guc.c,
-GUC_NOT_WHILE_SEC_REST). So whatever parses, plans or runs a user's text does it inside of such a
-function, a frame, which belongs to the view's creator, or to QUERY_ROLE, a role with no right to
-any table. Invariants: nothing of a user's runs outside of a frame, its parsing included (a literal
-of a domain runs the domain's conditions); every transaction in which it ran is rolled back.
+SET ROLE alone is not safe: a function may run RESET ROLE, or set_config('role', ...), and becomes
+the session's login again. Inside a SECURITY DEFINER function PostgreSQL refuses both (guc.c,
+GUC_NOT_WHILE_SEC_REST). So a user's text is parsed, planned and run only inside such a function, a
+frame. The frame belongs to the view's creator, or to QUERY_ROLE, a role with no right to any table.
+Invariants: no user's code runs outside a frame, parsing included (a literal of a domain runs the
+domain's conditions); every transaction that ran it is rolled back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN
     PERFORM set_config('search_path', path, true);
     RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
 END $frame$"""
-# Strings and quoted names are passed over, but for the names of functions that are keywords.
+# Skip strings and quoted names, except names of functions that are keywords.
 _SESSION = re.compile(
     r"""(?<!\.)"(?P<call>current_user|user|current_schema)"\(\)|'(?:[^']|'')*'|"(?:[^"]|"")*"
     |\b(?P<user>CURRENT_USER|CURRENT_ROLE|USER)\b|\b(?P<schema>CURRENT_SCHEMA)\b
@@ -74,11 +74,11 @@ SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
 
 
 def _as_before(cursor: Any) -> str:
-    """The statements that make every setting what it was as the session began.
+    """Return the statements that restore every setting to its value at the session's start.
 
-    An ordinary SET outlives the function that it stands in: what comes after a frame must not be
-    read under a path, or as texts are written, that code within has chosen. So do ours: they end
-    with the transaction, which is rolled back.
+    An ordinary SET outlives its function. Text after a frame must not be parsed under a path, or
+    printed in a format, that code inside chose. Our own settings end with the rolled-back
+    transaction.
     """
     set_again = statements(cursor.connection.server_version)
     return "; ".join(["RESET ALL", f"SET search_path TO {PINNED_PATH}", *set_again])
@@ -86,24 +86,25 @@ def _as_before(cursor: Any) -> str:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Makes the frames of one transaction. role: who owns them; path: the search_path under which a
-    user's text is parsed.
+    """Makes the frames of one transaction.
 
-    Who owns a function may replace it: a frame is made for a single call, under a name that no code
-    could foresee.
+    role: their owner; path: the search_path under which a user's text is parsed. A function's owner
+    may replace it: each frame serves a single call, under a name that no code could foresee.
     """
 
     role: str
     path: str
 
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
-        """Run a statement inside of a frame; every setting is then as the session began."""
+        """Run a statement inside a frame; then restore every setting."""
         make, call = self._frame(cursor, _RUN, (statement, path or self.path))
         cursor.execute(f"{make} SELECT {call}; {_as_before(cursor)}")
 
     def explain(self, cursor: Any, query: str) -> list[Any]:
-        """The plan of a query, with planning inside of a frame: it computes constants. The
-        transaction is read-only from here on."""
+        """Return the plan of a query, planned inside a frame, since planning computes constants.
+
+        The transaction is read-only from here on.
+        """
         make, call = self._frame(cursor, _EXPLAIN, (query, PINNED_PATH))
         cursor.execute(f"{make} SET LOCAL transaction_read_only = on; SELECT * FROM {call}")
         ((plan,),) = cursor.fetchall()
@@ -111,27 +112,27 @@ class Sandbox:
         return plan
 
     def _frame(self, cursor: Any, body: str, arguments: tuple[str, str]) -> tuple[str, str]:
-        """The statements that make a frame for one call, and the call."""
+        """Return the statements that make a frame for one call, and the call."""
         name = new_name()
-        given = cursor.mogrify("%s::text, %s::text", arguments).decode()
+        literals = cursor.mogrify("%s::text, %s::text", arguments).decode()
         owner = f"ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)}"
-        return f"CREATE FUNCTION {name}{body}; {owner};", f"{name}({given})"
+        return f"CREATE FUNCTION {name}{body}; {owner};", f"{name}({literals})"
 
     def make_view(
         self, cursor: Any, name: str, query: str, path: str = "", *, is_users: bool = False
     ) -> None:
-        """Make a temporary view of a text, which is parsed inside of a frame.
+        """Create a temporary view of a text, which is parsed inside a frame.
 
-        is_users: it is as a user wrote it, and will not be run; else it is PostgreSQL's own.
+        is_users: the text is as a user wrote it, and will not run; else it is PostgreSQL's own.
         """
         text = query if is_users else as_login(cursor, query, self.role, self.path)
         self.run(cursor, f"CREATE TEMP VIEW {name} AS {text}", path)
 
     def lend_tables(self, cursor: Any, view: str) -> None:
-        """Let a temporary view, once made and checked, read tables with the login's rights.
+        """Let a temporary view, once created and checked, read tables with the login's rights.
 
-        PostgreSQL checks relations for a view's owner and runs its functions as who asks: what
-        the query reads is read as the login, and whatever it calls stays inside of the frame.
+        PostgreSQL checks relations for a view's owner and runs its functions as the caller. So
+        relations are read as the login, and functions stay inside the frame.
         """
         cursor.execute(
             f"ALTER VIEW pg_temp.{view} OWNER TO {quote_name(_login(cursor))};"
@@ -139,7 +140,8 @@ class Sandbox:
         )
 
     def confine(self, cursor: Any, view: str, limit: int | None = None) -> str:
-        """Make a function that reads a temporary view inside of a frame; what stands after FROM."""
+        """Create a function that reads a temporary view inside a frame; return the text after
+        FROM."""
         most, name = "" if limit is None else f" LIMIT {limit}", new_name()
         cursor.execute(
             f"SET LOCAL search_path TO {self.path};"
@@ -153,16 +155,19 @@ class Sandbox:
 
 
 def as_login(cursor: Any, text: str, role: str, path: str) -> str:
-    """A text of PostgreSQL's own that says of its session what the login's own would say, or the
-    creator's, wherever the frame would say it of itself. path: the frame's search_path."""
-    is_asked = "current_schema" in text.lower()
-    schemas = schemas_of(cursor, role, path) if is_asked else ()
+    """Return a text of PostgreSQL's own in which session functions answer as outside the frame.
+
+    They answer for the login or the creator, not for the frame. path: the frame's search_path.
+    """
+    names_schema = "current_schema" in text.lower()
+    schemas = schemas_of(cursor, role, path) if names_schema else ()
     return with_session(text, schemas, is_login=role == QUERY_ROLE)
 
 
 def with_session(text: str, schemas: Sequence[str], *, is_login: bool) -> str:
-    """A text of PostgreSQL's own with what its session's functions answer: the user is the
-    login, where it is_login; schemas are those of the search_path.
+    """Replace session functions in a text of PostgreSQL's own by their answers.
+
+    The user is the login if is_login; schemas are those of the search_path.
 
     >>> with_session("SELECT CURRENT_USER AS u, 'CURRENT_USER'::text AS t", [], is_login=True)
     "SELECT SESSION_USER AS u, 'CURRENT_USER'::text AS t"
@@ -174,7 +179,7 @@ def with_session(text: str, schemas: Sequence[str], *, is_login: bool) -> str:
     implied = schemas if "pg_catalog" in schemas else ["pg_catalog", *schemas]
     both = [f"ARRAY[{', '.join(map(quote_text, names))}]::name[]" for names in (implied, schemas)]
     answer = f" WHEN true THEN {both[0]} WHEN false THEN {both[1]} END)"
-    # Of each parenthesis that is open, whether it is that of current_schemas.
+    # For each open parenthesis, whether it is that of current_schemas.
     opened: list[bool] = []
 
     def written(found: re.Match[str]) -> str:
@@ -195,8 +200,7 @@ def with_session(text: str, schemas: Sequence[str], *, is_login: bool) -> str:
 
 
 def schemas_of(cursor: Any, role: str, path: str) -> list[str]:
-    """The schemas of a frame's search_path that are there and may be used; none of the session's
-    own for temporary tables."""
+    """Return the existing, usable schemas of a frame's search_path, without the temporary one."""
     who = _login(cursor) if role == QUERY_ROLE else role
     parts = [
         found[0].lower() if found[1] is None else found[1].replace('""', '"')
@@ -207,9 +211,9 @@ def schemas_of(cursor: Any, role: str, path: str) -> list[str]:
 
 
 def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
-    """The sandbox of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
+    """Return the sandbox of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
 
-    dsn: of the cursor's session. The transaction is to be rolled back in the end. SourceError
+    dsn: of the cursor's session. The caller must roll the transaction back. SourceError
     source.role, source.query_role, source.event_trigger.
     """
     query_role = ready(cursor, dsn)
@@ -224,12 +228,12 @@ def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
 
 
 def new_name() -> str:
-    """A name for a frame, which no code can foresee."""
+    """Return a name for a frame, which no code can foresee."""
     return f"pg_temp.tidemark_frame_{secrets.token_hex(8)}"
 
 
 def give(cursor: Any, function: str, role: str) -> None:
-    """Make a SECURITY DEFINER function run as a role. It was made without looking into its body."""
+    """Transfer a SECURITY DEFINER function to a role. Its body has not been resolved yet."""
     try:
         cursor.execute(f"ALTER FUNCTION {function} OWNER TO {quote_name(role)}")
     except psycopg2.Error as error:
@@ -239,27 +243,27 @@ def give(cursor: Any, function: str, role: str) -> None:
 
 
 def path_of(cursor: Any, role: str) -> str:
-    """The search_path that the login would have, for a text that a role's frame parses."""
+    """Return the login's default search_path, for a text that a role's frame parses."""
     cursor.execute(
         "SET LOCAL search_path TO DEFAULT;"
         " SELECT current_setting('search_path'), session_user::text"
     )
     path, login = cursor.fetchone()
     cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
-    # An empty path is shown as an empty name, which SET does not take.
+    # An empty path is shown as an empty name, which SET rejects.
     parts = [part.strip() for part in path.split(",") if part.strip() not in ("", '""')]
     if role == QUERY_ROLE:
-        # In a frame the word stands for the frame's owner.
+        # In a frame, "$user" means the frame's owner.
         parts = [quote_name(login) if p.strip('"') == "$user" else p for p in parts]
     parts = [p if p.startswith('"') else quote_name(p) for p in parts]
     if '"pg_temp"' not in parts:
-        # Last, or a table named "text" would be what the word means in casts.
+        # Last, or a table named "text" would capture the word in casts.
         parts.append("pg_temp")
     return ", ".join(parts)
 
 
 def ready(cursor: Any, dsn: str) -> str:
-    """QUERY_ROLE, once it is there and may use what it must; made where the login may.
+    """Return QUERY_ROLE once it is set up; set it up where the login may.
 
     SourceError source.query_role, source.event_trigger.
     """
@@ -274,13 +278,13 @@ def ready(cursor: Any, dsn: str) -> str:
             "source.query_role",
             f'the service cannot act as role "{QUERY_ROLE}" at the source',
             detail="users' functions run as this role, which has no right to any table",
-            hint=f"as an administrator: tidemark init, or {' '.join(left)}",
+            hint=f"as an administrator, run tidemark init, or {' '.join(left)}",
         )
     return QUERY_ROLE
 
 
 def check_event_triggers(found: Sequence[tuple[str]], *, is_sink: bool = False) -> None:
-    """No code of others runs where the service changes what is in a database.
+    """Refuse event triggers that run other roles' code when the service changes a database.
 
     found: the answer to EVENT_TRIGGER. SourceError source.event_trigger, SinkError
     sink.event_trigger.
@@ -293,7 +297,7 @@ def check_event_triggers(found: Sequence[tuple[str]], *, is_sink: bool = False) 
     raise kind(
         code,
         f"an event trigger would run with the service's rights: {found[0][0]}",
-        detail="its function belongs to a role that is no superuser",
+        detail="its function's owner is not a superuser",
         hint="drop or disable the trigger, or give its function to a superuser",
     )
 
@@ -305,13 +309,15 @@ def _facts(cursor: Any) -> tuple[Any, ...]:
 
 
 def _make_ready(dsn: str, schemas: list[str]) -> list[str]:
-    """Make the role what it is to be, in a session that commits, as far as the login may; the
-    statements that it may not run."""
+    """Set up the role, in a session that commits, as far as the login may.
+
+    Return the statements that it may not run.
+    """
     session = Session(dsn)
     try:
         ((login,),) = session.rows("SELECT session_user::text")
         for statement in lacking(session, login, schemas):
-            # It may not be ours to do, or another process does it just now: looked at again below.
+            # We may lack the right, or another process does it just now: checked again below.
             with suppress(SourceError):
                 session.execute(statement)
         return lacking(session, login, ())
@@ -325,10 +331,10 @@ def _login(cursor: Any) -> str:
 
 
 def choose_role(cursor: Any, asker: str) -> tuple[str, bool]:
-    """Whose frames an asker's text gets: (the role, "" for QUERY_ROLE; whether the asker is one
-    that the login may not act as).
+    """Return whose frames an asker's text gets: a role ("" for QUERY_ROLE), and a flag.
 
-    A superuser's rights are given to no text: it gets QUERY_ROLE's.
+    The flag says that the login may not act as the asker. No text gets a superuser's rights: it
+    gets QUERY_ROLE's.
     """
     if not asker:
         return "", False
@@ -341,20 +347,20 @@ def choose_role(cursor: Any, asker: str) -> tuple[str, bool]:
 
 
 def no_role(role: str, why: str, *, is_super: bool = False) -> SourceError:
-    """The error for a creator that the service cannot act for."""
+    """Return the error for a creator that the service cannot act for."""
     hint = f"functions run with their creator's rights: GRANT {quote_name(role)} TO the service's"
     return SourceError(
         "source.role",
         f'the service cannot act as role "{role}" at the source',
         detail=why,
-        hint="use a role that is no superuser" if is_super else f"{hint} role",
+        hint="use a role that is not a superuser" if is_super else f"{hint} role",
     )
 
 
 def check_role(session: Any, role: str) -> None:
-    """Whether views may be created for a role: it is there, ours to act as, and no superuser.
+    """Require that views may be created for a role: it exists, is ours to act as, and no superuser.
 
-    session: of rows(sql, parameters). SourceError source.role.
+    session: has rows(sql, parameters). SourceError source.role.
     """
     word = "SET" if session.server_version >= 160000 else "MEMBER"
     found = session.rows(_MAY_SET, (word, role))
@@ -362,6 +368,6 @@ def check_role(session: Any, role: str) -> None:
         raise no_role(role, "it does not exist there")
     is_super, may_set = found[0]
     if is_super:
-        raise no_role(role, "it is a superuser, whose rights no token gives", is_super=True)
+        raise no_role(role, "it is a superuser, and no token may give its rights", is_super=True)
     if not may_set:
-        raise no_role(role, "the service's role is no member of it")
+        raise no_role(role, "the service's role is not a member of it")

@@ -1,4 +1,5 @@
-"""Queries answered once, rows of views, and sessions that verify a view.
+"""One-shot queries, rows of views, and sessions that verify a view.
 
-May import `catalog` and below. Start with `one_shot.py`.
+Terms: one-shot query (answered once, not maintained), page (rows after a key), comparison (the
+view's rows against its query's). May import `catalog` and below. Start with `one_shot.py`.
 """

@@ -1,9 +1,9 @@
-"""Two answers to one query compared row by row, in memory that does not grow with them.
+"""Compare two answers to one query row by row, in bounded memory.
 
-Rows are lines of COPY, sorted by PostgreSQL, spooled to disk and merged. Invariant: equal means
-the same rows as often as each other, character for character (so numeric scale counts); only
-floats may differ by 1e-9 of their size. Rows that PostgreSQL itself takes for equal, and prints in
-another form (1.5 and 1.50), are counted apart.
+Rows are lines of COPY, sorted by PostgreSQL, spooled to disk and merged. Invariant: equal means the
+same rows equally often, character for character (so numeric scale counts); only floats may differ
+by 1e-9 of their size. Rows that PostgreSQL calls equal but prints differently (1.5 and 1.50) are
+counted separately.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ TOLERANCE = 1e-9
 FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
 _UNCONSOLIDATED = (*FLOATS, TypeKind.DECIMAL, TypeKind.JSONB)
 _SPOOL_BYTES = 16 << 20
-# Rows that differ and are looked at a second time; of more the first so many.
-_MOST_UNPAIRED = 20_000
+# The number of differing rows that are compared a second time.
+_MAX_UNPAIRED = 20_000
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 @dataclass
 class Comparison:
-    """How two answers differ. alike: rows equal in value, in another form. examples: of what
-    differs, {"kind", "key", "expected", "found"}, rows by column name."""
+    """How two answers differ.
+
+    alike: rows equal in value, in another form. examples: differences, as {"kind", "key",
+    "expected", "found"}, rows by column name.
+    """
 
     rows: int = 0
     missing: int = 0
@@ -47,12 +50,12 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether no row differs in value."""
+        """Return whether no row differs in value."""
         return not (self.missing or self.surplus or self.different)
 
 
 def parse_line(line: str) -> Row:
-    """The cells of a line of COPY's text format.
+    """Return the cells of a line of COPY's text format.
 
     >>> parse_line("a\\\\tb\\t\\\\N\\t")
     ('a\\tb', None, '')
@@ -61,7 +64,8 @@ def parse_line(line: str) -> Row:
 
 
 def is_near(left: Row, right: Row, inexact: Sequence[int]) -> bool:
-    """Whether rows are equal when floats, at the positions `inexact`, may differ a little."""
+    """Return whether rows are equal when floats, at the positions `inexact`, may differ a
+    little."""
     for i, (a, b) in enumerate(zip(left, right, strict=True)):
         if a == b:
             continue
@@ -75,7 +79,7 @@ def is_near(left: Row, right: Row, inexact: Sequence[int]) -> bool:
 def without_near(
     left: Counter[Row], right: Counter[Row], inexact: Sequence[int]
 ) -> tuple[Counter[Row], Counter[Row]]:
-    """Both bags without the rows that pair up when floats may differ a little."""
+    """Return both multisets without the rows that pair up when floats may differ a little."""
     rest: dict[Row, list[Row]] = defaultdict(list)
     for row in right.elements():
         rest[_exact(row, inexact)].append(row)
@@ -91,7 +95,7 @@ def without_near(
 
 
 class SortedRows:
-    """The rows of a query, sorted, on disk when they are many. Close it in any case.
+    """The rows of a query, sorted, on disk when they are many. Always close it.
 
     key: positions of the view's key; () sorts by all columns, floats last.
     """
@@ -104,7 +108,7 @@ class SortedRows:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115
 
     def sql(self, query: str, encoding: str = "UTF8") -> str:
-        """A query that gives the lines in their order. encoding: the server's."""
+        """Return a query that yields the lines in order. encoding: the server's."""
         if not self._width:
             return query
         names = [f"c{i}" for i in range(self._width)]
@@ -120,22 +124,22 @@ class SortedRows:
         self._file.seek(0)
 
     def lines(self) -> Iterator[str]:
-        """Each row as a line without its end."""
+        """Yield each row as a line without its end."""
         return (line[:-1].decode() for line in self._file)
 
-    def place(self, row: Row) -> tuple[tuple[bytes, bool], ...]:
-        """Where a row stands in the order."""
+    def sort_key(self, row: Row) -> tuple[tuple[bytes, bool], ...]:
+        """Return the sort key of a row."""
         return tuple(((row[i] or "").encode(), row[i] is None) for i in self.order)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._file.close()
 
 
 def compare(
     expected: SortedRows, got: SortedRows, fields: Sequence[Field], key: Sequence[int], limit: int
 ) -> Comparison:
-    """What differs, with at most `limit` examples."""
+    """Return the differences, with at most `limit` examples."""
     found = Comparison()
     missing: Counter[Row] = Counter()
     surplus: Counter[Row] = Counter()
@@ -143,15 +147,15 @@ def compare(
     for left, right in _merged(expected, got, found, is_keyed=bool(key)):
         if left is not None and right is not None:
             found.different += 1
-            if len(changed) < _MOST_UNPAIRED:
+            if len(changed) < _MAX_UNPAIRED:
                 changed.append((left, right))
         elif left is not None:
             found.missing += 1
-            if len(missing) < _MOST_UNPAIRED:
+            if len(missing) < _MAX_UNPAIRED:
                 missing[left] += 1
         elif right is not None:
             found.surplus += 1
-            if len(surplus) < _MOST_UNPAIRED:
+            if len(surplus) < _MAX_UNPAIRED:
                 surplus[right] += 1
     _pair_up(found, missing, surplus, changed, fields)
     _show(found, (missing, surplus, changed), fields, key, limit)
@@ -161,7 +165,8 @@ def compare(
 def _merged(
     expected: SortedRows, got: SortedRows, found: Comparison, *, is_keyed: bool
 ) -> Iterator[tuple[Row | None, Row | None]]:
-    """Rows of one side alone, and pairs that differ under one key; counts the rows of `got`."""
+    """Yield rows of one answer alone, and pairs that differ under one key; count the rows of
+    `got`."""
     lefts, rights = expected.lines(), got.lines()
     left, right = next(lefts, None), next(rights, None)
     while left is not None or right is not None:
@@ -172,7 +177,7 @@ def _merged(
         a = None if left is None else parse_line(left)
         b = None if right is None else parse_line(right)
         if a is not None and b is not None:
-            first, second = expected.place(a), got.place(b)
+            first, second = expected.sort_key(a), got.sort_key(b)
             is_pair = is_near(a, b, expected.inexact)
             if is_pair or (is_keyed and first == second):
                 found.rows += 1
@@ -196,18 +201,18 @@ def _pair_up(
     changed: list[tuple[Row, Row]],
     fields: Sequence[Field],
 ) -> None:
-    """Take away what is near, and then what is equal in another form, which is counted."""
+    """Remove pairs within tolerance, then pairs equal in another form, which are counted."""
     inexact = [i for i, f in enumerate(fields) if f.type.kind in FLOATS]
     if inexact and missing and surplus:
         lefts, rights = without_near(missing, surplus, inexact)
         _take_away(found, missing, surplus, missing - lefts, surplus - rights)
-    loose = [i for i, f in enumerate(fields) if f.type.kind in _UNCONSOLIDATED]
-    if not loose:
+    inconsistent = [i for i, f in enumerate(fields) if f.type.kind in _UNCONSOLIDATED]
+    if not inconsistent:
         return
-    kept = [(a, b) for a, b in changed if _form(a, fields) != _form(b, fields)]
-    found.alike += len(changed) - len(kept)
-    found.different -= len(changed) - len(kept)
-    changed[:] = kept
+    unequal = [(a, b) for a, b in changed if _form(a, fields) != _form(b, fields)]
+    found.alike += len(changed) - len(unequal)
+    found.different -= len(changed) - len(unequal)
+    changed[:] = unequal
     forms: dict[Hashable, list[Row]] = defaultdict(list)
     for row in surplus.elements():
         forms[_form(row, fields)].append(row)
@@ -260,7 +265,7 @@ def _show(
 
 
 def _sorted_by(column: str, encoding: str) -> str:
-    """By the bytes of its text in UTF-8, NULL after the empty text."""
+    """Sort by the bytes of the UTF-8 text, NULL after the empty text."""
     text = f"format('%s', {column})"
     ordered = f'{text} COLLATE "C"' if encoding == "UTF8" else f"convert_to({text}, 'UTF8')"
     return f"{ordered}, num_nulls({column})"
@@ -271,7 +276,7 @@ def _exact(row: Row, inexact: Sequence[int]) -> Row:
 
 
 def _form(row: Row, fields: Sequence[Field]) -> Hashable:
-    """The same for rows whose values PostgreSQL takes for equal, of the types that are loose."""
+    """Return the same value for rows that PostgreSQL calls equal, of types with several forms."""
     return tuple(_value(x, f.type.kind) for x, f in zip(row, fields, strict=True))
 
 
@@ -303,8 +308,10 @@ def _unescape(cell: str) -> str:
 
 
 def selected(table: SinkTable, target: Target) -> str:
-    """The rows of a view's table, each as often as it is there. Not by the view that people read,
-    which its owner may replace."""
+    """Return a query of a view's rows, each as often as it occurs.
+
+    It avoids the view that people read, which its owner may replace.
+    """
     columns = ", ".join(f"t.{quote_name(f.name)}" for f in table.fields)
     sql = f"SELECT {columns} FROM ONLY {target.sql} AS t"
     if target.is_bag:

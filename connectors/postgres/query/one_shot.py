@@ -1,9 +1,9 @@
-"""One query, answered once: analyzed as a view's would be, then read-only in one snapshot.
+"""Answer one query once: analyzed as a view's would be, then read-only in one snapshot.
 
-Invariant: what runs is PostgreSQL's own text of a single SELECT (never the user's), inside of the
-sandbox, in a READ ONLY transaction under a time-out, over tables that are no catalog's, by
-functions that have no effect beside their result. Without a database role the tables are lent by
-the service, once it is known which they are, and functions run with no rights at all.
+Invariant: only PostgreSQL's own text of a single SELECT runs, never the user's. It runs inside the
+sandbox, in a READ ONLY transaction under a timeout. It reads no catalog, and calls only functions
+without side effects. Without a database role, the service grants access to the tables once it knows
+which they are, and functions run with no rights at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
-from connectors.postgres.analysis.foreign_code import tells
+from connectors.postgres.analysis.foreign_code import depends_on_session
 from connectors.postgres.evaluation import sandbox
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.sink import Progress
@@ -30,8 +30,8 @@ from dataflow.types import TypeKind
 MOST_BYTES = 32 << 20
 _FETCHED = 500
 _VIEW = "tidemark_query_once"
-# All relations that a view's query reads, through views of any depth. Not by pg_depend, which
-# knows nothing of catalogs.
+# All relations that a view's query reads, through views of any depth. Not from pg_depend, which
+# omits catalogs.
 _RELATIONS = r"""
 WITH RECURSIVE read(oid, is_direct) AS (
     SELECT m[1]::oid, true FROM pg_rewrite w
@@ -47,9 +47,9 @@ FROM read JOIN pg_class c ON c.oid = read.oid JOIN pg_namespace n ON n.oid = c.r
 GROUP BY 1, 2, 3 ORDER BY 2, 3
 """
 _CATALOGS = ("pg_catalog", "information_schema", "tidemark", "pg_toast")
-# What is refused to a role that asks.
+# Errors that mean missing rights of the asking role.
 _RIGHTS = ("source.privilege", "source.row_security", "source.role_missing")
-# Volatile, but with no effect beside their result.
+# Volatile, but without side effects.
 _HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
 _PLAIN = {
     *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
@@ -60,9 +60,12 @@ _NOT_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class OneShot:
-    """A query that may run. relations: (schema, name) of all that it reads; role: whose rights
-    count, "" for those of the service. reads_tables: not only maintained views; with a role, all
-    that the role may read."""
+    """A query that may run.
+
+    relations: (schema, name) of all relations that it reads; role: whose rights count, "" for the
+    service's. reads_tables: not only maintained views; with a role, everything that the role may
+    read.
+    """
 
     text: str
     fields: tuple[Field, ...]
@@ -73,8 +76,11 @@ class OneShot:
 
 @dataclass(frozen=True)
 class Answer:
-    """rows: JSON objects. has_more: there are rows beyond the limit. progress: of the views in
-    this database, by key; position: of the database's log, both as of the answer's snapshot."""
+    """rows: JSON objects. has_more: there are rows beyond the limit.
+
+    progress: of the views in this database, by key; position: of the database's WAL; both as of the
+    answer's snapshot.
+    """
 
     rows: list[str]
     has_more: bool
@@ -83,7 +89,7 @@ class Answer:
 
 
 def prepare(dsn: str, query: str, role: str = "", *, reads_tables: bool = True) -> OneShot:
-    """Look at a query. SqlError as for a view; TidemarkError query.not_allowed, auth.rights."""
+    """Analyze a query. SqlError as for a view; TidemarkError query.not_allowed, auth.rights."""
     try:
         with PostgresAnalyzer(dsn, "query", asker=role, keeps_rows=False) as analyzer:
             analysis = analyzer.analyze(query)
@@ -108,7 +114,7 @@ def prepare(dsn: str, query: str, role: str = "", *, reads_tables: bool = True) 
 
 
 def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
-    """Answer it. SqlError of its rows; TemporaryError query.timeout."""
+    """Answer the query. SqlError of its rows; TemporaryError query.timeout."""
     settings = {"statement_timeout": f"{max(1, round(timeout_s * 1000))}ms", "jit": "off"}
     session = connect(dsn, settings=settings, application_name="tidemark query")
     try:
@@ -123,10 +129,10 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
         confined = box.confine(cursor, _VIEW, limit + 1)
         cursor.execute("SET LOCAL transaction_read_only = on")
         cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR SELECT * FROM {confined}")
-        rows, held_bytes = [], 0
+        rows, size_bytes = [], 0
         for row in _rows(session, query.fields):
-            held_bytes += len(row)
-            if len(rows) == limit or (rows and held_bytes > MOST_BYTES):
+            size_bytes += len(row)
+            if len(rows) == limit or (rows and size_bytes > MOST_BYTES):
                 return Answer(rows, True, progress, position or "")
             rows.append(row)
         return Answer(rows, False, progress, position or "")
@@ -139,13 +145,13 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
 def _view_of(
     cursor: Any, dsn: str, query: OneShot
 ) -> tuple[sandbox.Sandbox, tuple[tuple[str, str], ...]]:
-    """Make the temporary view _VIEW of the query, which may read what it reads; all of that.
+    """Create the temporary view _VIEW of the query, with access to its relations; return those.
 
     TidemarkError query.not_allowed; SourceError source.role.
     """
     role, is_bound = sandbox.choose_role(cursor, query.role)
     if query.role and not role:
-        why = "the service's role is no member of it" if is_bound else "it is a superuser"
+        why = "the service's role is not a member of it" if is_bound else "it is a superuser"
         raise sandbox.no_role(query.role, why, is_super=not is_bound)
     box = sandbox.enter(cursor, dsn, role)
     box.make_view(cursor, _VIEW, query.text)
@@ -161,7 +167,7 @@ def _view_of(
         for oid, schema, name, is_direct in found:
             if is_direct and oid not in views:
                 raise _not_allowed(
-                    f"it reads {schema}.{name}, which is no maintained view",
+                    f"it reads {schema}.{name}, which is not a maintained view",
                     "a reader's token reads views; with a database role (db_role) it reads all that"
                     " this role may read",
                 )
@@ -171,7 +177,7 @@ def _view_of(
 
 
 def _oids_of_views(cursor: Any) -> set[int]:
-    """What people read of the maintained views of this database."""
+    """Return the oids of the relations that users read, of this database's maintained views."""
     cursor.execute("SELECT to_regclass('tidemark.tables') IS NOT NULL")
     if not (cursor.fetchone() or (False,))[0]:
         return set()
@@ -197,7 +203,7 @@ def _rows(session: Any, fields: tuple[Field, ...]) -> Iterator[str]:
 
 
 def _shown(kind: TypeKind, text: str | None) -> str:
-    """A value as JSON, as the JSON topics have it."""
+    """Return a value as JSON, as in JSON topics."""
     if text is None:
         return "null"
     if kind is TypeKind.BOOL:
@@ -218,12 +224,12 @@ def _progress(cursor: Any) -> dict[str, Progress]:
 def _require_harmless(analysis: Analysis) -> None:
     for routine in analysis.routines:
         is_volatile = routine.volatility == "v" and routine.name not in _HARMLESS
-        if is_volatile or tells(routine):
+        if is_volatile or depends_on_session(routine):
             raise _not_allowed(f"it calls {routine.name}()")
 
 
 def _not_allowed(
-    detail: str, hint: str = "read tables and views of your own, by functions without an effect"
+    detail: str, hint: str = "read your own tables and views, with functions without side effects"
 ) -> TidemarkError:
     return TidemarkError(
         "query.not_allowed", "the query may not run here", detail=detail, hint=hint
@@ -236,7 +242,7 @@ def _refusal(error: psycopg2.Error) -> TidemarkError:
         return TemporaryError(
             "query.timeout",
             "the query took too long",
-            hint="raise timeout_s, or create a view of it",
+            hint="raise timeout_s, or create a view for the query",
         )
     if is_temporary(error) or state in ("", "42501"):
         return to_error(error, "source", "the query cannot be answered")

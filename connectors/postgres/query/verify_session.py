@@ -1,7 +1,7 @@
-"""Sessions that verify a view: one snapshot of the sink with its position, and bounded reading.
+"""Sessions that verify a view: a snapshot of the sink with its position, and bounded reads.
 
-Whatever is read here is read under a statement time-out, in a read-only transaction, and can be
-cancelled from another thread.
+Every read has a statement timeout and a read-only transaction, and can be cancelled from another
+thread.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class VerifySession:
         self.connection.set_session(isolation_level="REPEATABLE READ")
 
     def take(self) -> dict[str, Any]:
-        """Take a snapshot; the position of each source that all it shows is at."""
+        """Take a snapshot; return the position of each source that it shows."""
         self.connection.rollback()
         found = self._rows("SELECT positions FROM tidemark.progress WHERE sink_key = %s", self._key)
         return dict(found[0][0]) if found else {}
 
     def views(self, identities: Sequence[str]) -> dict[str, tuple[str, str, str, str]]:
-        """(status, schema, name, query) of these views, as far as they are there."""
+        """Return (status, schema, name, query) of these views; missing ones are absent."""
         sql = (
             "SELECT identity, status, schema, name, query FROM tidemark.views"
             " WHERE identity = ANY (%s)"
         )
-        return {identity: tuple(told) for identity, *told in self._rows(sql, list(identities))}
+        return {identity: tuple(facts) for identity, *facts in self._rows(sql, list(identities))}
 
     def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-        """(operator, row) of each error row of these views, by view."""
+        """Return (operator, row) of each error row of these views, by view."""
         sql = "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
         found: dict[str, list[tuple[str, str]]] = {}
         for view, operator, row in self._rows(sql, list(titles)):
@@ -60,12 +60,12 @@ class VerifySession:
         return found
 
     def rows_of(self, table: SinkTable) -> str:
-        """What to ask for the rows of a view's table. SinkError sink.foreign_object."""
+        """Return a query of the rows of a view's table. SinkError sink.foreign_object."""
         with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
             return reading(cursor, self._dsn, table, partial(selected, table), len(table.fields))
 
     def close(self) -> None:
-        """End the session."""
+        """End the session and its snapshot."""
         self.connection.close()
 
     def _rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -95,29 +95,30 @@ class Reader:
                     f"the {self._side} did not answer within {self._timeout_s:g} s",
                     hint="raise verify_timeout_s",
                 ) from error
-            hint = "the view goes on; its query as a whole cannot be run in PostgreSQL just now"
-            doing = "the view's rows cannot be asked for"
+            hint = "the view is still maintained, but PostgreSQL cannot run its whole query now"
+            doing = "the view's query cannot be run"
             raise to_error(
                 error, self._side, doing, code="verify.query_fails", hint=hint
             ) from error
 
     def cancel(self) -> None:
-        """End what runs; from another thread."""
+        """Cancel the running statement; from another thread."""
         with suppress(psycopg2.Error):
             self._connection.cancel()
 
     def close(self) -> None:
-        """End the session."""
+        """End the session that the reader was given."""
         self._connection.close()
 
 
 def open_sandboxed(
     dsn: str, role: str, query: str, snapshot_id: str | None
 ) -> tuple[Connection, str, float]:
-    """A read-only session on the source, in a snapshot if one is given, the query as it is to be
-    asked there, inside of the sandbox, and what PostgreSQL thinks that it costs, in its own units.
-    role: whose rights it has; "" reads tables with those of the service, and runs functions with
-    none.
+    """Open a read-only session on the source, in a snapshot if one is passed.
+
+    Return the session, the query to run in its sandbox, and the cost that PostgreSQL estimates, in
+    its own units. role: whose rights it has; "" reads tables with the service's rights, and runs
+    functions with none.
 
     SourceError source.role.
     """
@@ -129,14 +130,14 @@ def open_sandboxed(
                 cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
             owner, _ = sandbox.choose_role(cursor, role)
             if role and not owner:
-                raise sandbox.no_role(role, "the service's role is no member of it")
+                raise sandbox.no_role(role, "the service's role is not a member of it")
             box = sandbox.enter(cursor, dsn, owner)
             box.make_view(cursor, _VIEW, query)
             if not owner:
                 box.lend_tables(cursor, _VIEW)
-            asked = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
+            selected = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
             plan = box.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
-        return session, asked, float(plan[0]["Plan"]["Total Cost"])
+        return session, selected, float(plan[0]["Plan"]["Total Cost"])
     except BaseException:
         session.close()
         raise

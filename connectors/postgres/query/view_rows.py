@@ -1,8 +1,9 @@
 """Rows of a view's table by filter, in order, a page at a time: the SQL, and reading it.
 
-Identifiers are quoted, values are literals that PostgreSQL reads as the column's own type, pages
-go on behind the last row's values (keyset), so that a page costs the same however far it lies.
-Invariant: rows and progress are of one snapshot; no text of the user is ever part of the SQL.
+Identifiers are quoted, and values are literals that PostgreSQL parses as the column's own type. A
+page starts after the last row's values (keyset pagination), so its cost does not depend on its
+number. Invariant: rows and progress are of one snapshot; no text of the user is ever part of the
+SQL.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.types import TEXT, SqlType
 
-# A page has fewer rows than were asked for when they have more bytes than that, in text.
+# A page has fewer rows than requested when its text exceeds this size.
 PAGE_BYTES = 32 << 20
 COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 PATTERNS = {"like": "LIKE", "ilike": "ILIKE"}
@@ -43,8 +44,10 @@ STATES = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A column of the view, an operator's word, and its values. is_not: the opposite, where the
-    value is not NULL."""
+    """A column of the view, an operator's word, and its values.
+
+    is_not: the opposite, where the value is not NULL.
+    """
 
     column: str
     operator: str
@@ -63,7 +66,7 @@ class Order:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """Which rows. after: the last row's values of the order and then of the tie-breaker."""
+    """The rows to read. after: the last row's values of the order, then of the tie-breaker."""
 
     table: SinkTable
     columns: tuple[str, ...]
@@ -75,8 +78,11 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class Page:
-    """progress: what the rows show, None for a view that was paused when nobody knew it. rows: of
-    the columns asked for, None without any. after: where the next page begins, () at the end."""
+    """progress: what the rows show, None for a view paused while it was unknown.
+
+    rows: of the requested columns, None without any. after: where the next page begins, () at the
+    end.
+    """
 
     progress: Progress | None
     rows: Delta | None
@@ -85,7 +91,7 @@ class Page:
 
 @dataclass(frozen=True)
 class _Part:
-    """What rows are ordered by. cast: of a value that stands beside it; is_users: as `_as_text`."""
+    """One part of the order. cast: of a value compared with it; is_users: as `_as_text`."""
 
     sql: str
     is_descending: bool = False
@@ -96,10 +102,11 @@ class _Part:
 
 
 def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Page:
-    """One page. TidemarkError rows.bad_value, rows.bad_order; TemporaryError rows.timeout."""
+    """Return one page. TidemarkError rows.bad_value, rows.bad_order; TemporaryError
+    rows.timeout."""
     types = {f.name: f.type for f in request.table.fields}
     parts = _parts(request)
-    wanted = [types[name] for name in request.columns]
+    selected = [types[name] for name in request.columns]
     settings = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
     settings["statement_timeout"] = f"{max(1, round(timeout_s * 1000))}ms"
     session = connect(dsn, side="sink", settings=settings, application_name="tidemark rows")
@@ -107,7 +114,7 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
         session.set_session(isolation_level="REPEATABLE READ")
         cursor = session.cursor()
         progress = _shown(cursor, key, request.table)
-        all_types = [*wanted, *(TEXT for _ in parts)]
+        all_types = [*selected, *(TEXT for _ in parts)]
         query = partial(page_sql, request, parts)
         source = reading(cursor, dsn, request.table, query, len(all_types))
         first = copy_text.FirstRows(PAGE_BYTES)
@@ -123,13 +130,13 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     shown = rows.take(np.arange(request.limit)) if count > request.limit else rows
     after: tuple[str | None, ...] = ()
     if count > request.limit or not first.is_whole:
-        last = shown.take(np.array([len(shown) - 1])).columns[len(wanted) :]
+        last = shown.take(np.array([len(shown) - 1])).columns[len(selected) :]
         after = tuple(_text(column.to_list()[0]) for column in last)
-    return Page(progress, Delta(shown.columns[: len(wanted)], shown.weights), after)
+    return Page(progress, Delta(shown.columns[: len(selected)], shown.weights), after)
 
 
 def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
-    """What a view's rows show: a paused one's stand where it was paused."""
+    """Return the progress of a view's rows: a paused view's is that of its pause."""
     cursor.execute(
         "SELECT epoch, positions FROM tidemark.views WHERE (schema, name, status) = (%s, %s, %s)",
         (table.schema, table.name, ViewState.PAUSED),
@@ -144,7 +151,7 @@ def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
 
 
 def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target) -> str:
-    """The statement for one page, and a row more."""
+    """Return the statement for one page, and one row more."""
     columns = [_column(name) for name in request.columns]
     columns += [_as_text(part.sql, is_users=part.is_users) for part in parts]
     sql = f"SELECT {', '.join(columns)} FROM ONLY {target.sql} AS t"
@@ -153,7 +160,7 @@ def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target) -> st
     types = {f.name: f.type for f in request.table.fields}
     conditions = [_condition(c, types[c.column]) for c in request.conditions]
     if request.after:
-        conditions.append(_behind(parts, request.after))
+        conditions.append(_after_condition(parts, request.after))
     if conditions:
         sql += f" WHERE {' AND '.join(conditions)}"
     order = ", ".join(map(_ordering, parts))
@@ -167,12 +174,12 @@ def _ordering(part: _Part) -> str:
 
 
 def order_count(request: PageRequest) -> int:
-    """How many values the place of a page has."""
+    """Return the number of values of a page's position."""
     return len(_parts(request))
 
 
 def _parts(request: PageRequest) -> list[_Part]:
-    """The order that was asked for, and what makes it one of all rows."""
+    """Return the requested order, and the columns that make it total."""
     table = request.table
     fields = {f.name: f for f in table.fields}
     parts = [
@@ -191,10 +198,10 @@ def _parts(request: PageRequest) -> list[_Part]:
         return [*parts, _Part(f"t.{quote_name(target.hash)}"), _Part("s.n")]
     named = {o.column for o in request.order}
     keys = [table.fields[i] for i in table.key]
-    behind = [f for f in keys if f.name not in named]
+    rest = [f for f in keys if f.name not in named]
     return [
         *parts,
-        *(_Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users) for f in behind),
+        *(_Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users) for f in rest),
     ]
 
 
@@ -203,16 +210,22 @@ def _column(name: str) -> str:
 
 
 def _as_text(value: str, *, is_users: bool) -> str:
-    """A value as text. is_users: of a type whose owner may have made a cast, which would run as the
-    service: as PostgreSQL prints it."""
+    """Return a value as text.
+
+    is_users: of a type whose owner may have made a cast, which would run as the service. Then it is
+    as PostgreSQL prints it.
+    """
     if is_users:
         return f"CASE WHEN num_nulls({value}) = 0 THEN format('%s', {value}) END"
     return f"({value})::text"
 
 
 def _cast(kind: SqlType) -> str:
-    """What makes a literal a value of a type. Only rows need it: else any literal beside one is
-    taken for a row of no type, which PostgreSQL does not read."""
+    """Return the cast that makes a literal a value of a type.
+
+    Only rows need it: PostgreSQL takes a literal beside a row for an anonymous row, which it cannot
+    read.
+    """
     return f"::{kind.name}" if kind.hashing == RECORD_HASH else ""
 
 
@@ -231,8 +244,8 @@ def _condition(condition: Condition, type: SqlType) -> str:
     return f"NOT ({sql})" if condition.is_not else f"({sql})"
 
 
-def _behind(parts: Sequence[_Part], after: Sequence[str | None]) -> str:
-    """Whether a row comes after the one with these values."""
+def _after_condition(parts: Sequence[_Part], after: Sequence[str | None]) -> str:
+    """Return the condition that a row comes after the one with these values."""
     values = [
         None if v is None else f"{quote_text(v)}{part.cast}"
         for part, v in zip(parts, after, strict=True)
@@ -265,7 +278,7 @@ def _refusal(error: psycopg2.Error, request: PageRequest) -> TidemarkError:
         return TemporaryError(
             "rows.timeout",
             f'reading rows of view "{title}" took too long',
-            hint="filter by the key, or by a column that you have indexed",
+            hint="filter by the key, or by an indexed column",
         )
     if is_temporary(error):
         return to_error(error, "sink", f'cannot read view "{title}"')
@@ -274,7 +287,7 @@ def _refusal(error: psycopg2.Error, request: PageRequest) -> TidemarkError:
             "rows.bad_value",
             f'a condition or the order does not fit the columns of view "{title}"',
             detail=words,
-            hint="see the types in `fields` of the view",
+            hint="check the column types in `fields` of the view",
         )
     return table_fault(error, f'cannot read view "{title}"')
 

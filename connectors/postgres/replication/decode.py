@@ -1,11 +1,11 @@
-"""pgoutput payloads of whole transactions to columns of changes.
+"""Decode pgoutput payloads of whole transactions into columns of changes.
 
-Payloads (text format) are joined, walked once for each relation to per-column offsets, and
-parsed column by column with `dataflow.values`. Columns are found in the relation message that
-PostgreSQL sends before the first row and after every change of the table: by number where the
-table's shapes are known (`wire_shapes`), else by name. Invariant: rows of a column in use that is
-missing, or has another type than the views were made for, stop the stream by name; nothing is ever
-decoded under a guess.
+Payloads (text format) are joined, walked once per relation to per-column offsets, and parsed column
+by column with `dataflow.values`. PostgreSQL sends a relation message before the first row and after
+every change of the table. It locates the columns: by number where the table's shapes are known
+(`wire_shapes`), else by name. Invariant: a column in use that is missing, or has another type than
+the views expect, stops the stream with an error naming it. Nothing is decoded under a guess. One
+thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from connectors.postgres.replication import decode_kernels as kernels
-from connectors.postgres.replication.wire_shapes import Shape, WireColumn, places_of
+from connectors.postgres.replication.wire_shapes import Shape, WireColumn, positions_of
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import InvariantError, SourceError
@@ -27,7 +27,7 @@ from dataflow.values import from_text
 
 RELATION, TRUNCATE = ord("R"), ord("T")
 _KEY_FLAG = 1
-_GONE = "the column was dropped or renamed, or is generated (generated columns are not sent)"
+_GONE = "it was dropped or renamed, or is generated (generated columns are not sent)"
 _REBUILD_HINT = "rebuild the views that read the table"
 
 
@@ -44,15 +44,16 @@ class WireRelation:
 
 @dataclass(frozen=True)
 class _Layout:
-    """slots: wire column -> number of a wanted one, or -1; wanted: (field position, number)."""
+    """slots: wire column -> number of a used column, or -1. used_columns: (field position,
+    number)."""
 
     relation: Relation
     slots: np.ndarray
-    wanted: tuple[tuple[int, int], ...]
+    used_columns: tuple[tuple[int, int], ...]
 
 
 def parse_relation(payload: bytes) -> WireRelation:
-    """Read a relation message (tag R)."""
+    """Parse a relation message (tag R)."""
     (oid,) = struct.unpack_from(">I", payload, 1)
     schema, at = _string(payload, 5)
     name, at = _string(payload, at)
@@ -70,18 +71,17 @@ def parse_relation(payload: bytes) -> WireRelation:
 
 
 def truncated_oids(payload: bytes) -> tuple[int, ...]:
-    """The relations of a truncate message (tag T)."""
+    """Return the relations of a truncate message (tag T)."""
     (count,) = struct.unpack_from(">I", payload, 1)
     return struct.unpack_from(f">{count}I", payload, 6)
 
 
 class Decoder:
-    """Decodes the payloads of one replication session, in order.
+    """Decode the payloads of one replication session, in order.
 
     relations: one for each name under which readers know a table. columns: the field positions in
-    use by relation name (all of them where absent); the others come as NULL columns. A key's
-    columns are always decoded. shapes: by oid what the catalog is known to have said of a table;
-    may change between calls.
+    use by relation name (all by default); others come as NULL columns. A key's columns are always
+    decoded. shapes: by oid, the shapes that the catalog had; may change between calls.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class Decoder:
             r.name: sorted({*(columns or {}).get(r.name, range(len(r.fields))), *r.key})
             for r in relations
         }
-        # What is empty now is filled later.
+        # An empty mapping may be filled later.
         self._shapes = {} if shapes is None else shapes
         self._layouts: dict[int, list[_Layout] | SourceError] = {}
         self._last_wire: dict[int, tuple[bytes, object]] = {}
 
     def decode(self, payloads: Sequence[bytes]) -> list[Changes]:
-        """Changes in order for each relation; payloads of other relations are passed over.
+        """Return changes in order for each relation; skip payloads of other relations.
 
-        SourceError `source.schema_changed` where a table is no longer what its views read.
+        SourceError `source.schema_changed` where a table no longer fits its views.
         """
         if not payloads:
             return []
@@ -118,7 +118,7 @@ class Decoder:
         first = 0
         for at in np.flatnonzero((tags == RELATION) | (tags == TRUNCATE)).tolist():
             payload = payloads[at]
-            if tags[at] == RELATION and self._is_known(int(oids[at]), payload):
+            if tags[at] == RELATION and self._is_current(int(oids[at]), payload):
                 continue
             self._decode_rows(joined, starts[first:at], oids[first:at], out)
             first = at + 1
@@ -132,7 +132,7 @@ class Decoder:
     def _decode_rows(
         self, joined: np.ndarray, starts: np.ndarray, oids: np.ndarray, out: list[Changes]
     ) -> None:
-        """Rows between two schema changes, one Changes a relation."""
+        """Decode rows between two schema changes, one Changes per relation."""
         if not len(starts):
             return
         tags = joined[starts]
@@ -155,7 +155,8 @@ class Decoder:
         layouts = self._layouts.get(oid)
         if layouts is None:
             name = self._relations[oid][0].name
-            raise InvariantError("source.protocol", f'rows of table "{name}" came undescribed')
+            what = f'rows of table "{name}" arrived without a relation message'
+            raise InvariantError("source.protocol", what)
         if isinstance(layouts, SourceError):
             raise layouts
         out.extend(_decode_tuples(layout, joined, starts) for layout in layouts)
@@ -169,14 +170,14 @@ class Decoder:
         ]
 
     def check(self, payload: bytes) -> None:
-        """Refuse a relation message whose rows `decode` would refuse, before any is decoded."""
+        """Refuse a relation message whose rows `decode` would refuse, before any row is decoded."""
         self._layouts_of(parse_relation(payload))
 
     def _learn(self, payload: bytes) -> None:
-        """Take a relation message: rows that follow come as it says.
+        """Take a relation message: it describes the rows that follow.
 
-        One that nobody can read is refused with its first row: those of transactions that were
-        stepped over long ago are told as well.
+        An unusable one is refused with its first row, since transactions that were skipped long ago
+        send theirs too.
         """
         wire = parse_relation(payload)
         self._last_wire[wire.oid] = (payload, self._shapes.get(wire.oid))
@@ -185,21 +186,21 @@ class Decoder:
         except SourceError as error:
             self._layouts[wire.oid] = error
 
-    def _is_known(self, oid: int, payload: bytes) -> bool:
-        """Whether nothing has changed since the same was said last."""
+    def _is_current(self, oid: int, payload: bytes) -> bool:
+        """Return whether the same was last received, under the same shapes."""
         return self._last_wire.get(oid) == (payload, self._shapes.get(oid))
 
     def _layouts_of(self, wire: WireRelation) -> list[_Layout]:
         return [self._layout_of(relation, wire) for relation in self._relations.get(wire.oid, ())]
 
     def _layout_of(self, relation: Relation, wire: WireRelation) -> _Layout:
-        """Find the wanted columns and check what they are."""
-        places = self._places(relation, wire)
-        numbers = {at: number for number, at in enumerate(sorted(set(places.values())))}
+        """Find the used columns and check their types."""
+        positions = self._positions_of(relation, wire)
+        numbers = {at: number for number, at in enumerate(sorted(set(positions.values())))}
         slots = np.full(len(wire.columns), -1, np.int64)
         for at, number in numbers.items():
             slots[at] = number
-        for position, at in places.items():
+        for position, at in positions.items():
             field, column = relation.fields[position], wire.columns[at]
             if (column.oid, column.typmod) != (field.type.oid, field.type.typmod):
                 what = f'changed the type of column "{field.name}" from {field.type.name}'
@@ -208,21 +209,21 @@ class Decoder:
             _refuse(relation.name, "no longer has REPLICA IDENTITY FULL")
         if wire.identity in "di":
             for position in relation.key:
-                if not wire.columns[places[position]].is_key:
+                if not wire.columns[positions[position]].is_key:
                     name = relation.fields[position].name
                     _refuse(relation.name, f'no longer has column "{name}" in its replica identity')
-        wanted = tuple((position, numbers[at]) for position, at in places.items())
-        return _Layout(relation, slots, wanted)
+        used_columns = tuple((position, numbers[at]) for position, at in positions.items())
+        return _Layout(relation, slots, used_columns)
 
-    def _places(self, relation: Relation, wire: WireRelation) -> dict[int, int]:
-        """Where the fields in use stand: field position -> wire column."""
+    def _positions_of(self, relation: Relation, wire: WireRelation) -> dict[int, int]:
+        """Return where the fields in use are: field position -> wire column."""
         used = self._used[relation.name]
         shapes = self._shapes.get(relation.oid)
         if shapes and relation.numbers:
             numbers = [relation.numbers[position] for position in used]
-            found = places_of(numbers, wire.columns, shapes)
+            found = positions_of(numbers, wire.columns, shapes)
             if found is None:
-                _refuse(relation.name, "sends rows of a shape that it is not known to have had")
+                _refuse(relation.name, "sends rows with columns in an unknown order")
             return dict(zip(used, found, strict=True))
         by_name = {column.name: i for i, column in enumerate(wire.columns)}
         for position in used:
@@ -233,12 +234,12 @@ class Decoder:
 
 
 def _decode_tuples(layout: _Layout, joined: np.ndarray, starts: np.ndarray) -> Changes:
-    """Rows of one table as one of its relations."""
+    """Decode rows of one table as one of its relations."""
     relation, width = layout.relation, int(layout.slots.max(initial=-1)) + 1
     at_value, lengths, kinds, unchanged = kernels.walk_tuples(joined, starts, layout.slots, width)
     columns: dict[int, Column] = {}
     missing: dict[int, np.ndarray] = {}
-    for position, slot in layout.wanted:
+    for position, slot in layout.used_columns:
         offsets, values, valid, nulls = kernels.gather_bytes(joined, at_value[slot], lengths[slot])
         texts = Column(offsets, valid if nulls else None, values)
         columns[position] = parse_column(relation, position, texts)
@@ -252,7 +253,7 @@ def _decode_tuples(layout: _Layout, joined: np.ndarray, starts: np.ndarray) -> C
 
 
 def parse_column(relation: Relation, position: int, texts: Column) -> Column:
-    """One column of a relation from PostgreSQL's text; what cannot be read breaks an invariant."""
+    """Parse one column from PostgreSQL's text; unreadable text breaks an invariant."""
     field = relation.fields[position]
     if field.type.physical == KIND_BYTES:
         return texts

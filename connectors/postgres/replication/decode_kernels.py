@@ -1,9 +1,10 @@
-"""Loops over the wire: pgoutput tuples and COPY BINARY rows to offsets, and offsets to columns.
+"""Compiled loops over the wire: pgoutput tuples and COPY BINARY rows to offsets, offsets to
+columns.
 
-A walk notes, for each wanted column and row, where the value starts and how long it is (NULL and
-UNCHANGED are lengths below zero); a reader then turns one column of offsets into values. The
-buffers come whole from PostgreSQL: nothing here checks that they are well formed.
-Formats: PostgreSQL manual, "Logical Replication Message Formats" and COPY, "Binary Format".
+A walk records, for each used column and row, where the value starts and its length (NULL and
+UNCHANGED are negative lengths). A reader then turns one column of offsets into values. The buffers
+come whole from PostgreSQL: nothing here checks that they are well formed. Formats: PostgreSQL
+manual, "Logical Replication Message Formats" and COPY, "Binary Format".
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _signed64(data, at):
 
 @njit(nogil=True, cache=True)
 def heads(data, ends):
-    """The tag and the 32-bit word behind it of each payload: (uint8[n], int64[n])."""
+    """Return the tag and the 32-bit word after it of each payload: (uint8[n], int64[n])."""
     n = ends.shape[0]
     tags = np.empty(n, np.uint8)
     words = np.empty(n, np.int64)
@@ -58,19 +59,19 @@ def heads(data, ends):
 
 @njit(nogil=True, cache=True)
 def walk_tuples(data, starts, slots, width):
-    """Rows of insert, update and delete payloads of one relation.
+    """Walk the rows of insert, update and delete payloads of one relation.
 
-    starts int64[m]: where each payload begins. slots int64[columns on the wire]: the number of
-    the wanted column, or -1. Returns (starts int64[width, rows], lengths int64[width, rows],
-    kinds uint8[rows], unchanged bool[width]: whether the column has UNCHANGED values). A value
-    that an update left out is taken from its whole old row where there is one.
+    starts int64[m]: where each payload begins. slots int64[columns on the wire]: the number of the
+    used column, or -1. Returns (starts int64[width, rows], lengths int64[width, rows], kinds
+    uint8[rows], unchanged bool[width]: whether the column has UNCHANGED values). A value that an
+    update omits is taken from its whole old row, if sent.
     """
-    room = 0
+    capacity = 0
     for m in range(starts.shape[0]):
-        room += 2 if data[starts[m]] == _UPDATE else 1
-    at_value = np.zeros((width, room), np.int64)
-    lengths = np.full((width, room), NULL, np.int64)
-    kinds = np.empty(room, np.uint8)
+        capacity += 2 if data[starts[m]] == _UPDATE else 1
+    at_value = np.zeros((width, capacity), np.int64)
+    lengths = np.full((width, capacity), NULL, np.int64)
+    kinds = np.empty(capacity, np.uint8)
     unchanged = np.zeros(width, np.bool_)
     row = 0
     for m in range(starts.shape[0]):
@@ -115,7 +116,7 @@ def walk_tuples(data, starts, slots, width):
 
 @njit(nogil=True, cache=True)
 def walk_copy(data, start, rows, width):
-    """Rows of COPY BINARY from `start`: (starts int64[width, rows], lengths int64[width, rows])."""
+    """Walk rows of COPY BINARY: (starts int64[width, rows], lengths int64[width, rows])."""
     at_value = np.zeros((width, rows), np.int64)
     lengths = np.full((width, rows), NULL, np.int64)
     at = start
@@ -133,7 +134,7 @@ def walk_copy(data, start, rows, width):
 
 @njit(nogil=True, cache=True)
 def gather_bytes(data, starts, lengths):
-    """(offsets int64[n + 1], bytes, valid bool[n], nulls): what lies at starts[i], one by one."""
+    """Return (offsets int64[n + 1], bytes, valid bool[n], nulls) of the values at starts."""
     n = starts.shape[0]
     offsets = np.empty(n + 1, np.int64)
     valid = np.empty(n, np.bool_)
@@ -158,7 +159,7 @@ def gather_bytes(data, starts, lengths):
 
 @njit(nogil=True, cache=True)
 def read_ints(data, starts, lengths):
-    """Signed integers of 2, 4 or 8 bytes: (int64[n], valid bool[n], nulls); NULL is 0."""
+    """Read signed integers of 2, 4 or 8 bytes: (int64[n], valid bool[n], nulls); NULL is 0."""
     n = starts.shape[0]
     out = np.zeros(n, np.int64)
     valid = np.empty(n, np.bool_)
@@ -179,7 +180,7 @@ def read_ints(data, starts, lengths):
 
 @njit(nogil=True, cache=True)
 def read_bools(data, starts, lengths):
-    """Booleans: (bool[n], valid bool[n], nulls)."""
+    """Read booleans: (bool[n], valid bool[n], nulls)."""
     n = starts.shape[0]
     out = np.zeros(n, np.bool_)
     valid = np.empty(n, np.bool_)
@@ -195,7 +196,7 @@ def read_bools(data, starts, lengths):
 
 @njit(nogil=True, cache=True)
 def read_numerics(data, starts, lengths, scale, not_a_number):
-    """Numerics of at most 18 digits as int64 value * 10^scale: (int64[n], valid bool[n], nulls).
+    """Read numerics of up to 18 digits as value * 10^scale: (int64[n], valid bool[n], nulls).
 
     Layout: numeric_send in PostgreSQL's numeric.c (digits of base 10,000, weight of the first).
     """
@@ -218,7 +219,7 @@ def read_numerics(data, starts, lengths, scale, not_a_number):
         value = np.int64(0)
         for d in range(digits):
             digit = _unsigned16(data, at + 8 + 2 * d)
-            # This digit counts 10000^(weight - d), so 10^power of our unit.
+            # This digit counts 10000^(weight - d), which is 10^power of our unit.
             power = 4 * (weight - d) + scale
             while power > 0:
                 digit *= 10
@@ -234,7 +235,7 @@ def read_numerics(data, starts, lengths, scale, not_a_number):
 def read_floats(
     data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Floats of `size` 4 or 8 bytes: (float64[n], valid bool[n], nulls). Every NaN is one NaN."""
+    """Read floats of 4 or 8 bytes: (float64[n], valid bool[n], nulls). Every NaN is one NaN."""
     bits, valid, nulls = read_ints(data, starts, lengths)
     if size == 4:
         values = bits.astype(np.int32).view(np.float32).astype(np.float64)

@@ -1,9 +1,9 @@
-"""Which server a source is, and whether one that was promoted can be followed from where we stand.
+"""The identity of a source server, and whether a promoted one can continue from our position.
 
-Positions mean something on one server and one timeline. A standby that is promoted shares the old
-timeline's WAL up to the point where it left it: what lies before is the same on both. Invariant:
-a promoted server is followed only when all that was shown lies before that point; otherwise what
-was shown may be missing there, and other changes may stand in its place.
+Positions belong to one server and one timeline. A promoted standby shares the old timeline's WAL up
+to the point where it left it. Invariant: a promoted server is accepted only when everything the
+views show lies before that point. Otherwise it may lack what was shown, and may have other changes
+instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataflow.errors import SourceError
 
 
 class SourceIdentity(NamedTuple):
-    """What must stay the same for positions to mean the same."""
+    """What must stay the same for positions to keep their meaning."""
 
     system: str
     timeline: int
@@ -25,7 +25,7 @@ class SourceIdentity(NamedTuple):
 
 
 def identify(wal: WalConnection) -> tuple[SourceIdentity, int]:
-    """The server, and how far its WAL is flushed."""
+    """Return the server's identity, and how far its WAL is flushed."""
     system, timeline, flushed, database = wal.identify()
     return SourceIdentity(system, timeline, database), flushed
 
@@ -33,40 +33,40 @@ def identify(wal: WalConnection) -> tuple[SourceIdentity, int]:
 def check_identity(
     wal: WalConnection, actual: SourceIdentity, expected: Sequence[object], position: int
 ) -> None:
-    """Whether everything up to `position` of `expected` is the same on this server.
+    """Require that everything up to `position` of `expected` is the same on this server.
 
     SourceError source.identity_changed, source.promoted_behind.
     """
-    known = SourceIdentity(*expected)  # type: ignore[arg-type]
-    if actual == known:
+    before = SourceIdentity(*expected)  # type: ignore[arg-type]
+    if actual == before:
         return
-    is_later = actual == known._replace(timeline=actual.timeline)
+    is_later = actual == before._replace(timeline=actual.timeline)
     left_at = None
-    if is_later and actual.timeline > known.timeline:
-        left_at = end_of(wal.timeline_history(actual.timeline), known.timeline)
+    if is_later and actual.timeline > before.timeline:
+        left_at = end_of(wal.timeline_history(actual.timeline), before.timeline)
     if left_at is None:
         raise SourceError(
             "source.identity_changed",
             "the source is not the server that the state was built from",
             detail=f"system identifier, timeline, database: {tuple(actual)} instead of"
-            f" {tuple(known)}",
-            hint="connect the old server, or tidemark rebuild --all: the views are computed anew",
+            f" {tuple(before)}",
+            hint="connect to the old server, or run tidemark rebuild --all to recompute the views",
         )
     if position > left_at:
         raise SourceError(
             "source.promoted_behind",
             "the promoted server lacks changes that the views show",
-            detail=f"it left timeline {known.timeline} at {format_lsn(left_at)}, the views are at"
+            detail=f"it left timeline {before.timeline} at {format_lsn(left_at)}, the views are at"
             f" {format_lsn(position)}",
-            hint="connect the server that has them, or tidemark rebuild --all: the views are"
-            " computed anew; synchronized_standby_slots keeps this from happening",
+            hint="connect to the server that has them, or run tidemark rebuild --all to recompute"
+            " the views; synchronized_standby_slots prevents this",
         )
 
 
 def end_of(history: str, timeline: int) -> int | None:
-    """Where a timeline was left, by the history of a later one; None when it is no ancestor.
+    r"""Return where a timeline was left, from a later one's history; None if it is no ancestor.
 
-    >>> end_of("1\\t0/3000148\\tno recovery target specified\\n\\n2\\t0/5000000\\tbefore x", 1)
+    >>> end_of("1\t0/3000148\tno recovery target specified\n\n2\t0/5000000\tbefore x", 1)
     50331976
     >>> end_of("", 1)
     """

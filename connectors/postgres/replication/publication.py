@@ -1,7 +1,8 @@
-"""The publication of a source: exactly the tables that views read, and nothing that harms them.
+"""The publication of a source: exactly the tables that views read, without harm to them.
 
-Invariant: a table is added only if its UPDATE and DELETE go on working for everybody, and if what
-it sends is whole for the views. Never FOR ALL TABLES; partitioned tables are sent as their root.
+Invariant: a table is added only if UPDATE and DELETE on it keep working for everybody, and if every
+row and column that views need is sent. Never FOR ALL TABLES; partitioned tables are sent as their
+root.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from connectors.postgres.session.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
-# What a publication is made with, and given again where someone has changed it.
+# The options of our publication, restored where someone changed them.
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 _EACH_KIND = ("insert", "update", "delete", "truncate")
-# From PostgreSQL 18 on: a stored generated column is computed here, as in older ones.
+# From PostgreSQL 18 on: stored generated columns are computed here, as on older versions.
 _GENERATED = ", publish_generated_columns = none"
 GENERATED_VERSION = 180000
 _FACTS = f"""
@@ -43,7 +44,7 @@ WHERE n.nspname = %s AND c.relname = %s
 """
 
 
-# Publications of ours that a role may neither change nor drop; a group's has its name behind.
+# Publications of ours that a role may neither change nor drop; a group's has its name appended.
 _PUBLICATIONS = """
 SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
 ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
@@ -53,7 +54,7 @@ AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What decides whether a table may be published; the fields in the order of _FACTS."""
+    """The facts that decide whether a table may be published, in the order of _FACTS."""
 
     oid: int
     kind: str
@@ -72,10 +73,10 @@ class TableFacts:
     leads_to_superuser: bool
 
 
-# Another number each time that publication p is altered, but for `give_publication`.
+# A number that changes with every change of publication p except `give_publication`.
 VERSION_OF = """coalesce(substring(pg_catalog.obj_description(p.oid, 'pg_publication')
     FROM 'version ' || p.xmin || ' is version (\\d+) with another owner'), p.xmin::text)::bigint"""
-# Under the lock nobody alters it, so that nothing but the owner differs between the two versions.
+# Under the lock nobody else alters it, so only the owner differs between the two versions.
 _GIVE = f"""
 DO $give$ DECLARE one oid; made bigint; given xid; BEGIN
 LOCK TABLE pg_catalog.pg_publication IN SHARE ROW EXCLUSIVE MODE;
@@ -97,11 +98,11 @@ class Publication:
         self._session = session
 
     def exists(self) -> bool:
-        """Whether the publication is there."""
+        """Return whether the publication exists."""
         return self._row() is not None
 
     def _row(self) -> tuple[dict[str, Any], str, bool] | None:
-        """What the catalog has of it, its owner, and whether we may alter it."""
+        """Return its catalog row, its owner, and whether we may alter it."""
         found = self._session.rows(
             "SELECT to_jsonb(p), pg_get_userbyid(pubowner), pg_has_role(pubowner, 'USAGE')"
             " FROM pg_publication p WHERE pubname = %s",
@@ -114,17 +115,17 @@ class Publication:
             raise SourceError(
                 "source.publication_foreign",
                 f'publication "{self.name}" is FOR ALL TABLES',
-                hint="drop it, or choose another prefix: Tidemark publishes single tables",
+                hint="drop it, or choose another --prefix: Tidemark publishes single tables",
             )
         return options, owner, is_ours
 
     def ensure(self) -> None:
-        """Make the publication, or give it back the options that it was made with."""
+        """Create the publication, or restore the options that it was created with."""
         found, name = self._row(), sql.Identifier(self.name)
         if found is None:
             self._change(
                 sql.SQL("CREATE PUBLICATION {} WITH ({})").format(name, sql.SQL(_OPTIONS)),
-                doing=f'cannot make publication "{self.name}"',
+                doing=f'cannot create publication "{self.name}"',
             )
             return
         wrong = withheld(found[0], {}, is_partitioned=True)
@@ -140,19 +141,19 @@ class Publication:
         )
 
     def _require_owned(self, found: tuple[dict[str, Any], str, bool] | None, todo: str) -> None:
-        """We may alter it, or it is refused by name. todo: the statement that is needed."""
+        """Require that we may alter it. todo: the statement that is needed."""
         if found is None or found[2]:
             return
         user = self._session.rows("SELECT current_user::text")[0][0]
         raise SourceError(
             "source.publication_foreign",
             f'publication "{self.name}" belongs to role "{found[1]}"',
-            detail=f'role "{user}" may not alter it, which is needed now: {todo}',
+            detail=f'role "{user}" may not alter it, but needs to: {todo}',
             hint=f"ALTER PUBLICATION {quote_name(self.name)} OWNER TO {quote_name(user)};",
         )
 
     def tables(self) -> dict[int, RelationName]:
-        """What is published: oid -> name (its source left empty)."""
+        """Return the published tables: oid -> name (its source left empty)."""
         found = self._session.rows(
             "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_publication p"
             " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
@@ -162,7 +163,7 @@ class Publication:
         return {oid: RelationName("", schema, name) for oid, schema, name in found}
 
     def names_now(self, relations: Sequence[Relation]) -> list[RelationName]:
-        """What tables are called by now; by its old name one that is not there."""
+        """Return the current names of tables; the old name of one that is gone."""
         found = self._session.rows(
             "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c"
             " JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -173,7 +174,7 @@ class Publication:
         return [now.get(r.oid, r.name) for r in relations]
 
     def add(self, names: Sequence[RelationName]) -> None:
-        """Publish tables; those that are published already are left alone.
+        """Publish tables; leave those that are published already.
 
         SourceError source.table_missing, source.not_publishable, source.privilege,
         source.no_replica_identity, source.row_security, source.partition_overlap,
@@ -193,14 +194,15 @@ class Publication:
             statement = self._alter("ADD", name)
             self._require_owned(self._row(), f'add "{name}"')
             if table.oid in published:
-                # In one transaction: a row filter or a column list goes, and no change is missed.
+                # In one transaction: this removes a row filter or column list and misses no
+                # change.
                 statement = sql.SQL("{}; {}").format(self._alter("DROP", name), statement)
             self._change(statement, doing=f'cannot add table "{name}" to publication "{self.name}"')
             published[table.oid] = name
             partly.discard(table.oid)
 
     def _sent_in_part(self) -> set[int]:
-        """Tables of which not every row or column is sent."""
+        """Return tables of which not every row or column is sent."""
         found = self._session.rows(
             "SELECT r.prrelid::bigint, to_jsonb(r) FROM pg_publication_rel r"
             " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
@@ -209,7 +211,7 @@ class Publication:
         return {oid for oid, member in found if withheld({}, member, is_partitioned=False)}
 
     def remove(self, names: Sequence[RelationName]) -> None:
-        """Publish tables no more; those that are not published or not there are passed over."""
+        """Remove tables; ignore those that are not published or do not exist."""
         published = {(n.schema, n.name) for n in self.tables().values()}
         for name in names:
             if (name.schema, name.name) in published:
@@ -221,14 +223,15 @@ class Publication:
                 published.discard((name.schema, name.name))
 
     def require(self, relations: Sequence[Relation]) -> None:
-        """Every relation is there under its oid and published; else changes would be missed.
+        """Require that every relation exists under its oid and is published.
 
-        SourceError source.publication_missing, source.table_missing, source.not_published.
+        Otherwise changes would be missed. SourceError source.publication_missing,
+        source.table_missing, source.not_published.
         """
         if relations and not self.exists():
             raise SourceError(
                 "source.publication_missing",
-                f'publication "{self.name}" is gone',
+                f'publication "{self.name}" does not exist',
                 hint=REBUILD_HINT,
             )
         published = self.tables()
@@ -241,20 +244,20 @@ class Publication:
                 raise SourceError(
                     "source.table_missing",
                     f'table "{relation.name}" was dropped',
-                    hint="drop the views that read it, or rebuild them if the table is back",
+                    hint="drop the views that read it, or rebuild them if the table exists again",
                     relation=relation.name,
                 )
             if relation.oid not in published:
                 raise SourceError(
                     "source.not_published",
                     f'table "{relation.name}" is no longer in publication "{self.name}"',
-                    detail="someone removed it; its changes since then are not known",
+                    detail="someone removed it; its changes since then are lost",
                     hint="rebuild the views that read it",
                     relation=relation.name,
                 )
 
     def drop(self) -> None:
-        """Drop the publication if it is there; one that was given to another role is his."""
+        """Drop the publication if it exists; leave one that was given to another role."""
         found = self._session.rows(
             "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
             (self.name,),
@@ -267,7 +270,7 @@ class Publication:
         )
 
     def _change(self, statement: sql.Composed, *, doing: str) -> None:
-        """Run a statement that event triggers are told of."""
+        """Run a statement that fires event triggers."""
         check_event_triggers(self._session.rows(EVENT_TRIGGER))
         self._session.execute(statement, doing=doing)
 
@@ -296,15 +299,15 @@ class Publication:
             other = next((str(published[o]) for o in [*above, *below] if o in published), "")
             raise SourceError(
                 "source.partition_overlap",
-                f'table "{name}" cannot be followed beside its own parent or partition',
-                detail=other and f'"{other}" is followed already, and changes are sent once only',
+                f'table "{name}" cannot be published together with its own parent or partition',
+                detail=other and f'"{other}" is published already, and changes are sent only once',
                 hint="let all views read the partitioned table, or all its partitions",
                 relation=name,
             )
 
 
 def withheld(options: Mapping[str, Any], member: Mapping[str, Any], *, is_partitioned: bool) -> str:
-    """What a table's changes lack that views need, in words; "" when nothing.
+    """Return what a table's changes lack that views need, in words; "" when nothing.
 
     options: the row of pg_publication; member: the table's of pg_publication_rel.
     """
@@ -325,32 +328,36 @@ _GENERATES = "s"
 
 
 def sent_columns(options: Mapping[str, Any]) -> frozenset[str]:
-    """The letters of attgenerated of the columns that are sent."""
+    """Return the letters of attgenerated of the columns that are sent."""
     generated = _GENERATES if options.get("pubgencols") == _GENERATES else ""
     return frozenset({"", generated})
 
 
 def others_publications(session: Session, name: str, role: str) -> list[tuple[str, str, bool]]:
-    """(name, owner, whether that is a superuser) of a service's publications that are another
-    role's; name: of the first, a group's stands behind it."""
+    """Return (name, owner, whether a superuser) of a service's publications that another role owns.
+
+    name: of the first; a group's name is appended to it.
+    """
     return session.rows(_PUBLICATIONS, (name, role))
 
 
 def give_publication(name: str, role: str) -> str:
-    """Return the statement that makes a role the owner of a publication and notes that nothing
-    else has changed: views that read its tables go on. For a superuser."""
+    """Return the statement that transfers a publication to a role; for a superuser.
+
+    It records that nothing else changed, so views on its tables continue.
+    """
     return _GIVE.strip().format(quote_text(name), quote_name(name), quote_name(role))
 
 
 def check_table(name: RelationName, table: TableFacts) -> None:
-    """Refuse a table that cannot be followed, or that would suffer from being published."""
+    """Refuse a table that cannot be published, or that would suffer from it."""
     if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
         why = "it is not a permanent table"
         if table.has_children:
             why = "other tables inherit from it, and their rows are not sent under its name"
         raise SourceError(
             "source.not_publishable",
-            f'"{name}" cannot be followed',
+            f'table "{name}" cannot be published',
             detail=why,
             hint="use permanent tables, ordinary or partitioned",
             relation=name,
@@ -383,33 +390,34 @@ def check_table(name: RelationName, table: TableFacts) -> None:
 
 
 def _ownership(name: RelationName, table: TableFacts) -> tuple[str, str]:
-    """Detail and hint for a table of another role. Nobody is made a member of a superuser."""
+    """Return detail and hint for a table of another role. Never suggest membership in a
+    superuser."""
     detail = "PostgreSQL lets only the owner of a table add it to a publication"
     user = quote_name(table.user)
     if not table.leads_to_superuser:
         return detail, f"GRANT {quote_name(table.owner)} TO {user};"
     why = f'membership in its owner "{table.owner}" would give a superuser\'s rights'
-    other = "or give it to a role of its own that is no superuser, and grant that one"
+    other = "or transfer it to a separate role that is not a superuser, and grant that role"
     full = f"{quote_name(name.schema)}.{quote_name(name.name)}"
     return f"{detail}; {why}; {other}", f"ALTER TABLE {full} OWNER TO {user};"
 
 
 def _check_identity(name: RelationName, table: TableFacts) -> None:
-    """Published without replica identity, a table would refuse everybody's UPDATE and DELETE."""
+    """Refuse a table that, once published, would reject everybody's UPDATE and DELETE."""
     if table.identity == "n" or (table.identity == "d" and not table.has_key):
         full = f'ALTER TABLE "{name.schema}"."{name.name}" REPLICA IDENTITY FULL;'
         default = full.replace("FULL", "DEFAULT")
         ways = f"{default} or {full}" if table.has_key else f"add a PRIMARY KEY, or {full}"
         raise SourceError(
             "source.no_replica_identity",
-            f'table "{name}" has nothing that tells which row an UPDATE or DELETE hits',
+            f'table "{name}" has no replica identity to identify updated and deleted rows',
             hint=ways,
             relation=name,
         )
     if table.leaves and set(table.leaves) != {f"r{table.identity}"}:
         raise SourceError(
             "source.no_replica_identity",
-            f'partitions of table "{name}" are foreign, or differ from it in replica identity',
-            hint="ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
+            f'table "{name}" has partitions that are foreign or differ in replica identity',
+            hint="run ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
             relation=name,
         )

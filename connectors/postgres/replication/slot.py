@@ -1,8 +1,8 @@
-"""The replication slot of a source: made, checked and dropped, never made anew in silence.
+"""The replication slot of a source: created, checked and dropped, never recreated silently.
 
-A slot stands for the promise that no change is missing between what we confirmed and now. So a
-slot that is lost, missing, of another database or further on than our state is a refusal with a
-code; the way out is the user's decision.
+A slot guarantees that no change is missing between our confirmed position and now. So a slot that
+is lost, missing, of another database or ahead of our state is refused with a code. The user decides
+how to continue.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
-LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
+MIN_WAIT_S, MAX_WAIT_S = 5, 60
 
-# What no waiting heals: the changes since a position are gone, on the very server that had them.
+# Codes that no retry cures: the changes since a position are gone on their own server.
 LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
 LOST += ("source.publication_missing", "source.wal_budget")
 
@@ -49,12 +49,12 @@ class SlotState:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has invalidated it."""
+        """Return whether the server has invalidated it."""
         return self.wal_status == "lost"
 
 
 def object_name(prefix: str, name: str) -> str:
-    """The name of slot and publication: what PostgreSQL allows in a slot's name.
+    """Return a name for slot and publication, with only characters allowed in a slot's name.
 
     >>> object_name("tidemark", "Shop-1")
     'tidemark_shop_1'
@@ -63,23 +63,24 @@ def object_name(prefix: str, name: str) -> str:
 
 
 def slot_name(session: Session, prefix: str, name: str) -> str:
-    """The slot's name for the database of a session. Slots are named across a whole server, so the
-    database is a part of it; where one without it is there from an earlier release, that is it.
+    """Return the slot's name for the database of a session.
 
-    SourceError, TemporaryError when the database cannot be asked.
+    Slots are named across a whole server, so the name includes the database. A slot of an earlier
+    release without it keeps its name. SourceError, TemporaryError when the database does not
+    answer.
     """
     earlier = object_name(prefix, name)
     database, is_there = session.rows(
         "SELECT current_database()::text, EXISTS (SELECT FROM pg_replication_slots"
         " WHERE slot_name = %s AND database = current_database() AND plugin = %s)",
         (earlier, PLUGIN),
-        doing="cannot look at replication slots",
+        doing="cannot read the replication slots",
     )[0]
     return earlier if is_there else database_name(prefix, database, name)
 
 
 def database_name(prefix: str, database: str, name: str) -> str:
-    """One name for each database, whatever its letters and its length.
+    """Return a distinct name for each database, whatever its characters and length.
 
     >>> database_name("tidemark", "shop", "source")
     'tidemark_shop_source'
@@ -87,7 +88,7 @@ def database_name(prefix: str, database: str, name: str) -> str:
     'tidemark_shop_d00aae6b_source'
     """
     plain = f"{prefix}_{database}_{name}"
-    # A group's name stands behind: a database must not end as others go on.
+    # A group's name is appended: a database name must not look like that suffix.
     is_clear = name not in database
     if is_clear and object_name(f"{prefix}_{database}", name) == plain:
         return plain
@@ -103,10 +104,10 @@ class Slot:
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._session = session
-        self._timeout_s = LEAST_PATIENCE_S
+        self._timeout_s = MIN_WAIT_S
 
     def state(self) -> SlotState | None:
-        """What the server says of the slot; None when there is none of the name."""
+        """Return the server's record of the slot; None when there is none of this name."""
         found = self._session.rows(
             "SELECT s.database, s.plugin, s.active_pid, coalesce(a.application_name, ''),"
             " s.confirmed_flush_lsn::text, s.wal_status,"
@@ -114,7 +115,7 @@ class Slot:
             " FROM pg_replication_slots AS s"
             " LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid WHERE s.slot_name = %s",
             (self.name,),
-            doing="cannot look at replication slots",
+            doing="cannot read the replication slots",
         )
         if not found:
             return None
@@ -131,21 +132,21 @@ class Slot:
         )
 
     def create(self) -> int:
-        """Make the slot; the position from which it has all changes.
+        """Create the slot; return the position from which it has all changes.
 
-        Standbys may keep a copy of it, from PostgreSQL 17 on (failover slots).
-        Waits for the transactions that run now, longer with each try. TemporaryError
-        source.busy names them when that is too long.
+        From PostgreSQL 17 on it is a failover slot, which standbys may copy. Waits for running
+        transactions, longer with each try. TemporaryError source.busy names them when the limit
+        passes.
         """
         more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
-        # A short while at first: who waits is told, and tries again.
-        limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MOST_PATIENCE_S)
+        # Wait briefly at first: the caller is notified, and tries again.
+        limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MAX_WAIT_S)
         try:
             found = self._session.rows(
                 f"SET lock_timeout TO '{limit_s}s';"
                 f" SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
                 (self.name, PLUGIN),
-                doing=f'cannot make replication slot "{self.name}"',
+                doing=f'cannot create replication slot "{self.name}"',
             )
         except TemporaryError as error:
             if error.code != "source.busy":
@@ -154,11 +155,11 @@ class Slot:
         finally:
             # The next statement gets a session with the usual limit.
             self._session.close()
-        self._timeout_s = LEAST_PATIENCE_S
+        self._timeout_s = MIN_WAIT_S
         return parse_lsn(found[0][0])
 
     def require(self, position: int | None = None) -> SlotState:
-        """The state of a slot that must be there and hold all changes after `position`.
+        """Return the state of a slot that must exist and have all changes after `position`.
 
         SourceError source.slot_missing, source.slot_lost, source.slot_foreign,
         source.slot_advanced.
@@ -167,7 +168,7 @@ class Slot:
         if state is None:
             raise SourceError(
                 "source.slot_missing",
-                f'replication slot "{self.name}" is gone',
+                f'replication slot "{self.name}" does not exist',
                 detail="it was dropped, or the server was replaced by one without it",
                 hint=REBUILD_HINT,
             )
@@ -175,34 +176,34 @@ class Slot:
         if position is not None and state.confirmed > position:
             raise SourceError(
                 "source.slot_advanced",
-                f'replication slot "{self.name}" is ahead of the state kept here',
+                f'replication slot "{self.name}" is ahead of the local state',
                 detail=f"it starts at {format_lsn(state.confirmed)}, the state is at"
-                f" {format_lsn(position)}: it was made again, or someone else read from it",
+                f" {format_lsn(position)}; it was recreated, or another reader used it",
                 hint=REBUILD_HINT,
             )
         return state
 
     def let_fail_over(self, state: SlotState, wal: WalConnection) -> None:
-        """A slot that was made without it may have copies on standbys from now on."""
+        """Make an older slot of ours a failover slot, which standbys may copy."""
         if wal.server_version >= FAILOVER_VERSION and not state.has_failover:
             try:
                 wal.let_fail_over(self.name)
             except SourceError:
-                # Nothing depends on it but a promotion, which is refused then by name.
+                # Only a promotion depends on it, which then fails with its own code.
                 return
 
-    def kept_bytes(self) -> int:
-        """How much WAL the server keeps for the slot; 0 when there is no slot."""
+    def retained_bytes(self) -> int:
+        """Return the bytes of WAL that the server retains for the slot; 0 without a slot."""
         found = self._session.rows(
             "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
             " FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL",
             (self.name,),
-            doing="cannot look at replication slots",
+            doing="cannot read the replication slots",
         )
         return max(0, found[0][0]) if found else 0
 
     def drop(self, wait_s: float = RELEASE_WAIT_S) -> None:
-        """Drop the slot if it is there; waits a while for its reader to go."""
+        """Drop the slot if it exists; wait up to wait_s for its reader to go."""
         deadline = time.monotonic() + wait_s
         while (state := self.state()) is not None:
             if state.active_pid is None:
@@ -218,7 +219,7 @@ class Slot:
                 time.sleep(0.05)
 
     def evict(self, pid: int) -> None:
-        """End the backend that reads the slot, if it is one of ours."""
+        """Terminate the backend that reads the slot, if it is one of ours."""
         self._session.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE pid = %s AND application_name LIKE %s",
@@ -227,7 +228,7 @@ class Slot:
         )
 
     def is_ours(self, state: SlotState) -> bool:
-        """Whether it is of this database and for our way to read it, and nobody else's."""
+        """Return whether the slot is of this database and our plugin."""
         database = self._session.rows("SELECT current_database()")[0][0]
         return (state.database, state.plugin) == (database, PLUGIN)
 
@@ -235,22 +236,22 @@ class Slot:
         if not self.is_ours(state):
             raise SourceError(
                 "source.slot_foreign",
-                f'replication slot "{self.name}" is not ours',
-                detail=f'it belongs to database "{state.database}", plugin "{state.plugin}"',
-                hint="slots are named across the whole server: choose another --prefix",
+                f'replication slot "{self.name}" belongs to another application',
+                detail=f'it is of database "{state.database}", plugin "{state.plugin}"',
+                hint="slot names are unique across the whole server: choose another --prefix",
             )
         if state.is_lost:
             raise SourceError(
                 "source.slot_lost",
                 f'replication slot "{self.name}" was invalidated by the server',
                 detail=state.invalidation
-                or "WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
+                or "its WAL was removed (max_slot_wal_keep_size), or it is obsolete",
                 hint=f"raise max_slot_wal_keep_size; {REBUILD_HINT}",
             )
 
 
 def check_server(session: Session, slot: str, publication: str) -> None:
-    """Whether this server can be a source for this role, before anything is made.
+    """Require that this server can be a source for this role, before anything is created.
 
     SourceError source.version, source.standby, source.wal_level, source.privilege,
     source.no_free_slot, source.no_free_wal_sender.
@@ -293,7 +294,7 @@ def _check_privileges(session: Session, publication: str) -> None:
     if not may_create and not is_there:
         raise SourceError(
             "source.privilege",
-            f'role "{user}" may not make a publication',
+            f'role "{user}" may not create a publication',
             hint=f'GRANT CREATE ON DATABASE "{database}" TO "{user}";',
         )
 
@@ -305,15 +306,15 @@ def _check_space(session: Session, slot: str) -> None:
         (slot,),
     )[0]
     if not is_there and used >= allowed:
-        raise no_free_slot(f"all {allowed} are taken")
+        raise no_free_slot(f"all {allowed} are in use")
     senders, most = session.rows(
         "SELECT count(*), current_setting('max_wal_senders')::int FROM pg_stat_replication"
     )[0]
     if not is_there and senders >= most:
-        raise no_free_wal_sender(f"all {most} are taken")
+        raise no_free_wal_sender(f"all {most} are in use")
 
 
-# A slot begins where all transactions have ended that run now, whichever database they are of.
+# A slot begins once all running transactions, of any database, have ended.
 _OPEN = """
 SELECT * FROM (
   SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint AS age_s,
@@ -340,15 +341,17 @@ SELECT * FROM (
 
 
 def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | None:
-    """What a snapshot waits for, if any transaction has been open for so many seconds: each with
-    its pid or gid, age and user. Errors as `Session.rows`."""
-    found = session.rows(_OPEN, (least_s,), doing="cannot look at open transactions")
+    """Return an error naming the transactions that block a snapshot, open for least_s or longer.
+
+    It has the pid or gid, age and user of each. Errors as of `Session.rows`.
+    """
+    found = session.rows(_OPEN, (least_s,), doing="cannot list open transactions")
     if not found:
         return None
-    told = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]
+    described = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]
     return TemporaryError(
         "source.busy",
-        "a snapshot waits until the transactions have ended that are open now",
-        detail="; ".join(told),
-        hint=f"end them, or let them end: {found[0][2]}",
+        "a snapshot waits until all open transactions have ended",
+        detail="; ".join(described),
+        hint=f"end them, or wait: {found[0][2]}",
     )

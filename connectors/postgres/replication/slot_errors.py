@@ -1,35 +1,35 @@
-"""The refusals of a replication slot and of its reader, whoever finds them."""
+"""The errors of a replication slot and its reader, shared by every module that finds them."""
 
 from __future__ import annotations
 
 from dataflow.errors import SourceError, TemporaryError
 
-REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
+REBUILD_HINT = "run tidemark rebuild --all to recompute the views over a new slot"
 
 
 def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
-    """The refusal for a slot that someone else reads."""
+    """Return the refusal of a slot with another reader."""
     return SourceError(
         "source.slot_in_use",
-        f'replication slot "{name}" is read by someone else',
-        detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
-        hint="stop the other reader (another Tidemark of the same prefix?), or choose a --prefix",
+        f'replication slot "{name}" has another reader',
+        detail=f"the backend with pid {pid}" + (f" ({reader})" if reader else ""),
+        hint="stop the other reader (perhaps a Tidemark of the same prefix), or choose a --prefix",
     )
 
 
 def no_free_slot(detail: str) -> SourceError:
-    """The refusal when max_replication_slots is reached."""
+    """Return the refusal when max_replication_slots is reached."""
     return SourceError(
         "source.no_free_slot",
         "the source has no free replication slot",
         detail=detail,
         hint="raise max_replication_slots (one for Tidemark, one more while a view is created),"
-        " or drop slots that nobody reads; a restart is needed",
+        " and restart the server; or drop unused slots",
     )
 
 
 def no_free_wal_sender(detail: str) -> SourceError:
-    """The refusal when max_wal_senders is reached."""
+    """Return the refusal when max_wal_senders is reached."""
     return SourceError(
         "source.no_free_wal_sender",
         "the source has no free WAL sender",
@@ -40,7 +40,7 @@ def no_free_wal_sender(detail: str) -> SourceError:
 
 
 def slot_wait_over(name: str, detail: str) -> TemporaryError:
-    """What the making of a slot says when old transactions do not end."""
+    """Return the error of creating a slot when old transactions do not end."""
     return TemporaryError(
         "source.busy",
         f'replication slot "{name}" waits for running transactions',

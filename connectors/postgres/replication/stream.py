@@ -1,10 +1,10 @@
 """The replication stream: whole transactions in WAL order, each batch with its position.
 
-A thread drains the connection, cuts at commits, answers keepalives and sends what `confirm` was
-told; `poll` takes what has arrived and decodes it. Invariants: a batch ends at a commit; nothing
-is confirmed that the caller did not confirm; transactions that end at or before the start
-position are not seen again. In-progress transactions are not streamed: PostgreSQL spills a big
-one until its commit, and so do we.
+A reader thread drains the connection, cuts at commits, answers keepalives and sends confirmations;
+`poll` takes what has arrived and decodes it. Invariants: a batch ends at a commit; only positions
+that the caller confirmed are confirmed; transactions that end at or before the start position do
+not reappear. In-progress transactions are not streamed: PostgreSQL spills a big one until its
+commit, and so do we.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from storage.failpoints import failpoint
 
 _KEEPALIVE, _BEGIN, _COMMIT = ord("k"), ord("B"), ord("C")
 _ROWS = frozenset(b"IUDT")
-_KEPT = frozenset(b"IUDTR")
+_BUFFERED = frozenset(b"IUDTR")
 _TRUNCATE = ord("T")
 _DRAIN_PAYLOADS = 1000
 _LINGER_S = 0.002
-# Keepalives move the position of a source that is busy elsewhere; more often is of no use.
+# Keepalives advance the position of a source that is busy elsewhere; more often is no use.
 _IDLE_STEP_S = 0.05
 _JOIN_S = 10.0
-_TOLD_S = 2.0
+_WAIT_S = 2.0
 _TRUNCATIONS = 1000
 
 
 class ReplicationStream:
-    """A running stream; one thread polls. Close it in any case."""
+    """A running stream; one thread polls. Always close it."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class ReplicationStream:
         decoder: Decoder,
         start_position: int,
         limits: StreamLimits | None = None,
-        look: Callable[[], None] | None = None,
+        refresh: Callable[[], None] | None = None,
     ) -> None:
-        """look: called when something has arrived, before it is decoded; may refuse it."""
+        """refresh: called when a batch has arrived, before it is decoded; may refuse it."""
         self._connection = connection
-        self._look = look
+        self._refresh = refresh
         self._decoder = decoder
         self._limits = limits or StreamLimits()
         self._ready = threading.Condition()
-        # Shared with the reader, under _ready:
+        # Shared with the reader thread, under _ready:
         self._queue: deque[Transaction] = deque()
         self._queued_bytes = 0
         self._queued_rows = 0
@@ -68,13 +68,13 @@ class ReplicationStream:
         self._is_idle = self._is_woken = False
         self._failure: TidemarkError | None = None
         self._truncations: deque[tuple[int, int]] = deque(maxlen=_TRUNCATIONS)
-        # The reader's own:
+        # The reader thread's own:
         self._open: Transaction | None = None
         self._relations: list[bytes] = []
         self._status_at = self._heard_at = time.monotonic()
         self._sent_confirmed = 0
-        self._is_asked = False
-        # The poller's own:
+        self._is_reply_due = False
+        # The polling thread's own:
         self._handed = start_position
         self._handed_at = 0.0
         self._refusal: TidemarkError | None = None
@@ -91,41 +91,41 @@ class ReplicationStream:
 
     @property
     def position(self) -> int:
-        """The position of the newest batch handed out."""
+        """Return the position of the newest batch handed out."""
         return self._handed
 
     @property
     def received_position(self) -> int:
-        """How far the server has sent; at or ahead of `position`."""
+        """Return how far the server has sent; at or ahead of `position`."""
         return self._received
 
     @property
     def silent_s(self) -> float:
-        """How long the server has said nothing, although it is asked every now and then."""
+        """Return for how long the server has been silent despite periodic probes, in seconds."""
         return time.monotonic() - self._heard_at
 
     @property
     def queued_bytes(self) -> int:
-        """What has arrived and waits in memory."""
+        """Return the bytes that have arrived and wait in memory."""
         return self._queued_bytes
 
     def poll(
         self, max_rows: int, timeout_s: float, *, until: int | None = None
     ) -> SourceBatch | None:
-        """Whole transactions that have arrived: as many as fit max_rows, but at least one.
+        """Return whole transactions that have arrived: as many as fit max_rows, but at least one.
 
-        Each counts as one row at least, so that max_rows 1 gives them one by one.
+        Each counts as at least one row, so max_rows 1 returns them one by one.
 
         Returns at once when something is there and no more is arriving; None after timeout_s. A
-        batch without changes moves the position of an idle source. The chunks of a batch are to
-        be read before the next call. `until`: never go beyond this position. TemporaryError when
-        the connection is lost: make a new stream from `position`; SourceError when the source is
-        no longer what it was.
+        batch without changes advances the position of an idle source. Read the chunks of a batch
+        before the next call. `until`: never go beyond this position. TemporaryError when the
+        connection is lost: open a new stream from `position`. SourceError when the source has
+        changed incompatibly.
         """
         if self._refusal is not None:
             raise self._refusal
         if self._has_unread:
-            raise InvariantError("source.order", "a batch was not read to its end")
+            raise InvariantError("source.order", "the previous batch was not read to its end")
         deadline = time.monotonic() + timeout_s
         with self._ready:
             while not self._has_something(until):
@@ -142,28 +142,29 @@ class ReplicationStream:
         return self._decode(taken, position)
 
     def wake(self) -> None:
-        """Let a `poll` that waits answer None now, or the next one that would wait; from any
+        """Make a waiting `poll` return None now, or the next one that would wait; from any
         thread."""
         with self._ready:
             self._is_woken = True
             self._ready.notify_all()
 
     def confirm(self, position: int) -> None:
-        """The caller has made everything up to `position` durable: the server may forget it."""
+        """Confirm that everything up to `position` is durable here: the server may discard it."""
         if position > self._handed:
             raise InvariantError("source.confirm", "a position was confirmed before it was read")
         if position > self._confirmed:
             self._confirmed = position
             self._wake()
 
-    def tells_truncation(self, xid: int, oid: int, position: int) -> bool:
-        """Whether that transaction tells that the table was truncated; it lies before `position`.
+    def has_truncation(self, xid: int, oid: int, position: int) -> bool:
+        """Return whether that transaction truncated the table; it lies before `position`.
 
-        Waits a moment for what is under way; False also when that does not come.
+        Wait briefly for what is under way; False also when that does not arrive.
         """
         with self._ready:
             self._ready.wait_for(
-                lambda: self._received >= position or self._is_stalled() or self._failure, _TOLD_S
+                lambda: self._received >= position or self._is_stalled() or self._failure,
+                _WAIT_S,
             )
             return (xid, oid) in self._truncations
 
@@ -173,7 +174,7 @@ class ReplicationStream:
         self._wake()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            raise InvariantError("source.reader", "the reader of the stream does not end")
+            raise InvariantError("source.reader", "the reader thread of the stream does not end")
         self._connection.close()
         self._wake_in.close()
         self._wake_out.close()
@@ -183,7 +184,7 @@ class ReplicationStream:
         if self._open is not None:
             self._open.close()
 
-    # --- the poller's side, under the lock ------------------------------------------------
+    # --- the polling thread's, under the lock ----------------------------------------------
 
     def _has_something(self, until: int | None) -> bool:
         if self._queue and (until is None or self._queue[0].end <= until):
@@ -193,10 +194,10 @@ class ReplicationStream:
         return until is not None or time.monotonic() - self._handed_at >= _IDLE_STEP_S
 
     def _idle_position(self, until: int | None) -> int:
-        """The position once everything that is not in the queue is handed out."""
+        """Return the position once everything that is not queued is handed out."""
         reached = self._received
         if self._queue:
-            # Something is queued beyond `until`: all before it is known to be through.
+            # Something is queued beyond `until`: everything before it has been read.
             reached = self._handed if until is None else until
         return reached if until is None else min(reached, until)
 
@@ -230,18 +231,18 @@ class ReplicationStream:
         return taken, position
 
     def _decode(self, taken: list[Transaction], position: int) -> SourceBatch:
-        """The first chunk decoded; what follows it is checked for what could be refused."""
+        """Decode the first chunk; check the relation messages of the rest for refusals."""
         chunks = chunks_of(taken, self._limits.chunk_rows, self._limits.chunk_bytes)
         try:
-            if self._look is not None:
-                self._look()
+            if self._refresh is not None:
+                self._refresh()
             first = self._decoder.decode(next(chunks, []))
             second = next(chunks, None)
             if second is not None:
                 for payload in (p for t in taken for p in t.relations):
                     self._decoder.check(payload)
         except TidemarkError as error:
-            # The batch is gone: nothing may follow it.
+            # The batch is lost: nothing may follow it.
             self._refusal = error
             _close(taken)
             raise
@@ -273,7 +274,7 @@ class ReplicationStream:
         finally:
             _close(taken)
 
-    # --- the reader's side ------------------------------------------------------------------
+    # --- the reader thread's ----------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -290,7 +291,7 @@ class ReplicationStream:
         except Exception as error:
             self._fail(
                 InvariantError(
-                    "source.reader", "the reader of the stream failed", detail=repr(error)
+                    "source.reader", "the reader thread of the stream failed", detail=repr(error)
                 )
             )
 
@@ -311,7 +312,7 @@ class ReplicationStream:
         if is_reading:
             waiting.register(self._connection, select.POLLIN)
         else:
-            # While we do not read, the server's silence says nothing.
+            # While we do not read, the server's silence means nothing.
             self._heard_at = time.monotonic()
         for descriptor, _ in waiting.poll(left * 1000):
             if descriptor == self._wake_out.fileno():
@@ -326,11 +327,11 @@ class ReplicationStream:
             return  # a wake is under way already
 
     def _report(self) -> None:
-        """Send status when something is to be confirmed, a reply is asked for, or time is up."""
+        """Send status when there is a confirmation, a requested reply, or the interval is over."""
         now = time.monotonic()
         is_due = now - self._status_at >= self._limits.status_s
         confirmed = self._confirmed
-        if not (is_due or self._is_asked or confirmed > self._sent_confirmed):
+        if not (is_due or self._is_reply_due or confirmed > self._sent_confirmed):
             return
         silent_s = now - self._heard_at
         if silent_s > self._limits.silence_s:
@@ -338,17 +339,17 @@ class ReplicationStream:
             raise TemporaryError("source.unreachable", what)
         is_silent = silent_s > self._limits.status_s / 2
         self._connection.send_status(self._received, confirmed, wants_reply=is_silent)
-        self._sent_confirmed, self._status_at, self._is_asked = confirmed, now, False
+        self._sent_confirmed, self._status_at, self._is_reply_due = confirmed, now, False
 
     def _drain(self) -> bool:
-        """Take up to _DRAIN_PAYLOADS payloads off the connection; True when it ran dry."""
+        """Take up to _DRAIN_PAYLOADS payloads off the connection; True when none is left."""
         read, count, payload = self._connection.read, 0, None
         transaction = self._open
         while count < _DRAIN_PAYLOADS and (payload := read()) is not None:
             count += 1
             if payload[0] == _KEEPALIVE:
                 position, is_asked = keepalive_of(payload)
-                self._is_asked = self._is_asked or is_asked
+                self._is_reply_due = self._is_reply_due or is_asked
                 if transaction is None:
                     self._reach(position)
                 continue
@@ -361,7 +362,7 @@ class ReplicationStream:
                 transaction.end, transaction.commit_us = commit_of(wal)
                 self._finish(transaction)
                 transaction = self._open = None
-            elif tag in _KEPT and transaction is not None:
+            elif tag in _BUFFERED and transaction is not None:
                 transaction.rows += tag in _ROWS
                 transaction.add(wal)
                 if tag == _TRUNCATE:
@@ -379,7 +380,8 @@ class ReplicationStream:
 
     def _finish(self, transaction: Transaction) -> None:
         if transaction.end <= self._start:
-            # Tables are described once a connection: what a skipped transaction said holds on.
+            # Tables are described once per connection: descriptions in a skipped transaction stay
+            # valid.
             self._relations += transaction.relations
             transaction.close()
             return

@@ -1,11 +1,10 @@
-"""What the catalog says of tables that views read, and whether it says something else than before.
+"""The catalog's facts about tables that views read, and whether they have changed.
 
-PostgreSQL sends no message for DDL, nor for what happens to a partition as a whole. What it does
-keep is a version (xmin) of every catalog row: `digest` adds up those of the tables, and only when
-it has changed are the facts read again. A commit is in the WAL a moment before it can be seen, but
-DDL holds its lock until then. Invariant: what committed before `digest` was called is in its
-answer. Source: PostgreSQL manual, "System Catalogs", "Explicit Locking"; CommitTransaction in
-xact.c.
+PostgreSQL sends no message for DDL, nor for changes of a partition as a whole. It does store a
+version (xmin) of every catalog row. `digest` sums up those of the tables, and only a changed digest
+causes a new read of the facts. A commit is in the WAL a moment before it is visible, but DDL holds
+its lock until then. Invariant: the digest covers everything that committed before the call. Source:
+PostgreSQL manual, "System Catalogs", "Explicit Locking"; CommitTransaction in xact.c. One thread.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ SELECT coalesce(sum(h), 0) FROM (
   SELECT hash_record_extended(ROW(p.oid, p.xmin), 5) FROM pg_publication p WHERE p.pubname = $2
 ) AS versions (h)
 """
-# What changes a table holds this until it can be seen; of a partitioned one, what adds partitions.
-# What changes a publication holds no lock on it, but its transaction marks the row.
+# DDL on a table holds these locks until it is visible; for a partitioned table, so does adding
+# partitions. A change of a publication holds no lock on it, but its transaction marks the row.
 _HOLDERS = """
 SELECT coalesce(array_agg(DISTINCT l.pid), '{}') FROM pg_locks l
 WHERE l.granted AND l.pid <> pg_backend_pid()
@@ -113,20 +112,20 @@ SELECT t.oid::bigint, t.parent::bigint, t.link::text, t.at::text, n.nspname, c.r
 FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_type y ON y.oid = c.reltype
 """
-_NOT_SEEN = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
-# Rows from before a table became a partition lie at its beginning: there was no room before.
+_UNREADABLE = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
+# Rows from before a table became a partition lie at its beginning, where there was space.
 _FIRST_PAGES = "{at} < '(1000,0)'::tid"
 _XID_MASK = (1 << 32) - 1
-# How long the end of a transaction may take, without and with standbys that it waits for.
+# How long a commit may take, without and with synchronous standbys.
 _ENDS_S, _SYNCHRONOUS_S = 0.25, 30.0
 _PAUSES_S = (0.001, 0.02)
-# Asked before every batch: planned once.
+# Run before every batch: planned once.
 _SETTINGS = {"lock_timeout": "1s", "plan_cache_mode": "force_generic_plan", "jit": "off"}
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """version: of its row in the catalog. labels: of an enum, in order of their making."""
+    """A column. version: of its catalog row. labels: of an enum, in creation order."""
 
     field: Field
     version: int
@@ -136,9 +135,12 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class PartFacts:
-    """A partition, or a child of a table. link: the transaction that made it one. has_untold: it
-    may have rows that nobody was told of, or lack rows that it had; judged against the facts
-    before. emptied_by: the transaction that did so, if it was no more than a TRUNCATE."""
+    """A partition, or a child of a table.
+
+    link: the transaction that attached it. has_unreported: it may have rows that were never sent,
+    or lack rows that it had, judged against the facts before. emptied_by: the transaction that
+    caused this, if it was only a TRUNCATE.
+    """
 
     title: str
     kind: str
@@ -151,11 +153,11 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as the catalog has it at one moment.
+    """A table in the catalog at one moment.
 
-    columns: by attnum, which is never used twice. identity: the letter of relreplident;
-    identity_key: the columns of the index that it names. key_id: the primary key's constraint.
-    seen: all transactions below this number had ended.
+    columns: by attnum, which is never reused. identity: the letter of relreplident; identity_key:
+    the columns of the index that it names. key_id: the primary key's constraint. seen: all
+    transactions below this number had ended.
     """
 
     oid: int
@@ -171,53 +173,54 @@ class TableFacts:
     identity_key: tuple[int, ...] = ()
     columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
     parts: Mapping[int, PartFacts] = field(default_factory=dict)
-    # Another one each time that the table is published; 0 where that was not kept.
+    # Changes each time that the table is published; 0 where that was not stored.
     membership: int = 0
-    # Another one each time that the publication itself is made or altered, unless `tidemark init`
-    # gave it to another role; () where not kept.
+    # Changes each time that the publication is created or altered, except for `tidemark init`
+    # transferring it to another role; () where not stored.
     publication: tuple[int, ...] = ()
-    # What the publication does not send of it as views need it, in words.
+    # What the publication does not send although views need it, in words.
     withheld: str = ""
 
     @property
     def title(self) -> str:
-        """schema.name, for people."""
+        """Return schema.name, for messages."""
         return f"{self.schema}.{self.name}"
 
     def numbers(self, names: Sequence[str]) -> tuple[int, ...]:
-        """The numbers of columns by their names now; 0 for one that is not there."""
+        """Return the numbers of columns by their current names; 0 for a missing one."""
         found = {c.field.name: number for number, c in self.columns.items()}
         return tuple(found.get(name, 0) for name in names)
 
 
 class TableCatalog:
-    """Asks one database about tables; a session of its own, opened when needed. One thread."""
+    """Reads the facts of one database's tables; a session of its own, opened when needed. One
+    thread."""
 
     def __init__(self, dsn: str, publication: str) -> None:
         self._dsn = dsn
         self._publication = publication
         self._connection: Any = None
 
-    def digest(self, known: Mapping[int, TableFacts]) -> int:
-        """A number that differs when anything in the facts of these tables may.
+    def digest(self, previous: Mapping[int, TableFacts]) -> int:
+        """Return a number that differs when any fact of these tables may differ.
 
-        Waits a moment for those who are changing one of them: they may be committing.
+        Waits briefly for sessions that are changing one of them: they may be committing.
         """
-        tables = [*known, *(part for facts in known.values() for part in facts.parts)]
-        above = [oid for oid, facts in known.items() if facts.kind == "p"]
+        tables = [*previous, *(part for facts in previous.values() for part in facts.parts)]
+        above = [oid for oid, facts in previous.items() if facts.kind == "p"]
         try:
             cursor = self._cursor()
             self._await_commits(cursor, _array(tables), _array(above))
-            return self._digest(cursor, list(known))
+            return self._digest(cursor, list(previous))
         except psycopg2.Error as error:
             raise self._failure(error) from error
 
     def read(
         self, oids: Sequence[int], before: Mapping[int, TableFacts]
     ) -> tuple[int, dict[int, TableFacts]]:
-        """(digest, facts by oid) of the tables that are there, of one moment.
+        """Return (digest, facts by oid) of the existing tables, at one moment.
 
-        before: what was known, which partitions are judged against.
+        before: the previous facts, against which partitions are judged.
         """
         try:
             cursor = self._cursor()
@@ -234,8 +237,8 @@ class TableCatalog:
             raise self._failure(error) from error
         return digest, {oid: facts for oid, facts in found.items() if facts is not None}
 
-    def mark(self) -> int:
-        """Write a mark to the WAL; its position. All that was seen lies before it."""
+    def write_marker(self) -> int:
+        """Write a marker to the WAL; return its position. Everything read so far lies before it."""
         try:
             cursor = self._cursor()
             cursor.execute("SELECT pg_logical_emit_message(true, 'tidemark', '')::text")
@@ -252,8 +255,8 @@ class TableCatalog:
     def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
         started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
-            asked = (tables, above, self._publication)
-            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
+            arguments = (tables, above, self._publication)
+            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", arguments)
             (holders,) = cursor.fetchone() or ([],)
             waited = time.monotonic() - started
             if not holders or waited > _SYNCHRONOUS_S:
@@ -273,7 +276,7 @@ class TableCatalog:
 
     def _failure(self, error: psycopg2.Error) -> Exception:
         self.close()
-        return to_error(error, "source", "cannot look at the tables that views read")
+        return to_error(error, "source", "cannot read the catalog about the tables of the views")
 
     def _digest(self, cursor: Cursor, oids: Sequence[int]) -> int:
         cursor.execute("EXECUTE tidemark_digest (%s, %s)", (_array(oids), self._publication))
@@ -318,21 +321,23 @@ _Named = tuple[int, sql.Identifier]
 
 
 class _Rows:
-    """Whether tables have some rows, asked in the transaction of a cursor. dsn: of its session."""
+    """Tests whether tables have some rows, in the transaction of a cursor. dsn: of its session."""
 
     def __init__(self, cursor: Cursor, dsn: str) -> None:
         self.cursor = cursor
         self._dsn = dsn
 
     def exist(self, table: _Named, where: str, *, unknown: bool) -> bool:
-        """Whether a table has such a row; `unknown` when we may not look, or somebody holds it.
-        where: over {at}, {xmin} and {cmin} of a row."""
+        """Return whether a table has such a row; `unknown` if it is unreadable or locked.
+
+        where: over {at}, {xmin} and {cmin} of a row.
+        """
         oid, name = table
         if is_foreign(self.cursor, oid):
-            # In a session of its own: what code leaves in one outlives its transaction.
+            # In a separate session: the effects of foreign code outlive its transaction.
             self.cursor.execute("SELECT pg_export_snapshot()")
             ((snapshot_id,),) = self.cursor.fetchall()
-            return _exist_lent((self._dsn, snapshot_id), table, where, unknown=unknown)
+            return _exist_restricted((self._dsn, snapshot_id), table, where, unknown=unknown)
         text = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {} WHERE {})").format(
             name, sql.SQL(where.format(at="ctid", xmin="xmin", cmin="cmin"))
         )
@@ -342,29 +347,33 @@ class _Rows:
             (found,) = self.cursor.fetchone() or (unknown,)
             self.cursor.execute("RELEASE SAVEPOINT look")
             return bool(found)
-        except _NOT_SEEN:
+        except _UNREADABLE:
             self.cursor.execute("ROLLBACK TO SAVEPOINT look")
             return unknown
 
 
-def _exist_lent(where_to: tuple[str, str], table: _Named, where: str, *, unknown: bool) -> bool:
-    """As `_Rows.exist`, of a table that others have a say in. where_to: dsn and snapshot."""
+def _exist_restricted(
+    session_facts: tuple[str, str], table: _Named, where: str, *, unknown: bool
+) -> bool:
+    """Do `_Rows.exist` for a table that other roles control. session_facts: dsn and snapshot."""
     oid, name = table
-    dsn, snapshot_id = where_to
+    dsn, snapshot_id = session_facts
     session = connect(dsn, settings=_SETTINGS)
     try:
         session.set_session(isolation_level="REPEATABLE READ")
         with session.cursor() as cursor:
             cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
             columns = [sql.SQL("t.xmin"), sql.SQL("t.cmin")]
-            lent = RestrictedTable((session, dsn), oid, sql.SQL("ONLY {}").format(name), columns)
+            restricted = RestrictedTable(
+                (session, dsn), oid, sql.SQL("ONLY {}").format(name), columns
+            )
             where = where.format(at="t.at", xmin="t.c0", cmin="t.c1")
-            function = lent.function("", f"{where} LIMIT 1")
-            lent.close()
+            function = restricted.function("", f"{where} LIMIT 1")
+            restricted.close()
             cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}())").format(function))
             (found,) = cursor.fetchone() or (unknown,)
             return bool(found)
-    except _NOT_SEEN:
+    except _UNREADABLE:
         return unknown
     finally:
         session.close()
@@ -375,18 +384,18 @@ def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFa
     parts = {}
     for row in rows.cursor.fetchall():
         part, parent, link, at, schema, name, kind, identity, file, wrote, made = row
-        known = None if before is None else before.parts.get(part)
+        previous = None if before is None else before.parts.get(part)
         table = (part, sql.Identifier(schema, name))
         has_unreported, emptied_by = False, 0
         if before is not None and kind != "p":
-            if known is None:
+            if previous is None:
                 is_old_parent = parent == oid or parent in before.parts
                 is_made_inside = is_old_parent and link == made
                 has_unreported = _came_with_rows(rows, table, link, at if is_made_inside else "")
-            elif known.link != link:
+            elif previous.link != link:
                 has_unreported = True
-            elif known.file != file:
-                has_unreported = not _kept_rows(rows, table, before.seen)
+            elif previous.file != file:
+                has_unreported = not _preserved_rows(rows, table, before.seen)
                 emptied_by = wrote if has_unreported else 0
         parts[part] = PartFacts(
             f"{schema}.{name}", kind, identity, file, link, has_unreported, emptied_by
@@ -395,11 +404,11 @@ def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFa
 
 
 def _came_with_rows(rows: _Rows, table: _Named, link: str, at: str) -> bool:
-    """Whether a new partition may have rows from before it was one.
+    """Return whether a new partition may have rows from before it was attached.
 
-    at: for a table that the transaction `link` both made and attached, the command that did: of its
-    rows only those put in by that transaction before that command are from before. (Rows that a
-    subtransaction put in before the attaching are not told apart from later ones.)
+    at: for a table that the transaction `link` both created and attached, the attaching command.
+    Only rows that the transaction inserted before that command are older. (Rows that a
+    subtransaction inserted before it are not distinguished from later ones.)
     """
     where = _FIRST_PAGES if at else "true"
     if at:
@@ -407,10 +416,10 @@ def _came_with_rows(rows: _Rows, table: _Named, link: str, at: str) -> bool:
     return rows.exist(table, where, unknown=True)
 
 
-def _kept_rows(rows: _Rows, table: _Named, seen: int) -> bool:
-    """Whether a partition in a new file has a row that was there before it was written anew.
+def _preserved_rows(rows: _Rows, table: _Named, seen: int) -> bool:
+    """Return whether a partition in a new file has a row from before the rewrite.
 
-    TRUNCATE leaves none, VACUUM FULL and CLUSTER keep rows with their transactions.
+    TRUNCATE leaves none, VACUUM FULL and CLUSTER preserve rows with their transactions.
     """
     where = f"{_FIRST_PAGES} AND age({{xmin}}) > age('{seen & _XID_MASK}'::xid)"
     return rows.exist(table, where, unknown=False)

@@ -1,8 +1,8 @@
-"""Transactions on their way from the replication stream to the decoder, in bounded memory.
+"""Transactions between the replication stream and the decoder, in bounded memory.
 
-Payloads of a transaction that outgrows its share of memory go to an unlinked temporary file and
-come back in chunks, which `chunks_of` cuts to what the decoder may have at once. Invariant: a
-transaction is seen whole or not at all.
+The payloads of a transaction that outgrows its memory limit go to an unlinked temporary file. They
+come back in chunks, which `chunks_of` cuts to the decoder's limit. Invariant: a transaction is seen
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import IO
 import numpy as np
 
 _BLOCK_BYTES = 1 << 20
-# What a payload costs beyond its own bytes while it waits as a Python object.
+# The cost of a payload beyond its own bytes while it waits as a Python object.
 _OBJECT_BYTES = 64
 
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """queue_bytes: what may wait for poll before reading stops. spill_bytes: what one
-    transaction may keep in memory. chunk_rows, chunk_bytes: what is decoded at a time.
-    status_s: how often we report ourselves alive, 0: as often as the server wants. silence_s:
-    how long the server may be silent, although asked, before it counts as lost."""
+    """Limits of a stream.
+
+    queue_bytes: what may wait for poll before reading stops. spill_bytes: what one transaction may
+    keep in memory. chunk_rows, chunk_bytes: what is decoded at a time. status_s: the interval of
+    status messages, 0: as often as the server requires. silence_s: how long the server may leave a
+    probe unanswered before it counts as lost.
+    """
 
     queue_bytes: int = 64 << 20
     spill_bytes: int = 32 << 20
@@ -35,10 +38,10 @@ class StreamLimits:
 
 
 class Transaction:
-    """The payloads of one transaction. end and commit_us are known once it is complete.
+    """The payloads of one transaction. end and commit_us are set once it is complete.
 
-    relations: those payloads that describe tables, which are among all the others too. truncated:
-    the tables that were.
+    relations: the payloads that describe tables; they are in the transaction too. truncated: the
+    tables that it truncates.
     """
 
     __slots__ = (
@@ -76,7 +79,7 @@ class Transaction:
             self._spill()
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """All payloads in order, a block of the file at a time. Can be read once."""
+        """Yield all payloads in order, a block of the file at a time. Can be read once."""
         if self._file is not None:
             self._spill()
             self._file.seek(0)
@@ -87,14 +90,14 @@ class Transaction:
             yield payloads
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _spill(self) -> None:
         if self._file is None:
-            # Closed in close(); unlinked from the start, so that nothing outlives us.
+            # Closed in close(); unlinked from the start, so it never outlives the process.
             self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
         for payload in self._payloads:
             self._file.write(len(payload).to_bytes(4, "big"))
@@ -105,7 +108,7 @@ class Transaction:
 
 def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
     rest, lacking = b"", 0
-    # A payload of many blocks is read in one piece: to add up blocks would copy it for each.
+    # Read a payload of many blocks in one piece: adding up blocks would copy it for each.
     while block := file.read(max(_BLOCK_BYTES, lacking)):
         rest = rest + block if rest else block
         payloads, at, lacking = [], 0, 0
@@ -122,9 +125,9 @@ def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def chunks_of(
-    transactions: Sequence[Transaction], most_payloads: int, most_bytes: int
+    transactions: Sequence[Transaction], max_payloads: int, max_bytes: int
 ) -> Iterator[list[bytes]]:
-    """The payloads of all these in order, so many at a time, but one at least."""
+    """Yield the payloads of all transactions in order, up to both limits, but at least one."""
     waiting: list[bytes] = []
     waiting_bytes = 0
     for transaction in transactions:
@@ -132,10 +135,10 @@ def chunks_of(
             rest = payloads
             while rest:
                 size_bytes = sum(map(len, rest))
-                count = min(len(rest), most_payloads - len(waiting))
-                if waiting_bytes + size_bytes > most_bytes:
+                count = min(len(rest), max_payloads - len(waiting))
+                if waiting_bytes + size_bytes > max_bytes:
                     ends = np.cumsum(np.fromiter(map(len, rest), np.int64, len(rest)))
-                    fitting = int(np.searchsorted(ends, most_bytes - waiting_bytes, "right"))
+                    fitting = int(np.searchsorted(ends, max_bytes - waiting_bytes, "right"))
                     count = min(count, max(fitting, 0 if waiting else 1))
                     size_bytes = int(ends[count - 1]) if count else 0
                 waiting += rest[:count]

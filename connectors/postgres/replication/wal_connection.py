@@ -1,11 +1,11 @@
 """One replication connection, down to the bytes of the COPY BOTH stream.
 
-psycopg2 opens it, starts the stream and ends it; in between we read and write through the same
-libpq by ctypes (`connection.pgconn_ptr`, as psycopg2's manual describes). The reason is one
-invariant: only what `send_status` is told counts as confirmed. psycopg2's own reader confirms
-the end of every keepalive by itself once it has seen one confirmation, and then a slot can be
-ahead of our state, which is how we tell that someone else has read from it.
-Protocol: PostgreSQL manual, "Streaming Replication Protocol".
+psycopg2 opens it, starts the stream and ends it. In between we read and write through the same
+libpq by ctypes (`connection.pgconn_ptr`, as psycopg2's manual describes), because of one invariant:
+only what `send_status` receives counts as confirmed. psycopg2's own reader confirms the end of
+every keepalive by itself after the first confirmation. Then a slot could be ahead of our state,
+which is how we detect another reader. Protocol: PostgreSQL manual, "Streaming Replication
+Protocol". One thread at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psycopg2.errors
 from psycopg2 import _psycopg, extras
 
 from connectors.postgres.replication import slot_errors
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.postgres.session.session import APPLICATION_NAME, connect, to_error, translated
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -37,7 +37,7 @@ _SQLSTATE, _UNDEFINED_OBJECT = ord("C"), b"42704"
 
 
 def _libpq() -> ctypes.PyDLL:
-    """The libpq that psycopg2 itself is linked to: its symbols are found through the module."""
+    """Return the libpq that psycopg2 itself is linked to: the module resolves its symbols."""
     library = ctypes.PyDLL(_psycopg.__file__)
     pointer, int32 = ctypes.c_void_p, ctypes.c_int
     signatures = {
@@ -83,40 +83,41 @@ class WalConnection:
 
     @property
     def server_version(self) -> int:
-        """PostgreSQL's version number, as 150018."""
+        """Return PostgreSQL's version number, as 150018."""
         return self._connection.server_version
 
     def fileno(self) -> int:
-        """The socket, for select()."""
+        """Return the socket, for select()."""
         return self._connection.fileno()
 
     def command(self, text: str) -> list[tuple]:
-        """The rows of a replication command or a simple query."""
+        """Return the rows of a replication command or a simple query."""
         with translated("source", "a replication command failed"):
             self._cursor.execute(text)
             return self._cursor.fetchall()
 
     def identify(self) -> tuple[str, int, int, str]:
-        """IDENTIFY_SYSTEM: (system identifier, timeline, flushed position, database)."""
+        """Run IDENTIFY_SYSTEM: (system identifier, timeline, flushed position, database)."""
         system, timeline, position, database = self.command("IDENTIFY_SYSTEM")[0][:4]
         return str(system), int(timeline), parse_lsn(position), database
 
     def timeline_history(self, timeline: int) -> str:
-        """TIMELINE_HISTORY: where each timeline before this one was left; "" for the first."""
+        """Run TIMELINE_HISTORY: where each earlier timeline was left; "" for the first."""
         if timeline == 1:
             return ""
         content = self.command(f"TIMELINE_HISTORY {timeline}")[0][1]
         return content if isinstance(content, str) else bytes(content).decode(errors="replace")
 
     def let_fail_over(self, slot: str) -> None:
-        """ALTER_REPLICATION_SLOT: standbys may keep a copy of it. PostgreSQL 17 and later."""
+        """Run ALTER_REPLICATION_SLOT: standbys may copy the slot. PostgreSQL 17 and later."""
         with translated("source", f'cannot change replication slot "{slot}"'):
             self._cursor.execute(f'ALTER_REPLICATION_SLOT "{slot}" (FAILOVER true)')
 
     def create_temporary_slot(self, name: str) -> tuple[int, str]:
-        """(consistent point, snapshot name); both live as long as this connection is idle.
+        """Create a temporary slot: (consistent point, snapshot name).
 
-        TemporaryError source.busy when running transactions do not end within lock_timeout.
+        Both live as long as this connection is idle. TemporaryError source.busy when running
+        transactions do not end within lock_timeout.
         """
         try:
             self._cursor.execute(
@@ -128,11 +129,11 @@ class WalConnection:
         except psycopg2.errors.ConfigurationLimitExceeded as error:
             raise slot_errors.no_free_slot(str(error).strip()) from None
         except psycopg2.Error as error:
-            raise to_error(error, "source", f'cannot make replication slot "{name}"') from error
+            raise to_error(error, "source", f'cannot create replication slot "{name}"') from error
         return parse_lsn(position), snapshot
 
     def start(self, slot: str, position: int, publications: Sequence[str]) -> None:
-        """Begin to stream; waits a little for a former reader of the slot to go.
+        """Start streaming; wait a few seconds for a former reader of the slot to go.
 
         SourceError source.slot_in_use, source.slot_missing, source.slot_lost.
         """
@@ -142,8 +143,8 @@ class WalConnection:
             "publication_names": ",".join(f'"{name}"' for name in publications),
             "messages": "true",
         }
-        # It may stand still for as long as a sink does: from now on the server learns that we are
-        # gone from wal_sender_timeout.
+        # The stream may pause as long as a sink does: from now on the server detects our loss by
+        # wal_sender_timeout.
         self.command("SELECT set_config('tcp_user_timeout', '0', false)")
         deadline = time.monotonic() + _START_WAIT_S
         while True:
@@ -161,7 +162,7 @@ class WalConnection:
                     raise slot_errors.in_use(slot, _pid_in(str(error))) from None
                 time.sleep(0.05)
             except psycopg2.errors.UndefinedObject as error:
-                what = f'replication slot "{slot}" is gone'
+                what = f'replication slot "{slot}" does not exist'
                 raise SourceError("source.slot_missing", what, detail=str(error).strip()) from None
             except psycopg2.errors.ObjectNotInPrerequisiteState as error:
                 what = f'replication slot "{slot}" was invalidated by the server'
@@ -170,10 +171,10 @@ class WalConnection:
                 raise to_error(error, "source", f'cannot read slot "{slot}"') from error
 
     def read(self) -> bytes | None:
-        """The next payload, None when nothing has arrived; never waits.
+        """Return the next payload, None when nothing has arrived; never waits.
 
-        The first byte tells the kind: w (WAL follows after 24 bytes) or k (keepalive).
-        TemporaryError when the stream or the connection has ended.
+        The first byte is the kind: w (WAL follows after 24 bytes) or k (keepalive). TemporaryError
+        when the stream or the connection has ended.
         """
         size = _pq.PQgetCopyData(self._pointer, ctypes.byref(self._out), 1)
         if size == 0:
@@ -189,23 +190,23 @@ class WalConnection:
         raise self._lost()
 
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
-        """Tell the server how far we are; confirmed 0 confirms nothing."""
+        """Report our positions to the server; confirmed 0 confirms nothing."""
         now_us = int(clock.wall() * 1e6) - _POSTGRES_EPOCH_US
         status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, wants_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
-        deadline = time.monotonic() + PATIENCE.silence_s
+        deadline = time.monotonic() + TIME_LIMITS.silence_s
         while (left := _pq.PQflush(self._pointer)) != 0:
             if left < 0:
                 raise self._lost()
             if time.monotonic() > deadline:
-                raise TemporaryError("source.unreachable", "the source takes nothing any more")
+                raise TemporaryError("source.unreachable", "the source no longer accepts data")
             waiting = select.poll()
             waiting.register(self, select.POLLOUT)
             waiting.poll(1000)
 
     def close(self) -> None:
-        """End the connection; a temporary slot goes with it."""
+        """End the connection; a temporary slot ends with it."""
         self._connection.close()
 
     def _lost(self) -> TidemarkError:
@@ -217,11 +218,11 @@ class WalConnection:
             _pq.PQclear(result)
         text = text or (_pq.PQerrorMessage(self._pointer) or b"").decode(errors="replace")
         text = " ".join(text.split())
-        # By its state: the words come in the server's language.
+        # By its SQLSTATE: the message comes in the server's language.
         if state == _UNDEFINED_OBJECT:
             return SourceError(
                 "source.publication_missing",
-                "the publication is gone, or was made again",
+                "the publication does not exist, or was recreated",
                 detail=text,
                 hint=slot_errors.REBUILD_HINT,
             )
@@ -231,28 +232,28 @@ class WalConnection:
 
 
 def wal_of(payload: bytes) -> bytes:
-    """What the output plugin wrote, of a payload of kind w."""
+    """Return the output plugin's message from a payload of kind w."""
     return payload[_HEADER:]
 
 
 def keepalive_of(payload: bytes) -> tuple[int, bool]:
-    """(position up to which everything was sent, whether a reply is asked for) of kind k."""
+    """Return (position up to which everything was sent, whether a reply is requested) of kind k."""
     return int.from_bytes(payload[1:9], "big"), payload[17] == 1
 
 
 def commit_of(wal: bytes) -> tuple[int, int]:
-    """(end position, microseconds since 1970) of a commit (tag C)."""
+    """Return (end position, microseconds since 1970) of a commit (tag C)."""
     _, _, end, clock = struct.unpack_from(">BQQq", wal, 1)
     return end, clock + _POSTGRES_EPOCH_US
 
 
 def xid_of(wal: bytes) -> int:
-    """The transaction of a begin (tag B)."""
+    """Return the transaction of a begin (tag B)."""
     return int.from_bytes(wal[17:21], "big")
 
 
 def _refused(error: TidemarkError) -> TidemarkError:
-    """A replication connection is refused for reasons that libpq tells in words only."""
+    """Classify a refused replication connection, whose reasons libpq gives in words only."""
     if "max_wal_senders" in error.detail or "replication connections" in error.detail:
         return slot_errors.no_free_wal_sender(error.detail)
     if "walsender" in error.detail or "REPLICATION attribute" in error.detail:

@@ -1,5 +1,6 @@
-"""Schema "tidemark" in the sink: made, upgraded, guarded, and written under a lease.
+"""Schema "tidemark" in the sink: created, upgraded, guarded, and written under a lease.
 
-The .sql files are the steps from version to version. May import `evaluation` and below. Start
-with `schema_setup.py`; `view_status.py` alone writes a view's status.
+Terms: control table, migration step (a .sql file, from version to version), lease, fence, target
+(the physical table of a view), foreign object (another role's code on a view's table). May import
+`evaluation` and below. Start with `schema_setup.py`; only `view_status.py` writes a view's status.
 """

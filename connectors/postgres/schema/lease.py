@@ -1,9 +1,10 @@
-"""Who writes to a sink under one key: one service at a time, told by a token.
+"""The lease on a sink: one service at a time writes under a key, identified by a token.
 
-The writing session holds an advisory lock, which ends with it: a second service is refused by name,
-and after a kill the sink is free at once. What fences is the token: who takes over leaves its own
-in tidemark.owners and ends the sessions of the one before; from then on nothing that an earlier
-owner still wants to write is taken, however long it slept. The token also marks who reads the slot.
+The writing session holds an advisory lock, which ends with it. A second service is refused by name,
+and after a kill the sink is free at once. The token is the fence: a new owner stores its own in
+tidemark.owners and terminates the previous owner's sessions. From then on the sink rejects
+everything an earlier owner still tries to write, however long it slept. The token also identifies
+the slot's reader.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from dataflow.errors import SinkError
 
 FENCED_STATE = "TM001"
 
-# A session that was cut off needs a moment to end.
+# Seconds for a disconnected session to end.
 RELEASE_S = 5.0
 _LOCK = 0x71DE
 _SINK, _OTHER, _STREAM = "tidemark sink", "tidemark beside", "tidemark stream"
 
 
 class Claim:
-    """Of one process, under the key of a sink's progress. place: where it runs, for people."""
+    """One process's lease under a sink's progress key. place: where it runs, for messages."""
 
     def __init__(self, key: str, place: str) -> None:
         self._key = key
@@ -41,38 +42,38 @@ class Claim:
 
     @property
     def is_taken(self) -> bool:
-        """Whether it was ever ours."""
+        """Return whether it was ever ours."""
         return self._is_taken
 
     @property
     def token(self) -> str:
-        """What stands in tidemark.owners while it is ours."""
+        """Return the token stored in tidemark.owners while it is ours."""
         return self._token
 
     @property
     def sink_application(self) -> str:
-        """The application_name of sessions that write to the sink."""
+        """Return the application_name of sessions that write to the sink."""
         return f"{_SINK} {self._token}"
 
     @property
     def other_application(self) -> str:
-        """That of sessions beside it: what is staged, dropped and read."""
+        """Return that of auxiliary sessions: staging, dropping and reading."""
         return f"{_OTHER} {self._token}"
 
     @property
     def stream_application(self) -> str:
-        """The application_name of what reads the slot."""
+        """Return the application_name of the slot's reader."""
         return f"{_STREAM} {self._token}"
 
     def may_end(self, application: str) -> bool:
-        """Whether a reader of the slot is an earlier one of ours, or of an owner before us."""
+        """Return whether a slot reader is an earlier one of ours, or of an owner before us."""
         return application.rpartition(" ")[2] in {self._token, *self._displaced}
 
     def take(self, session: Connection) -> None:
-        """Take the sink for this writing session, which is in no transaction; or take it again.
+        """Take the sink for this writing session, which has no open transaction; or retake it.
 
-        SinkError sink.in_use while another service has it, sink.fenced when another one has had
-        it since; SinkPromoted when a standby has taken over since; TemporaryError.
+        SinkError sink.in_use while another service has it, sink.fenced when another one took it
+        since; SinkPromoted when a standby took over since; TemporaryError.
         """
         with translated("sink", "cannot claim the sink"), session.cursor() as cursor:
             self._await_lock(cursor)
@@ -82,8 +83,9 @@ class Claim:
             found = cursor.fetchone()
             if self._is_taken:
                 if found is None or found[0] != self._token:
-                    raise fenced(found[1] if found else "its record is gone")
-                # It may lack what people, and we, have said of views since the newest epoch.
+                    raise fenced(found[1] if found else "its record was deleted")
+                # The promoted server may lack view changes that users or we made since the newest
+                # epoch.
                 if has_changed(self._timeline, cursor):
                     raise SinkPromoted()
                 return
@@ -97,11 +99,11 @@ class Claim:
             )
             self._is_taken = True
             self._timeline = timeline_of(cursor)
-            # What they have begun to write by now is not committed after this.
+            # From here on their unfinished writes cannot commit.
             self._end(cursor, [f"tidemark % {token}" for token in self._displaced])
 
     def require(self, cursor: Any) -> None:
-        """In a transaction: nobody else has taken over. SinkError sink.fenced."""
+        """Require, in a transaction, that no other service took over. SinkError sink.fenced."""
         if not self._is_taken:
             return
         try:
@@ -117,7 +119,7 @@ class Claim:
             cursor.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, self._key))
             if cursor.fetchone()[0]:
                 return
-            # An earlier session of our own, which the network has cut off.
+            # End an earlier session of our own that the network cut off.
             self._end(cursor, [self.sink_application])
             if time.monotonic() > deadline:
                 raise self._in_use(cursor)
@@ -125,7 +127,7 @@ class Claim:
 
     @staticmethod
     def _end(cursor: Any, applications: list[str]) -> None:
-        """End these sessions but for our own, and wait for that."""
+        """Terminate these sessions except our own, and wait for their end."""
         if not applications:
             return
         deadline = time.monotonic() + RELEASE_S
@@ -153,21 +155,21 @@ class Claim:
             "sink.in_use",
             f'another service writes to the sink under "{self._key}"',
             detail=f"{place}, since {since}; its session in the sink has pid {pid}",
-            hint="stop it, or give this one another prefix; if its machine is gone, end its "
+            hint="stop it, or choose another --prefix; if its machine is gone, end its "
             "session: SELECT pg_terminate_backend(pid)",
         )
 
 
 def applications_of(claim: Claim | None) -> tuple[str, str]:
-    """The application_name of the session that writes, and of those beside it."""
+    """Return the application_name of the writing session, and of auxiliary ones."""
     return (claim.sink_application, claim.other_application) if claim else (_SINK, APPLICATION_NAME)
 
 
-def fenced(who: str) -> SinkError:
-    """The refusal of one who was thought dead."""
+def fenced(owner: str) -> SinkError:
+    """Return the refusal of a service that was replaced."""
     return SinkError(
         "sink.fenced",
         "another service has taken over the sink",
-        detail=who,
-        hint="another service writes under the same key: stop it, or give it another one",
+        detail=owner,
+        hint="another service writes under the same key: stop it, or choose another --prefix",
     )

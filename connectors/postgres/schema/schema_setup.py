@@ -1,10 +1,9 @@
-"""The control tables in schema "tidemark" of the sink database, and how they come to be.
+"""Create and upgrade the control tables in schema "tidemark" of the sink database.
 
-The SQL lies in `schema/`, a file a version: NNNN_name.sql leads from version NNNN - 1 to NNNN, the
-first from nothing. A file that was released stays as it is; a change is a new one. `{{name}}` in a
-file is a part of PARTS, or the text of schema/name.sql. Invariant: `ensure` is safe to run at any
-time, by several processes at once, and never loses rows: it goes on from the version number that
-stands in tidemark.version.
+The SQL is in `schema/`, one file per version: NNNN_name.sql leads from version NNNN - 1 to NNNN.
+Never edit a released file; add a new one. `{{name}}` in a file is an entry of PARTS, or the text of
+schema/name.sql. Invariant: `ensure` is safe at any time, in several processes at once, and never
+loses rows: it continues from the number in tidemark.version.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
 CHANNEL = "tidemark"
-# Where the service is told of requests, and the session that `tidemark.ring` cancels.
+# The channel of requests, and the name of the session that `tidemark.ring` cancels.
 REQUESTS, DOORBELL = "tidemark_requests", "tidemark doorbell"
 MISSING_STATE = "TM002"
 
 _LOCK = 7_954_889_273_471_283
 
-# What the SQL shares with statements of ours.
+# Parts shared by the SQL files and our own statements.
 PARTS = {
     "requests_channel": REQUESTS,
     "doorbell": DOORBELL,
@@ -67,12 +66,12 @@ def _read_steps() -> tuple[str, ...]:
     return tuple(map(_read, names))
 
 
-# Each leads from the version of its place in the list to the next one, the first from nothing.
+# Step i leads from version i to i + 1; the first one from nothing.
 STEPS = _read_steps()
 VERSION = len(STEPS)
 
 
-# Owners of schema tidemark and of what is in it whose rights a role lacks.
+# Owners of schema tidemark and its contents, with whether a role has their rights.
 _OWNERS = """
 SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
 WHERE o.oid IN (
@@ -82,7 +81,7 @@ WHERE o.oid IN (
     UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
 ORDER BY 1
 """
-# An identity's sequence goes with its table, an array's and a row's type with what they are of.
+# An identity's sequence follows its table; array and row types follow theirs.
 _GIVE = """
 DO $give$ DECLARE what text; BEGIN FOR what IN
 SELECT 'SCHEMA tidemark' UNION ALL
@@ -117,9 +116,9 @@ def ensure(connection: Connection) -> None:
         if found > VERSION:
             raise SinkError(
                 "sink.version",
-                'schema "tidemark" was made by another version',
-                detail=f"found {found}, known {VERSION}",
-                hint="use the version of Tidemark that made it, or a newer one",
+                'schema "tidemark" was created by another version',
+                detail=f"found version {found}, supported up to {VERSION}",
+                hint="use the version of Tidemark that created it, or a newer one",
             )
         for number, step in enumerate(STEPS[found:], found + 1):
             cursor.execute(step)
@@ -128,22 +127,24 @@ def ensure(connection: Connection) -> None:
 
 
 def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:
-    """(owner, whether a superuser, whether the role has its rights) of schema tidemark and of what
-    is in it; [] without a schema."""
+    """Return (owner, whether it is a superuser, whether the role has its rights).
+
+    Covers schema tidemark and everything in it; [] without a schema.
+    """
     return session.rows(_OWNERS, {"role": role})
 
 
 def give_schema_to(role: str) -> str:
-    """The statement that makes a role the owner of schema tidemark and of all that is in it.
+    """Return the statement that makes a role the owner of schema tidemark and everything in it.
 
-    Tables and views that show rows go along where a superuser owns them; those of other roles are
-    their creators'. On one line, to be copied; for a superuser, or the owner of all of it.
+    Tables and views with rows are included where a superuser owns them; those of other roles stay
+    their creators'. One line, to be copied; for a superuser, or the owner of everything.
     """
     return _GIVE.replace("\n", " ").strip().format(quote_text(role))
 
 
 def _version(cursor: Any) -> int | None:
-    # Not to_regclass: it may remember that there was no such table before we had the lock.
+    # Not to_regclass: it may have cached that there was no such table before we had the lock.
     cursor.execute(
         "SELECT FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace "
         "WHERE relname = 'version' AND nspname = 'tidemark'"

@@ -1,8 +1,8 @@
-"""Where the rows of a view lie in the sink: names, columns and the SQL that changes them.
+"""How the rows of a view are stored in the sink: names, columns and the SQL that changes them.
 
-A keyed view is one plain table with the view's columns. A bag is a hidden table with a 128-bit
-row hash as key, a count and the columns, and a view of the wanted name that repeats each row
-count times. Pure text: nothing here touches a connection.
+A keyed view is one plain table with the view's columns. A multiset view is a hidden table with a
+128-bit row hash as key, a count and the columns. A view of the desired name repeats each row count
+times. Pure text: nothing here opens a connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataflow.types import INT8, TEXT, SqlType, TypeKind, sql_type
 
 UUID = sql_type("uuid", 2950)
 FILL_FACTOR = 85
-# The index of a table whose key is too wide for a primary key begins so, its oid follows.
+# Prefix, before the table's oid, of the index of a table whose key is too wide.
 WIDE_INDEX = "_tidemark_key_"
 
 
@@ -27,8 +27,8 @@ WIDE_INDEX = "_tidemark_key_"
 class Target:
     """A physical table that deltas are applied to.
 
-    fields: the view's columns. key: their positions, () for a bag; then hash and count name the
-    two hidden columns. is_wide: there is no primary key, but an index over the key's hash.
+    fields: the view's columns. key: their positions, () for a multiset; then hash and count name
+    the two hidden columns. is_wide: there is no primary key, but an index over the key's hash.
     """
 
     schema: str
@@ -41,39 +41,39 @@ class Target:
 
     @property
     def is_bag(self) -> bool:
-        """Rows are found by their hash and carry a count."""
+        """Return whether rows are found by their hash and have a count."""
         return not self.key
 
     @property
     def sql(self) -> str:
-        """The qualified name."""
+        """Return the qualified name."""
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
 
     @property
     def columns(self) -> tuple[Field, ...]:
-        """All physical columns in order: hash and count first, for a bag."""
+        """Return all physical columns in order: hash and count first, for a multiset."""
         if not self.is_bag:
             return self.fields
         return (Field(self.hash, UUID, False), Field(self.count, INT8, False), *self.fields)
 
     @property
     def key_columns(self) -> tuple[Field, ...]:
-        """The columns of the primary key."""
+        """Return the columns of the primary key."""
         return self.columns[:1] if self.is_bag else tuple(self.fields[i] for i in self.key)
 
     @property
     def other_columns(self) -> tuple[Field, ...]:
-        """The columns outside the primary key."""
+        """Return the columns outside the primary key."""
         return tuple(c for c in self.columns if c not in self.key_columns)
 
     def renamed(self, name: str) -> Target:
-        """The same table under another name in the same schema."""
+        """Return the same table under another name in the same schema."""
         return replace(self, name=name)
 
 
 @functools.lru_cache(1024)
 def target_of(table: SinkTable) -> Target:
-    """The physical table of a view."""
+    """Return the physical table of a view."""
     if table.key:
         return Target(table.schema, table.name, table.fields, table.key)
     taken = {f.name for f in table.fields}
@@ -83,7 +83,7 @@ def target_of(table: SinkTable) -> Target:
 
 @functools.lru_cache(1024)
 def staged_target_of(table: SinkTable) -> Target:
-    """The physical table of a view while it is filled."""
+    """Return the physical table of a view while it is filled."""
     return target_of(table).renamed(f"_tidemark_{_digest(table.name, 16)}")
 
 
@@ -98,14 +98,14 @@ ERRORS = Target(
 
 
 def key_name(table: SinkTable) -> str:
-    """The name of the primary key's constraint, as PostgreSQL would choose it."""
+    """Return the name of the primary key's constraint, as PostgreSQL would choose it."""
     return clip_name(target_of(table).name, NAME_BYTES - len("_pkey")) + "_pkey"
 
 
 def create_table(target: Target, collations: frozenset[str] = frozenset()) -> str:
-    """CREATE TABLE without its key, which comes after the rows.
+    """Return CREATE TABLE without its key, which is added after the rows.
 
-    collations: those of the columns that the sink has too.
+    collations: those of the columns that the sink also has.
     """
     columns = ", ".join(
         f"{quote_name(c.name)} {c.type.name}"
@@ -116,14 +116,14 @@ def create_table(target: Target, collations: frozenset[str] = frozenset()) -> st
 
 
 def add_key(target: Target) -> str:
-    """The primary key, on a filled table."""
+    """Return the statement that adds the primary key to a filled table."""
     key = ", ".join(quote_name(c.name) for c in target.key_columns)
     extra = f", ALTER {quote_name(target.count)} SET NOT NULL" if target.is_bag else ""
     return f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({key}){extra}"
 
 
 def create_view(table: SinkTable) -> str:
-    """The view over a bag's table: each row as often as its count says."""
+    """Return the view over a multiset's table: each row as often as its count says."""
     target = target_of(table)
     columns = ", ".join(f"b.{quote_name(f.name)}" for f in target.fields)
     count = f"b.{quote_name(target.count)}"
@@ -134,7 +134,7 @@ def create_view(table: SinkTable) -> str:
     )
 
 
-# In SQL that is not finished; no name has such a character.
+# Placeholders in unfinished SQL; no name contains such a character.
 ROWS, FIRST = "\0rows", "\0first"
 _C1 = "u.c1"
 
@@ -143,9 +143,9 @@ _C1 = "u.c1"
 class Change:
     """One kind of change of a target's rows: its parameters and its SQL.
 
-    columns: the physical columns that it is given, for each row. sql has ROWS where a FROM item
-    `u` with columns c1, c2, ... of these values belongs, and yields one row a changed row; and
-    FIRST where the value belongs that the first column of the index must equal: `first`.
+    columns: the physical columns of its parameters. sql has ROWS in place of a FROM item `u` with
+    columns c1, c2, ... of these values, and yields one row per changed row. It has FIRST in place
+    of the value that the first column of the index must equal: `first`.
     """
 
     columns: tuple[Field, ...]
@@ -153,13 +153,13 @@ class Change:
     first: str = _C1
 
     def over(self, rows: str, *, is_looked_up: bool) -> str:
-        """The statement over these rows.
+        """Return the statement over these rows.
 
-        is_looked_up: each row by the index. An equality that joins nothing leaves no other way: a
-        planner that thinks the table empty (it was analyzed before its rows were committed) would
-        walk through all of it and meet each of its rows with each of the given ones (decision 24).
+        is_looked_up: find each row by the index. An equality that joins nothing forces it.
+        Otherwise a planner that believes the table empty (analyzed before its rows were committed)
+        would scan it and compare each of its rows with each of ours (decision 24).
         """
-        # There are no arrays of arrays, which are among the types that we know nothing of.
+        # Opaque types may be arrays, and there are no arrays of arrays.
         may_be_array = self.first == _C1 and self.columns[0].type.kind is TypeKind.OPAQUE
         is_listed = is_looked_up and not may_be_array
         first = f"ANY (ARRAY[{self.first}])" if is_listed else self.first
@@ -168,9 +168,9 @@ class Change:
 
 @functools.lru_cache(1024)
 def changes_of(target: Target) -> dict[str, Change]:
-    """The changes by letter, in the order in which they are made.
+    """Return the changes by letter, in the order of execution.
 
-    Keyed: "d" delete, "u" update in place, "i" insert. Bag: "d" take rows away, "i" add rows.
+    Keyed: "d" delete, "u" update in place, "i" insert. Multiset: "d" remove rows, "i" add rows.
     """
     found = _bag_changes(target) if target.is_bag else _keyed_changes(target)
     return {letter: found[letter] for letter in ("d", "u", "i") if letter in found}
@@ -178,19 +178,21 @@ def changes_of(target: Target) -> dict[str, Change]:
 
 def _keyed_changes(target: Target) -> dict[str, Change]:
     sql, keys, others = target.sql, target.key_columns, target.other_columns
-    held, same = f"t.{quote_name(keys[0].name)}", _equal(keys)[1:]
+    stored, same = f"t.{quote_name(keys[0].name)}", _equal(keys)[1:]
     names = ", ".join(quote_name(c.name) for c in target.columns)
     is_new = ""
     first = new_first = _C1
     if target.is_wide:
-        first, new_first = _given_hash(target, range(len(keys))), _given_hash(target, target.key)
-        held, same = _held_hash(target), _equal(keys)
-        # No key refuses a row that is there: it is not inserted, and not counted.
+        first, new_first = _passed_hash(target, range(len(keys))), _passed_hash(target, target.key)
+        stored, same = _stored_hash(target), _equal(keys)
+        # No key rejects an existing row: it is not inserted, and not counted.
         own = " AND ".join(
             f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
         )
-        is_new = f"WHERE NOT EXISTS (SELECT FROM ONLY {sql} AS t WHERE {held} = {FIRST} AND {own}) "
-    met = " AND ".join([f"{held} = {FIRST}", *same])
+        is_new = (
+            f"WHERE NOT EXISTS (SELECT FROM ONLY {sql} AS t WHERE {stored} = {FIRST} AND {own}) "
+        )
+    met = " AND ".join([f"{stored} = {FIRST}", *same])
     found = {
         "d": Change(
             keys, f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first
@@ -212,10 +214,10 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
 
 
 def key_hash(target: Target, names: Mapping[int, str]) -> str:
-    """PostgreSQL's hash of a key whose columns, by their number in it, have these names.
+    """Return PostgreSQL's hash of a key; names: of its columns, by their number in it.
 
-    A row is changed with the very key that it was written with, so bytes may stand for values:
-    collations by which other texts are equal play no part.
+    A row is changed with exactly the key that it was written with, so bytes may stand for values.
+    Collations that call other texts equal do not matter.
     """
     parts = (
         names[k] + (' COLLATE "C"' if c.type.collation else "")
@@ -224,15 +226,15 @@ def key_hash(target: Target, names: Mapping[int, str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
 
 
-def _held_hash(target: Target) -> str:
+def _stored_hash(target: Target) -> str:
     return key_hash(
         target, {k: f"t.{quote_name(c.name)}" for k, c in enumerate(target.key_columns)}
     )
 
 
-def _given_hash(target: Target, given: Sequence[int]) -> str:
-    """given: which of the columns c1, c2, ... has each column of the key, from 0."""
-    return key_hash(target, {k: f"u.c{i + 1}" for k, i in enumerate(given)})
+def _passed_hash(target: Target, supplied: Sequence[int]) -> str:
+    """Return the hash of a passed key; supplied: the number of each key column's c, from 0."""
+    return key_hash(target, {k: f"u.c{i + 1}" for k, i in enumerate(supplied)})
 
 
 def _bag_changes(target: Target) -> dict[str, Change]:
@@ -257,14 +259,14 @@ def _bag_changes(target: Target) -> dict[str, Change]:
 
 
 def counted(change: Change, rows: str, *, is_looked_up: bool) -> str:
-    """SELECT of how many rows a change met, with `rows` as its FROM item."""
+    """Return a SELECT of how many rows a change met, with `rows` as its FROM item."""
     body = change.over(rows, is_looked_up=is_looked_up)
     both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
     return f"WITH x AS ({body}) SELECT (SELECT count(*) FROM x){both}"
 
 
 def expected(target: Target, change: Change, rows: str) -> str:
-    """As `counted`, each row looked up, but fails in the database when it does not meet $1 rows."""
+    """Return `counted` with each row looked up; fails in the database unless it meets $1 rows."""
     body = change.over(rows, is_looked_up=True)
     both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
     title = quote_text(f"{target.schema}.{target.name}")
@@ -272,22 +274,22 @@ def expected(target: Target, change: Change, rows: str) -> str:
 
 
 def array_type(type: SqlType) -> str:
-    """The type of an array parameter that carries values of `type`.
+    """Return the type of an array parameter that carries values of `type`.
 
-    Types that we know nothing of travel as text: an array of a composite type would be spread
-    into its columns by unnest, and arrays of arrays do not exist. Not so enums: their owners may
-    have made a cast from text, which would run as the service.
+    Opaque types travel as text: unnest would spread an array of a composite type into columns, and
+    there are no arrays of arrays. Enums do not: their owners may have made a cast from text, which
+    would run as the service.
     """
     return "text[]" if _is_cast(type) else f"{type.name}[]"
 
 
 def _is_cast(type: SqlType) -> bool:
-    """Whether values travel as text."""
+    """Return whether values travel as text."""
     return type.kind is TypeKind.OPAQUE and not type.is_enum
 
 
 def unnest_rows(change: Change, first: int) -> str:
-    """The FROM item over array parameters $first, $first + 1, ..."""
+    """Return the FROM item over array parameters $first, $first + 1, ..."""
     count = len(change.columns)
     arrays = ", ".join(f"${first + k}" for k in range(count))
     raw = ", ".join(f"c{k + 1}" for k in range(count))

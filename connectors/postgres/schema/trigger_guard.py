@@ -1,11 +1,11 @@
-"""Nothing that others put on a view's table runs with the service's rights.
+"""Refuse other roles' code on a view's table, which would run with the service's rights.
 
-Creators own their views' tables where the service may give them away, and the owner of a schema
-may drop what lies in it and put something else there. So a table that others have a say in is
-looked at in the transaction that writes or reads it, under a lock that keeps it as it is until the
-end: it must be the very table that was made, with nothing on it that runs code. What is there is
-named, and the view fails by it; the others go on. Tables that only the service and superusers have
-a say in, the usual case, are not looked at. The functions are in schema/0014_guard.sql.
+Creators own their views' tables where the service may transfer ownership, and a schema's owner may
+drop and replace what it contains. So a table that other roles control is checked in the transaction
+that reads or writes it, under a lock that keeps it unchanged. It must be the very table that we
+created, with nothing on it that runs code. Otherwise the error names the object and only that view
+fails. Tables controlled only by the service and superusers, the usual case, are not checked. The
+functions are in schema/0014_guard.sql.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dataflow.errors import SinkError
 
 FOREIGN_STATE = "TM004"
 
-# A role whose code may run as the service: the service's own, or a superuser.
+# Roles whose code may run as the service: the service's own, or a superuser.
 TRUSTED = "(r.rolsuper OR r.rolname = current_user)"
-# An index, or a statistic, is computed by its functions, which are immutable: those of PostgreSQL
-# itself and of superusers are harmless. Other parts of it are made by superusers alone.
+# An index or a statistic is computed by its functions, which are immutable. Those of PostgreSQL
+# and of superusers are harmless. Only superusers can create its other parts.
 _USES_FOREIGN_CODE = f"""EXISTS (
     SELECT FROM pg_depend d
     LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
@@ -41,8 +41,8 @@ TYPES_OF = """(SELECT jsonb_object_agg(a.attname, a.atttypid::bigint) FROM pg_at
 _FOREIGN = """
 SELECT schema, name FROM tidemark.tables WHERE NOT is_staged AND tidemark.is_foreign(table_oid)
 """
-# Whoever owns a type can make a cast from text to it, which is code of theirs: their values are to
-# be read as COPY reads them, by the type's input function. An enum's array is read so too.
+# A type's owner can create a cast from text, which is their code. So read such values as COPY
+# does, by the type's input function. An array of an enum is read that way too.
 _CAST = f"""
 SELECT DISTINCT t.schema, t.name FROM tidemark.tables AS t
 JOIN pg_attribute AS a ON a.attrelid = t.table_oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -53,8 +53,10 @@ _IS_FOREIGN = _FOREIGN + " AND (schema, name) = (%s, %s)"
 
 
 class Guards:
-    """Which views' tables are to be looked at, as one session sees it; `forget` when a table takes
-    another's place."""
+    """Which views' tables must be checked, cached for one session.
+
+    Call `forget` when a table is replaced.
+    """
 
     def __init__(self) -> None:
         self._foreign: frozenset[tuple[str, str]] | None = None
@@ -62,15 +64,15 @@ class Guards:
 
     @property
     def is_known(self) -> bool:
-        """Whether `covers` need not ask the database."""
+        """Return whether `covers` can answer without the database."""
         return self._foreign is not None
 
     def forget(self) -> None:
-        """Ask again the next time."""
+        """Query the database again the next time."""
         self._foreign = None
 
     def covers(self, cursor: Any, table: SinkTable) -> bool:
-        """Whether others have a say in a view's table."""
+        """Return whether other roles control a view's table."""
         if self._foreign is None:
             cursor.execute(_FOREIGN)
             self._foreign = frozenset(cursor.fetchall())
@@ -79,25 +81,27 @@ class Guards:
         return (table.schema, table.name) in self._foreign
 
     def is_copied(self, table: SinkTable) -> bool:
-        """Whether values of a view's table are never to be cast from text; once `covers` knows."""
+        """Return whether a table's values must never be cast from text. Call `covers` first."""
         return (table.schema, table.name) in self._cast
 
 
 def is_foreign(cursor: Any, table: SinkTable) -> bool:
-    """Whether others have a say in a view's table."""
+    """Return whether other roles control a view's table."""
     cursor.execute(_IS_FOREIGN, (table.schema, table.name))
     return cursor.fetchone() is not None
 
 
 def guard_sql(table: SinkTable, *, writes: bool) -> str:
-    """The statement that refuses a view's table before it is written or read."""
+    """Return the statement that refuses a foreign table before it is written or read."""
     names = (table.schema, table.name, target_of(table).name)
     return f"SELECT tidemark.guard({', '.join(map(quote_text, names))}, {str(writes).lower()})"
 
 
 def require_ours(cursor: Any, table: SinkTable, *, writes: bool = False) -> None:
-    """A view's table is the one that was made for it, before it is read or written. SinkError
-    sink.foreign_object."""
+    """Require that a view's table is the one created for it, before it is read or written.
+
+    SinkError sink.foreign_object.
+    """
     try:
         cursor.execute(guard_sql(table, writes=writes))
     except psycopg2.Error as error:
@@ -109,11 +113,11 @@ def require_ours(cursor: Any, table: SinkTable, *, writes: bool = False) -> None
 
 
 def foreign_object(error: psycopg2.Error) -> SinkError:
-    """The refusal of a table on which somebody has put what would run code."""
+    """Return the refusal of a table with an object that would run code."""
     return SinkError(
         "sink.foreign_object",
-        "the table of a view has something on it that would run with the service's rights",
+        "an object on the table of a view would run code with the service's rights",
         detail=str(error.diag.message_primary),
         hint="drop it, then rebuild the view; put triggers, checks and rules on a table of your"
-        " own, which a subscription or a topic of the view fills",
+        " own that you fill from a subscription or a topic of the view",
     )

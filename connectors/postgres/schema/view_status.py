@@ -1,9 +1,9 @@
 """The only SQL that writes the status of a view.
 
-Each statement is made from the table of transitions (connectors/view_states.py): it moves a row
-from the status that it has there and then, so that several writers (the API, the pipeline, epochs
-of the sink) cannot overrule one another. Invariant: what a user wants dropped takes no other
-status, but what the sink says of it within an epoch.
+Each statement is generated from the transition table (connectors/view_states.py). It moves a row
+from the status that the row has at that moment, so concurrent writers (the API, the pipeline,
+epochs of the sink) cannot overrule one another. Invariant: a view to be dropped takes no other
+status, except what the sink reports about it within an epoch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from connectors.view_states import (
 )
 
 Run = Callable[..., Sequence[tuple[Any, ...]]]
-# Of one row: another writer may have moved it between a statement and the look at it.
+# Tries per row: another writer may change it between a statement and its check.
 _TRIES = 3
 
 
 def assignment(events: Sequence[ViewEvent]) -> tuple[str, str]:
-    """Return what the status becomes by these events, and the condition under which it may."""
+    """Return the status expression for these events, and the condition under which it applies."""
     moves = {state: after for state in ViewState if (after := follow(state, events))}
     cases = " ".join(f"WHEN {quote_text(a)} THEN {quote_text(b)}" for a, b in moves.items())
     status, condition = f"CASE status {cases} END", f"status IN ({_listed(list(moves))})"
@@ -45,7 +45,7 @@ def change(
     reason: str = "",
     columns: Sequence[tuple[str, Any]] = (),
 ) -> bool:
-    """Write the status that events lead to, and columns; False when no row is there.
+    """Apply events to a view's status and set columns; return False when there is no row.
 
     run: executes a statement and returns its rows. where: the condition for one view, and its
     parameters. InvariantError view.illegal_transition.
@@ -74,7 +74,7 @@ def change(
 
 
 def run_in(cursor: Any) -> Run:
-    """Return what executes statements within the transaction of a cursor."""
+    """Return a function that executes statements within the transaction of a cursor."""
 
     def run(sql: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         cursor.execute(sql, parameters)
@@ -84,7 +84,7 @@ def run_in(cursor: Any) -> Run:
 
 
 def recalled(condition: str) -> str:
-    """Return the statement after which live views of a condition are to be built again."""
+    """Return the statement that marks live views matching a condition for a rebuild."""
     after = follow(ViewState.LIVE, [ViewEvent.RECALL])
     assert after is not None
     return (

@@ -1,8 +1,9 @@
-"""What a server says of a session of ours, asked by another one that is never waited for long.
+"""Probe the backend of one of our sessions from a second session, which never waits for long.
 
-Whether it is at work for it or waits for us; and, once the session is lost, the end of what the
-server still has of it. Invariant: only a backend of our own role, with the name and age of that
-very session, is ever ended; a pid alone may be another's by now, or a pooler's invention.
+The probe tells whether the backend works for us or waits for us. Once the session is lost, it
+terminates the backend. Invariant: it only ever terminates a backend of our own role with the name
+and age of that very session. A pid alone may belong to another session by now, or be a pooler's
+invention.
 """
 
 from __future__ import annotations
@@ -17,53 +18,55 @@ import psycopg2
 from psycopg2 import _psycopg
 from psycopg2 import extensions as ext
 
-_FOR_US = ("ClientRead", "ClientWrite")
+_WAITS_FOR_US = ("ClientRead", "ClientWrite")
 _END_S = 5.0
 _END_TRIES = 100
-# A pid may be another's by now: the backend must be as old as our session.
-_IS_LEFT = """
+# The pid may belong to another session by now: compare the backend's age with our session's.
+_IS_ORPHAN = """
 a.pid = %(pid)s AND a.application_name = %(name)s AND abs(
     extract(epoch FROM clock_timestamp() - a.backend_start) - %(age_s)s) < 30
 """
-_ASKED = f"""
+_PROBE = f"""
 SELECT pg_backend_pid(), a.state, a.wait_event
-FROM (SELECT) one LEFT JOIN pg_stat_activity a ON {_IS_LEFT}
+FROM (SELECT) one LEFT JOIN pg_stat_activity a ON {_IS_ORPHAN}
 """
 _END = f"""
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-WHERE pg_backend_pid() = %(own)s AND {_IS_LEFT}
+WHERE pg_backend_pid() = %(own)s AND {_IS_ORPHAN}
 """
 
 
 class TimeLimits:
-    """Of this process; settings say it when it starts. silence_s: how long a server may give no
-    sign of life before a connection to it counts as lost."""
+    """Time limits of this process, set from the settings at start.
+
+    silence_s: how long a server may give no sign of life before a connection to it counts as lost.
+    """
 
     silence_s: float = 60.0
 
     @property
-    def first_look_s(self) -> float:
-        """How long a call may take before the server is asked."""
+    def first_probe_s(self) -> float:
+        """Return how long a call may take before the server is probed, in seconds."""
         return self.silence_s / 3
 
     @property
-    def next_look_s(self) -> float:
-        """How long after an answer that bodes ill it is asked again."""
+    def next_probe_s(self) -> float:
+        """Return the seconds until the next probe after a bad answer."""
         return self.silence_s / 9
 
     @property
     def connect_s(self) -> int:
-        """How long a session may take to open."""
+        """Return the timeout for opening a session, in seconds."""
         return max(2, round(min(10.0, self.silence_s / 6)))
 
     def transport(self) -> dict[str, str]:
-        """Settings of libpq by which a host that is gone is noticed."""
+        """Return libpq's settings that detect a dead host."""
         server = self.server_settings()
         keepalives = {n.removeprefix("tcp_"): v for n, v in server.items() if "keepalives" in n}
         return {**keepalives, "keepalives": "1", "tcp_user_timeout": server["tcp_user_timeout"]}
 
     def server_settings(self) -> dict[str, str]:
-        """Settings of a session by which the server notices that we are gone."""
+        """Return session settings by which the server notices that we are gone."""
         return {
             "tcp_keepalives_idle": str(max(1, round(min(10.0, self.silence_s / 6)))),
             "tcp_keepalives_interval": str(max(1, round(min(5.0, self.silence_s / 12)))),
@@ -72,11 +75,11 @@ class TimeLimits:
         }
 
 
-PATIENCE = TimeLimits()
+TIME_LIMITS = TimeLimits()
 
 
 class Verdict(Enum):
-    """What the server says of a call. UNKNOWN: of this session it cannot tell."""
+    """The state of a call at the server. UNKNOWN: the server cannot tell for this session."""
 
     WORKING = 1
     WAITING = 2
@@ -85,8 +88,11 @@ class Verdict(Enum):
 
 
 class ProbedSession(Protocol):
-    """A session as far as it is asked after. keywords: libpq's, None where it cannot be; pid: of
-    its backend, as the server has told; beside: of which kind the session is that asks."""
+    """Session fields a probe needs.
+
+    keywords: libpq's, None where the session cannot be probed; pid: of its backend, as the server
+    reported.
+    """
 
     lock: threading.Lock
     keywords: dict[str, Any] | None
@@ -94,36 +100,36 @@ class ProbedSession(Protocol):
     opened_at: float
 
     @property
-    def beside(self) -> type[Any]:
-        """Of which kind a session is that asks."""
+    def probe_class(self) -> type[Any]:
+        """Return the class of the probing session."""
         ...
 
     @property
     def closed(self) -> int:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         ...
 
     @property
     def pgconn_ptr(self) -> int | None:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         ...
 
 
 def ask(lost: ProbedSession) -> Verdict:
-    """What the server is doing for a session of ours."""
+    """Return what the server is doing for one of our sessions."""
     try:
-        session = _open_beside(lost)
+        session = _open_probe(lost)
     except psycopg2.Error as error:
-        # A server that refuses is alive: it says so.
+        # A server that refuses is alive.
         return Verdict.UNKNOWN if "FATAL" in str(error) else Verdict.UNREACHABLE
     try:
         with session.cursor() as cursor:
-            cursor.execute(_ASKED, _facts(lost))
+            cursor.execute(_PROBE, _facts(lost))
             own_pid, state, waits_for = cursor.fetchone() or (0, None, None)
         if own_pid != session.pid:
-            # A pooler in between numbers sessions as it likes.
+            # A pooler in between assigns its own pids.
             return Verdict.UNKNOWN
-        is_at_work = state == "active" and waits_for not in _FOR_US
+        is_at_work = state == "active" and waits_for not in _WAITS_FOR_US
         return Verdict.WORKING if is_at_work else Verdict.WAITING
     except psycopg2.Error:
         return Verdict.UNREACHABLE
@@ -132,11 +138,13 @@ def ask(lost: ProbedSession) -> Verdict:
 
 
 def end_left(lost: ProbedSession | None) -> None:
-    """End what the server still has of a session that is lost to us: its locks, and a transaction
-    that might still be committed. psycopg2.Error while that cannot be done."""
+    """Terminate the backend of a lost session, with its locks and open transaction.
+
+    That transaction might otherwise still commit. psycopg2.Error while termination is impossible.
+    """
     if lost is None or lost.keywords is None:
         return
-    session = _open_beside(lost)
+    session = _open_probe(lost)
     try:
         deadline = time.monotonic() + _END_S
         with session.cursor() as cursor:
@@ -152,13 +160,13 @@ def end_left(lost: ProbedSession | None) -> None:
 
 
 def terminate_orphan(lost: ProbedSession) -> None:
-    """End what is left of it as soon as the server can be reached."""
+    """Terminate the backend of a lost session as soon as the server can be reached."""
     for _ in range(_END_TRIES):
         try:
             end_left(lost)
             return
         except psycopg2.Error:
-            time.sleep(PATIENCE.next_look_s)
+            time.sleep(TIME_LIMITS.next_probe_s)
 
 
 def _facts(lost: ProbedSession) -> dict[str, Any]:
@@ -167,24 +175,26 @@ def _facts(lost: ProbedSession) -> dict[str, Any]:
     return {"pid": lost.pid, "name": lost.keywords["application_name"], "age_s": age_s}
 
 
-def _open_beside(lost: ProbedSession) -> Any:
-    """A session with the same server, which is never waited for long."""
+def _open_probe(lost: ProbedSession) -> Any:
+    """Open a probing session with the same server, which never waits for long."""
     assert lost.keywords is not None
     keywords = {
         **lost.keywords,
-        "connect_timeout": str(PATIENCE.connect_s),
+        "connect_timeout": str(TIME_LIMITS.connect_s),
         "options": "-c statement_timeout=5s",
-        "application_name": "tidemark asks",
+        "application_name": "tidemark probe",
     }
-    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.beside)
-    session.watch(keywords, most_s=max(1.0, PATIENCE.next_look_s))
+    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.probe_class)
+    session.watch(keywords, max_s=max(1.0, TIME_LIMITS.next_probe_s))
     session.autocommit = True
     return session
 
 
 def _library() -> ctypes.CDLL:
-    """The libpq that psycopg2 is linked to, called without the interpreter's lock: psycopg2's own
-    `cancel` keeps it while it waits."""
+    """Return the libpq that psycopg2 is linked to, called without the interpreter's lock.
+
+    psycopg2's own `cancel` holds that lock while it waits.
+    """
     library = ctypes.CDLL(_psycopg.__file__)
     library.PQgetCancel.restype = ctypes.c_void_p
     library.PQgetCancel.argtypes = [ctypes.c_void_p]
@@ -197,12 +207,12 @@ _pq = _library()
 
 
 def cancel(session: ProbedSession) -> None:
-    """Ask the server to cancel what runs; waits for its answer, however long that takes."""
+    """Ask the server to cancel the running statement; wait for its answer, however long."""
     with session.lock:
         if session.closed:
             return
-        asked = _pq.PQgetCancel(session.pgconn_ptr)
-    if asked:
-        said = ctypes.create_string_buffer(256)
-        _pq.PQcancel(asked, said, len(said))
-        _pq.PQfreeCancel(asked)
+        cancellation = _pq.PQgetCancel(session.pgconn_ptr)
+    if cancellation:
+        reply = ctypes.create_string_buffer(256)
+        _pq.PQcancel(cancellation, reply, len(reply))
+        _pq.PQfreeCancel(cancellation)

@@ -1,8 +1,9 @@
 """Compiled loops over PostgreSQL's two bulk text forms: COPY text lines and array literals.
 
 All work on bytes columns (offsets, data, valid; an empty `valid` means no NULLs) as
-`dataflow.values.to_text` gives them. Escaping follows the manual, chapters COPY ("Text Format")
-and Arrays ("Array Input and Output Syntax"); what is written here PostgreSQL reads back unchanged.
+`dataflow.values.to_text` produces them. Escaping follows the manual, chapters COPY ("Text Format")
+and Arrays ("Array Input and Output Syntax"). Invariant: PostgreSQL reads back unchanged what these
+loops write.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ _LETTER_N, _LETTER_R, _LETTER_T, _NULL_LETTER = 110, 114, 116, 78
 
 
 def _letters(text):
-    """bool[256]: which bytes are in text."""
+    """Return bool[256]: which bytes are in text."""
     found = np.zeros(256, np.bool_)
     found[np.frombuffer(text, np.uint8)] = True
     return found
@@ -42,7 +43,7 @@ def add_sizes(sizes, offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def put_values(out, at, offsets, data, valid, delimiter):
-    """Write value i and the delimiter at out[at[i]:] and move at[i] behind it."""
+    """Write value i and the delimiter at out[at[i]:] and advance at[i] past them."""
     nullable = valid.shape[0] > 0
     for i in range(at.shape[0]):
         k = at[i]
@@ -69,7 +70,7 @@ def put_values(out, at, offsets, data, valid, delimiter):
 
 @njit(nogil=True, cache=True)
 def array_literal(offsets, data, valid):
-    """uint8 of '{"...",NULL,...}': an SQL string literal, for standard_conforming_strings = on."""
+    """Return uint8 of '{"...",NULL,...}': an SQL literal, for standard_conforming_strings = on."""
     n = offsets.shape[0] - 1
     nullable = valid.shape[0] > 0
     size = 4 + 7 * n
@@ -107,7 +108,10 @@ def array_literal(offsets, data, valid):
 
 @njit(nogil=True, cache=True)
 def split_lines(data, columns):
-    """(starts, ends int64[columns, n]) of the values of n whole COPY lines; n = -1 rows if torn."""
+    """Return (starts, ends int64[columns, n], torn): the values of n whole COPY lines.
+
+    torn is the first line with another number of values, or -1.
+    """
     lines = 0
     for j in range(data.shape[0]):
         if data[j] == _NEWLINE:
@@ -134,7 +138,7 @@ def split_lines(data, columns):
 
 @njit(nogil=True, cache=True)
 def gather_values(data, starts, ends):
-    """(offsets, bytes, valid) of one column of split lines, unescaped."""
+    """Return (offsets, bytes, valid) of one column of split lines, unescaped."""
     n = starts.shape[0]
     size = 0
     for i in range(n):

@@ -1,7 +1,7 @@
-"""Columns to and from PostgreSQL's bulk text forms: COPY streams, array literals, quoted names.
+"""Convert columns to and from PostgreSQL's bulk text forms: COPY streams and array literals.
 
-Nothing here knows of tables. Invariant: whatever bytes a value or a name holds, they come out as
-that value or name, never as SQL. The session has standard_conforming_strings = on.
+Nothing here knows tables. Invariant: whatever bytes a value or a name contains, PostgreSQL reads
+that value or name, never SQL. The session has standard_conforming_strings = on.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint8).reshap
 
 
 def texts_of(types: Sequence[SqlType], columns: Sequence[Column]) -> list[Column]:
-    """Each column in PostgreSQL's text form."""
+    """Return each column in PostgreSQL's text form."""
     return [to_text(t, c) for t, c in zip(types, columns, strict=True)]
 
 
 def uuid_texts(first: np.ndarray, second: np.ndarray) -> Column:
-    """A bytes column of 32 hex digits each from two uint64[n]: uuid input without dashes."""
+    """Return a bytes column of 32 hex digits each from two uint64[n]: uuid input without dashes."""
     n = len(first)
     raw = np.empty((n, 2), ">u8")
     raw[:, 0], raw[:, 1] = first, second
@@ -40,18 +40,18 @@ def uuid_texts(first: np.ndarray, second: np.ndarray) -> Column:
 
 
 def letter_texts(letters: np.ndarray) -> Column:
-    """A bytes column of one-letter texts from uint8[n]."""
+    """Return a bytes column of one-letter texts from uint8[n]."""
     return Column(np.arange(len(letters) + 1, dtype=np.int64), None, letters)
 
 
 def array_literal(texts: Column) -> bytes:
-    """A quoted array literal of a bytes column."""
+    """Return a quoted array literal of a bytes column."""
     mask = _NO_MASK if texts.valid is None else texts.valid
     return copy_kernels.array_literal(texts.values, texts.data, mask).tobytes()
 
 
 def copy_lines(texts: Sequence[Column], n: int) -> np.ndarray:
-    """uint8: n lines of COPY's text format from bytes columns of n rows."""
+    """Return uint8: n lines of COPY's text format from bytes columns of n rows."""
     if not texts:
         return np.full(n, ord("\n"), np.uint8)
     sizes = np.zeros(n, np.int64)
@@ -68,13 +68,13 @@ def copy_lines(texts: Sequence[Column], n: int) -> np.ndarray:
 
 
 def split_copy(types: Sequence[SqlType], data: np.ndarray) -> list[Column]:
-    """Columns of the given types from uint8 whole lines of COPY's text format.
+    """Return columns of the given types from uint8 whole lines of COPY's text format.
 
     ValueError when a line has another number of values.
     """
     starts, ends, torn = copy_kernels.split_lines(data, len(types))
     if torn >= 0:
-        raise ValueError(f"line {torn} of the COPY stream has not {len(types)} values")
+        raise ValueError(f"line {torn} of the COPY stream does not have {len(types)} values")
     columns = []
     for k, type in enumerate(types):
         offsets, values, valid = copy_kernels.gather_values(data, starts[k], ends[k])
@@ -84,9 +84,9 @@ def split_copy(types: Sequence[SqlType], data: np.ndarray) -> list[Column]:
 
 
 class ChunkReader:
-    """What psycopg2's copy_expert reads from: an iterator of byte chunks, one at a time.
+    """The file that psycopg2's copy_expert reads from: an iterator of byte chunks, one at a time.
 
-    failure: what the iterator has raised; PostgreSQL tells it as a statement that was cancelled.
+    failure: the iterator's exception; PostgreSQL reports it as a cancelled statement.
     """
 
     def __init__(self, chunks: Iterator[np.ndarray]) -> None:
@@ -95,7 +95,7 @@ class ChunkReader:
         self.failure: Exception | None = None
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; b"" at the end."""
+        """Return at most `size` bytes; b"" at the end."""
         while not self._rest:
             try:
                 chunk = next(self._chunks, None)
@@ -110,7 +110,7 @@ class ChunkReader:
 
 
 def copy_out(cursor: Any, query: str, types: Sequence[SqlType]) -> Iterator[list[Column]]:
-    """Rows of a query in chunks of columns, spooled to disk when they are many."""
+    """Yield rows of a query in chunks of columns, spooled to disk when they are many."""
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
         cursor.copy_expert(f"COPY ({query}) TO STDOUT", spool)
         spool.seek(0)
@@ -118,23 +118,23 @@ def copy_out(cursor: Any, query: str, types: Sequence[SqlType]) -> Iterator[list
 
 
 class Enough(Exception):
-    """The bytes that were asked for are there: the session is of no further use."""
+    """Enough bytes have arrived; the session can only be closed."""
 
 
 class FirstRows:
-    """The first rows of a COPY: as many as have that many bytes, but one at least.
+    """The first rows of a COPY: as many as fit into max_bytes, but at least one.
 
-    is_whole: there were no more. Memory is bounded by `most_bytes` and one row.
+    is_whole: there were no more. Memory is bounded by max_bytes and one row.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._lines: list[bytes] = []
         self._bytes = 0
         self.is_whole = True
 
     def copy_out(self, cursor: Any, query: str, types: Sequence[SqlType]) -> list[Column] | None:
-        """The columns of the rows; None without any. May leave the session in the middle."""
+        """Return the columns of the rows; None without any. May leave the session mid-statement."""
         try:
             cursor.copy_expert(f"COPY ({query}) TO STDOUT", self)
         except Enough:
@@ -143,8 +143,8 @@ class FirstRows:
         return split_copy(types, np.frombuffer(lines, np.uint8)) if lines else None
 
     def write(self, line: bytes) -> None:
-        """One row, as PostgreSQL sends it."""
-        if self._lines and self._bytes + len(line) > self._most_bytes:
+        """Take one row, as PostgreSQL sends it."""
+        if self._lines and self._bytes + len(line) > self._max_bytes:
             raise Enough
         self._lines.append(line)
         self._bytes += len(line)

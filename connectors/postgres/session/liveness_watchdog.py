@@ -1,11 +1,11 @@
-"""Sessions whose server may fall silent: no call waits for an answer that cannot come any more.
+"""Sessions whose server may fall silent: no call waits for an answer that can no longer come.
 
-TCP's keepalives tell of a host that is gone. They do not tell when something in between (a proxy,
-a balancer, a pooler) holds our end of the connection and has lost the other one; nor can a
-statement's time-out help, which is the server's. So calls that take long are looked into: a thread
-asks the server, by a session of its own, whether it is still at work for us. Invariant: a call is
-ended only when the server itself waits for us, or nobody could be asked for `PATIENCE.silence_s`;
-then it fails as a lost connection does, and its outcome is as unknown.
+TCP keepalives detect a dead host. They do not detect a proxy, balancer or pooler that keeps our end
+of the connection and lost the other one. A statement timeout does not help either, since the server
+enforces it. So a watchdog thread checks long calls: it asks the server, in a session of its own,
+whether it still works for us. Invariant: a call is ended only when the server itself waits for us,
+or could not be asked for `TIME_LIMITS.silence_s`. Then it fails like a lost connection, with an
+equally unknown outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psycopg2 import extensions as ext
 from psycopg2 import extras
 
 from connectors.postgres.session import backend_probe
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 
 # tcpi_last_data_recv, in milliseconds (linux/tcp.h).
 _LAST_RECEIVED = 52
@@ -33,7 +33,7 @@ _STRIKES = 2
 
 
 class _Call:
-    """Entered while an answer of the server is awaited."""
+    """Entered while a call waits for the server."""
 
     __slots__ = ("_session",)
 
@@ -59,58 +59,65 @@ class _Call:
 
 
 class Watched(ext.connection):
-    """A session whose calls are watched. since: when the call that runs began, 0: none does;
-    number: of that call; is_ours: it waits for us just now, not for the server."""
+    """A session whose calls are watched.
+
+    since: when the running call began, 0 without one; number: of that call; is_ours: the server
+    waits for us, as in COPY.
+    """
 
     _cursors: type[ext.cursor]
 
     @property
-    def beside(self) -> type[WatchedSession]:
-        """Of which kind a session is that asks after this one."""
+    def probe_class(self) -> type[WatchedSession]:
+        """Return the class of sessions that probe this one."""
         return WatchedSession
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.lock = threading.Lock()
         self.number = 0
         self.since = 0.0
-        self.most_s = 0.0
+        self.max_s = 0.0
         self.is_ours = False
         self.why_cut = ""
         self.call = _Call(self)
         self.keywords: dict[str, Any] | None = None
         self.pid = 0
         self.opened_at = time.monotonic()
-        self._looked_at_number = self._strikes = 0
-        self._sign_at = self._look_at = 0.0
-        self._is_asking = False
+        self._probed_number = self._strikes = 0
+        self._sign_at = self._probe_at = 0.0
+        self._is_probing = False
         super().__init__(*arguments, **keywords)
         self.cursor_factory = self._cursors
 
-    def watch(self, keywords: dict[str, Any], most_s: float = 0.0) -> None:
-        """Watch the calls from now on. keywords: libpq's, for sessions that ask after this one;
-        most_s: how long a call may take in any case, 0: as long as the server works at it."""
+    def watch(self, keywords: dict[str, Any], max_s: float = 0.0) -> None:
+        """Watch the calls from now on.
+
+        keywords: libpq's, for probing sessions; max_s: the limit of a call, 0: as long as the
+        server works on it.
+        """
         if self.info.host.startswith("/"):
             return
-        # Where the DSN names several hosts: the one that this session is with.
-        place = {"host": self.info.host, "port": str(self.info.port)}
-        self.keywords, self.pid = {**keywords, **place}, self.info.backend_pid
+        # If the DSN names several hosts, probe the one of this session.
+        address = {"host": self.info.host, "port": str(self.info.port)}
+        self.keywords, self.pid = {**keywords, **address}, self.info.backend_pid
         for name in ("replication", "hostaddr", "target_session_attrs", "load_balance_hosts"):
             self.keywords.pop(name, None)
-        self.most_s = most_s
+        self.max_s = max_s
         _watcher.add(self)
 
     def commit(self) -> None:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         with self.call:
             super().commit()
 
     def rollback(self) -> None:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         with self.call:
             super().rollback()
 
     def cancel(self) -> None:
-        """Cancel what runs, from another thread; where even that is not answered, end it."""
+        """Cancel the running statement, from another thread; cut it if the server does not
+        answer."""
         number = self.number
         thread = threading.Thread(
             target=backend_probe.cancel, args=(self,), name="cancel", daemon=True
@@ -118,10 +125,10 @@ class Watched(ext.connection):
         thread.start()
         thread.join(_CANCEL_S)
         if thread.is_alive():
-            self.cut("the statement was cancelled, and the server does not answer", number)
+            self.cut("the statement was cancelled, but the server does not answer", number)
 
     def cut(self, why: str, number: int) -> None:
-        """End a call by its connection, from another thread, if it is still this one."""
+        """End a call by closing its connection, from another thread, if it still runs."""
         with self.lock:
             if not self.since or self.number != number or self.closed:
                 return
@@ -129,73 +136,73 @@ class Watched(ext.connection):
             with socket.socket(fileno=os.dup(self.fileno())) as ours:
                 ours.shutdown(socket.SHUT_RDWR)
 
-    # --- the watcher's side ------------------------------------------------------------------
+    # --- called by the watcher ---------------------------------------------------------------
 
-    def look(self, now: float) -> None:
-        """See to a call that takes long; called often, by one thread."""
+    def probe(self, now: float) -> None:
+        """Check a call that takes long; called often, by one thread."""
         since, number = self.since, self.number
         if not since or self.is_ours:
-            self._looked_at_number = 0
+            self._probed_number = 0
             return
-        if self.most_s and now - since > self.most_s:
-            self.cut(f"no answer within {self.most_s:.0f} s", number)
+        if self.max_s and now - since > self.max_s:
+            self.cut(f"no answer within {self.max_s:.0f} s", number)
             return
-        if number != self._looked_at_number:
-            self._looked_at_number, self._strikes = number, 0
-            self._sign_at, self._look_at = since, since + PATIENCE.first_look_s
-        if now < self._look_at or self._is_asking or self.most_s:
+        if number != self._probed_number:
+            self._probed_number, self._strikes = number, 0
+            self._sign_at, self._probe_at = since, since + TIME_LIMITS.first_probe_s
+        if now < self._probe_at or self._is_probing or self.max_s:
             return
-        if now - self._sign_at > PATIENCE.first_look_s and self._has_received():
+        if now - self._sign_at > TIME_LIMITS.first_probe_s and self._has_received():
             self._sign(now)
             return
-        self._is_asking = True
-        thread = threading.Thread(target=self._ask, args=(number,), name="asking", daemon=True)
+        self._is_probing = True
+        thread = threading.Thread(target=self._run_probe, args=(number,), name="probe", daemon=True)
         thread.start()
 
     def _sign(self, now: float) -> None:
-        self._strikes, self._sign_at, self._look_at = 0, now, now + PATIENCE.first_look_s
+        self._strikes, self._sign_at, self._probe_at = 0, now, now + TIME_LIMITS.first_probe_s
 
     def _has_received(self) -> bool:
-        """Whether bytes have come lately: a long answer is on its way."""
+        """Return whether bytes arrived lately, as in a long answer."""
         with self.lock:
             if not self.since or self.closed:
                 return True
             with socket.socket(fileno=os.dup(self.fileno())) as ours:
                 facts = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         (received_ms,) = struct.unpack_from("=I", facts, _LAST_RECEIVED)
-        return received_ms < 1000 * PATIENCE.next_look_s
+        return received_ms < 1000 * TIME_LIMITS.next_probe_s
 
-    def _ask(self, number: int) -> None:
+    def _run_probe(self, number: int) -> None:
         try:
             verdict = backend_probe.ask(self)
             now = time.monotonic()
             if verdict in (backend_probe.Verdict.WORKING, backend_probe.Verdict.UNKNOWN):
                 self._sign(now)
                 return
-            self._look_at = now + PATIENCE.next_look_s
+            self._probe_at = now + TIME_LIMITS.next_probe_s
             self._strikes += verdict is backend_probe.Verdict.WAITING
             if self._strikes >= _STRIKES:
-                self.cut("the server waits for us, and we for it: the connection is lost", number)
-            elif now - self._sign_at > PATIENCE.silence_s:
+                self.cut("the connection is lost: both ends wait for each other", number)
+            elif now - self._sign_at > TIME_LIMITS.silence_s:
                 self.cut(f"no sign of life for {now - self._sign_at:.0f} s", number)
             if self.why_cut:
                 backend_probe.terminate_orphan(self)
         except (psycopg2.Error, OSError):
-            # It has ended meanwhile.
-            self._look_at = time.monotonic() + PATIENCE.next_look_s
+            # The call ended meanwhile.
+            self._probe_at = time.monotonic() + TIME_LIMITS.next_probe_s
         finally:
-            self._is_asking = False
+            self._is_probing = False
 
 
 class _Ours:
-    """A file that COPY reads or writes: meanwhile it is the server who waits."""
+    """A file that COPY reads or writes: meanwhile the server waits for us."""
 
     def __init__(self, session: Watched, file: Any) -> None:
         self._session = session
         self._file = file
 
     def read(self, size: int = -1) -> Any:
-        """What COPY FROM STDIN sends."""
+        """Return what COPY FROM STDIN sends."""
         self._session.is_ours = True
         try:
             return self._file.read(size)
@@ -203,7 +210,7 @@ class _Ours:
             self._resume()
 
     def write(self, data: Any) -> Any:
-        """What COPY TO STDOUT has brought."""
+        """Take what COPY TO STDOUT received."""
         self._session.is_ours = True
         try:
             return self._file.write(data)
@@ -211,7 +218,7 @@ class _Ours:
             self._resume()
 
     def _resume(self) -> None:
-        # Each piece that passes is a sign of life: a call of its own.
+        # Each piece is a sign of life: it counts as a new call.
         self._session.number += 1
         self._session.since = time.monotonic()
         self._session.is_ours = False
@@ -223,12 +230,12 @@ class _Calls:
     connection: Any
 
     def execute(self, *arguments: Any, **keywords: Any) -> Any:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         with self.connection.call:
             return super().execute(*arguments, **keywords)  # type: ignore[misc]
 
     def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> Any:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         with self.connection.call:
             return super().copy_expert(sql, _Ours(self.connection, file), size)  # type: ignore[misc]
 
@@ -239,7 +246,7 @@ class _Cursor(_Calls, ext.cursor):
 
 class _ReplicationCursor(_Calls, extras.ReplicationCursor):
     def start_replication_expert(self, *arguments: Any, **keywords: Any) -> Any:
-        """As psycopg2 has it."""
+        """See psycopg2."""
         with self.connection.call:
             return super().start_replication_expert(*arguments, **keywords)
 
@@ -251,13 +258,13 @@ class WatchedSession(Watched):
 
 
 class WatchedReplication(Watched, extras.LogicalReplicationConnection):
-    """A replication connection, up to the start of its stream."""
+    """A replication connection, until its stream starts."""
 
     _cursors = _ReplicationCursor
 
 
 class _Watcher:
-    """One thread a process, started with its first session."""
+    """One thread per process, started with its first session."""
 
     def __init__(self) -> None:
         self._sessions: weakref.WeakSet[Watched] = weakref.WeakSet()
@@ -265,7 +272,7 @@ class _Watcher:
         self._thread: threading.Thread | None = None
 
     def add(self, session: Watched) -> None:
-        """Watch it until it is gone."""
+        """Watch a session until it is gone."""
         with self._lock:
             self._sessions.add(session)
             if self._thread is None or not self._thread.is_alive():
@@ -274,14 +281,14 @@ class _Watcher:
 
     def _run(self) -> None:
         while True:
-            time.sleep(min(1.0, PATIENCE.silence_s / 20))
+            time.sleep(min(1.0, TIME_LIMITS.silence_s / 20))
             with self._lock:
                 sessions = list(self._sessions)
             for session in sessions:
                 try:
-                    session.look(time.monotonic())
+                    session.probe(time.monotonic())
                 except (psycopg2.Error, OSError):
-                    # Closed between two of our steps.
+                    # Closed between two steps of ours.
                     continue
 
 

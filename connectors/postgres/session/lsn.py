@@ -1,10 +1,10 @@
-"""WAL positions: PostgreSQL's text form "16/B374D848" and the 64-bit number that it stands for."""
+"""WAL positions: PostgreSQL's text form "16/B374D848" and the 64-bit number that it denotes."""
 
 from __future__ import annotations
 
 
 def parse_lsn(text: str) -> int:
-    """The number of an LSN; ValueError if it is none.
+    """Return the number of an LSN; ValueError if the text is not one.
 
     >>> hex(parse_lsn("16/B374D848"))
     '0x16b374d848'
@@ -19,7 +19,7 @@ def parse_lsn(text: str) -> int:
 
 
 def format_lsn(position: int) -> str:
-    """PostgreSQL's text of a position.
+    """Return PostgreSQL's text of a position.
 
     >>> format_lsn(0x16B374D848)
     '16/B374D848'

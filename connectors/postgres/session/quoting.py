@@ -1,17 +1,17 @@
-"""Names and strings as SQL text: what every statement that we write is made of."""
+"""Names and strings as SQL text, for every statement that we generate."""
 
 from __future__ import annotations
 
 NAME_BYTES = 63
-# Whether a role, by the SQL that gives its oid, is a superuser or a member of one, by whatever
-# way: who becomes its member can act as that superuser.
+# Whether a role, given by SQL for its oid, is a superuser or a direct or indirect member of one. A
+# new member of such a role can act as that superuser.
 LEADS_TO_SUPERUSER = (
     "EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role({}, s.oid, 'MEMBER'))"
 )
 
 
 def quote_name(name: str) -> str:
-    """An SQL identifier.
+    """Return an SQL identifier.
 
     >>> print(quote_name('we "ird'))
     "we ""ird"
@@ -20,7 +20,7 @@ def quote_name(name: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """An SQL string literal.
+    """Return an SQL string literal.
 
     >>> print(quote_text("it's"))
     'it''s'
@@ -29,5 +29,5 @@ def quote_text(text: str) -> str:
 
 
 def clip_name(name: str, size: int = NAME_BYTES) -> str:
-    """As many whole characters of a name as fit into `size` bytes of UTF-8."""
+    """Return as many whole characters of a name as fit into `size` bytes of UTF-8."""
     return name.encode()[:size].decode(errors="ignore")

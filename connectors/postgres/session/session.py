@@ -1,8 +1,9 @@
-"""Ordinary psycopg2 sessions, and what their errors mean to us.
+"""Ordinary psycopg2 sessions, and the translation of their errors into ours.
 
-Every session of Tidemark is opened here, with those of `session_settings` pinned, so
-that PostgreSQL's text output is the same on all roads (snapshot, stream, evaluator, sink).
-What must never happen: a password in an error, a log line or a `repr`.
+Every session of Tidemark is opened here with the settings of `session_settings` pinned. So
+PostgreSQL's text output is the same everywhere: snapshot, stream, evaluator, sink. Invariant: no
+password ever appears in an error, a log line or a `repr`. `Session` is usable from several threads;
+a connection is not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.liveness_watchdog import (
     Watched,
     WatchedReplication,
@@ -29,15 +30,15 @@ from connectors.secrets import escaped, is_reference, remember, resolve_setting,
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 
 APPLICATION_NAME = "tidemark"
-# Names in statements of ours mean what PostgreSQL itself brings, whatever else a role, a database
-# or a schema that others may write to has of these names (the pattern of CVE-2018-1058).
+# Names in our statements mean PostgreSQL's own objects, whatever a role, a database or a schema
+# that others may write to has of these names (the pattern of CVE-2018-1058).
 PINNED_PATH = "pg_catalog, pg_temp"
 
-# How often the server looks, in the midst of a statement, whether its client is still there: what
-# was killed must not hold its locks until the statement's end. Other systems refuse the setting.
+# How often the server checks, within a statement, that its client is alive: a killed process must
+# not hold its locks until the statement's end. Other systems refuse the setting.
 _ALIVE = """SELECT set_config('client_connection_check_interval', '1s', false)
 WHERE version() LIKE '%linux%'"""
-# A table held by someone else's long transaction must not hold us for ever.
+# How long to wait for a table that another long transaction has locked.
 _LOCK_TIMEOUT = "30s"
 _SECRETS = ("password", "sslpassword")
 _ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
@@ -45,25 +46,28 @@ _ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkEr
 
 @dataclass
 class Limits:
-    """How long one statement may take, in seconds, 0 for any time: an ordinary one, and one that
-    reads or writes whole tables (snapshots, COPY, an epoch)."""
+    """Statement timeouts in seconds, 0 for none.
+
+    statement_s: an ordinary statement. long_statement_s: one that reads or writes whole tables
+    (snapshots, COPY, an epoch).
+    """
 
     statement_s: float = 60.0
     long_statement_s: float = 86_400.0
 
 
-# Of this process. Settings say them when it starts; executors elsewhere have the defaults.
+# Of this process, set from the settings at start; remote executors use the defaults.
 LIMITS = Limits()
 
-# SQLSTATEs and classes that another try may heal (PostgreSQL, appendix A).
+# SQLSTATEs and classes for which a retry may succeed (PostgreSQL, appendix A).
 _TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "55P03"}
-# The server's disk or memory is full, or its disk fails: no statement is to blame.
+# The server's disk or memory is full, or its disk fails: not the statement's fault.
 _TEMPORARY_STATES |= {"53100", "53200", "58030"}
 _TEMPORARY_CLASSES = {"08"}
 
-# libpq gives no SQLSTATE for a refused start-up, so its words must do.
+# libpq gives no SQLSTATE for a refused start-up, so match its words.
 _REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "no password supplied")
-# Told of a role or a database by its name; it passes.
+# Reported with a role's or database's name, but temporary.
 _NO_SPACE = "too many connections"
 
 
@@ -77,35 +81,34 @@ def connect(
     is_long: bool = False,
     is_users: bool = False,
 ) -> Watched:
-    """A new session with pinned settings; `settings` adds to them or overrides them.
+    """Open a session with pinned settings; `settings` adds to them or overrides them.
 
-    Its search_path is PINNED_PATH; that of the login is its default, to which a session of the
-    sandbox goes back where a user's text is parsed. is_users: the session is handed to a user,
-    who has the login's path.
+    Its search_path is PINNED_PATH. The login's own stays the default, which the sandbox restores to
+    parse a user's text. is_users: the session is handed to a user, with the login's path.
 
-    is_long: its statements read or write whole tables (`Limits`), wait for them as long, and end
+    is_long: its statements read or write whole tables (`Limits`), wait for locks as long, and end
     when this process does.
 
-    side names the code's first word and the error class: "source" or "sink". Its calls are
-    watched (`silence`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
+    side is the code's first word and selects the error class: "source" or "sink". Calls are watched
+    (`liveness_watchdog`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
     `<side>.database`, `<side>.dsn`.
     """
-    wanted = {**_own_settings(is_long=is_long), **(settings or {})}
-    path = "" if is_users else wanted.pop("search_path", PINNED_PATH)
+    pinned = {**_own_settings(is_long=is_long), **(settings or {})}
+    path = "" if is_users else pinned.pop("search_path", PINNED_PATH)
     if is_replication:
-        wanted["search_path"], path = PINNED_PATH, ""
+        pinned["search_path"], path = PINNED_PATH, ""
     keywords = _keywords(dsn, side)
-    given = f"{keywords['options']} " if keywords.get("options") else ""
+    supplied = f"{keywords['options']} " if keywords.get("options") else ""
     arguments: dict[str, Any] = {
-        **PATIENCE.transport(),
-        "connect_timeout": str(PATIENCE.connect_s),
+        **TIME_LIMITS.transport(),
+        "connect_timeout": str(TIME_LIMITS.connect_s),
         **keywords,
         "application_name": application_name,
         "client_encoding": "UTF8",
-        "options": given + _options(wanted),
+        "options": supplied + _options(pinned),
     }
     if keywords.get("target_session_attrs") == "read-write":
-        # libpq takes our read-only sessions for those of a standby.
+        # libpq mistakes our read-only sessions for a standby's.
         arguments["target_session_attrs"] = "primary"
     factory = WatchedReplication if is_replication else WatchedSession
     try:
@@ -114,7 +117,7 @@ def connect(
         raise _refused_start(error, keywords, side) from None
     connection.watch(arguments)
     try:
-        _pin(connection, wanted, path)
+        _pin(connection, pinned, path)
         if is_long:
             _set(connection, _ALIVE)
     except psycopg2.Error as error:
@@ -129,16 +132,16 @@ def _own_settings(*, is_long: bool) -> dict[str, str]:
         **PINNED,
         "statement_timeout": f"{limit_ms}",
         "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
-        # What a role or database may have set for people would cut our long transactions.
+        # A role's or database's setting for people would abort our long transactions.
         "idle_in_transaction_session_timeout": "0",
         "idle_session_timeout": "0",
-        # So that the server notices that we are gone, and lets go what we held.
-        **PATIENCE.server_settings(),
+        # The server notices that we are gone, and releases our locks.
+        **TIME_LIMITS.server_settings(),
     }
 
 
 def redact(dsn: str) -> str:
-    """The DSN as it may be shown: secrets are replaced by ***.
+    """Return the DSN for display: secrets are replaced by ***.
 
     >>> redact("postgresql://me:secret@db/shop")
     'user=me password=*** dbname=shop host=db'
@@ -153,33 +156,33 @@ def redact(dsn: str) -> str:
 def to_error(
     error: BaseException, side: str, doing: str, *, code: str = "", hint: str = ""
 ) -> TidemarkError:
-    """The error of ours that a psycopg2 error stands for.
+    """Return our error for a psycopg2 error.
 
-    A lost connection or a restarting server is a TemporaryError; all else is permanent under
-    `code` ("<side>.failed" if not given, "<side>.privilege" for missing rights). doing is what was
-    tried, in lower case with the object's name.
+    A lost connection or a restarting server is a TemporaryError. Everything else is permanent,
+    under `code` ("<side>.failed" by default, "<side>.privilege" for missing rights). doing: the
+    attempt, in lower case with the object's name.
     """
     text = _text(error)
     state = getattr(error, "pgcode", None)
     if state == "57014":
-        # Ours, unless someone cancelled it: the next try may find less in its way.
-        hint = hint or "look for locks and load; TIDEMARK_STATEMENT_TIMEOUT_S is the limit"
+        # Our timeout, unless someone cancelled it; the next try may meet less load.
+        hint = hint or "check for locks and load; TIDEMARK_STATEMENT_TIMEOUT_S is the limit"
         return TemporaryError(f"{side}.busy", doing, detail=text, hint=hint)
     if is_temporary(error):
         lost = state is None or state[:2] in ("08", "57")
         name = "unreachable" if lost else "busy"
         return TemporaryError(f"{side}.{name}", doing, detail=text, hint=hint)
     if state == "25006" and side == "sink":
-        hint = hint or "point the DSN at the primary; look for default_transaction_read_only"
+        hint = hint or "point the DSN at the primary; check default_transaction_read_only"
         return SinkError("sink.read_only", doing, detail=text, hint=hint)
     if state == "42501":
-        hint = hint or "grant the right named in the detail to the role of the DSN"
+        hint = hint or "grant the privilege named in the detail to the role of the DSN"
         return _ERRORS[side](f"{side}.privilege", doing, detail=text, hint=hint)
     return _ERRORS[side](code or f"{side}.failed", doing, detail=text, hint=hint)
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the same statement on a new session may well succeed."""
+    """Return whether the same statement may succeed on a new session."""
     state = getattr(error, "pgcode", None)
     if state is not None:
         return state in _TEMPORARY_STATES or state[:2] in _TEMPORARY_CLASSES
@@ -199,10 +202,11 @@ def translated(side: str, doing: str, *, code: str = "", hint: str = "") -> Iter
 
 
 class Session:
-    """A session for single statements, opened at first use and again after it was lost.
+    """A session for single statements, opened at first use and reopened after a loss.
 
     Each statement commits by itself. A statement on a session that turns out to be lost is sent
-    once more on a new one, so it must bear that. Usable from several threads, one at a time.
+    once more on a new one, so it must tolerate repetition. Usable from several threads, one at a
+    time.
     """
 
     def __init__(self, dsn: str, side: str = "source", application_name: str = "") -> None:
@@ -215,7 +219,7 @@ class Session:
     def rows(
         self, sql: str | Composable, parameters: Any = None, *, doing: str = ""
     ) -> list[tuple[Any, ...]]:
-        """All rows of the statement, [] when it returns none; errors as `to_error` makes them."""
+        """Return all rows of the statement, [] when it returns none; errors as of `to_error`."""
         with self._lock:
             was_open = self._connection is not None
             try:
@@ -234,7 +238,7 @@ class Session:
 
     @property
     def server_version(self) -> int:
-        """PostgreSQL's version number, as 150018."""
+        """Return PostgreSQL's version number, as 150018."""
         return int(self.rows("SHOW server_version_num")[0][0])
 
     def close(self) -> None:
@@ -263,7 +267,8 @@ class Session:
 
 
 def _keywords(dsn: str, side: str) -> dict[str, str]:
-    """The DSN's parts, references looked up: the whole of it may be one, or each value."""
+    """Return the DSN's parts with secret references resolved: the whole DSN or each value may be
+    one."""
     try:
         text = resolve_setting(dsn) if is_reference(dsn) else dsn
         found = {k: resolve_setting(v) for k, v in parse_dsn(escaped(text)).items()}
@@ -271,11 +276,11 @@ def _keywords(dsn: str, side: str) -> dict[str, str]:
             remember(found.get(name, ""))
         return found
     except psycopg2.Error:
-        # libpq quotes the part that it could not read, which may hold the password.
+        # libpq quotes the part that it could not parse, which may contain the password.
         raise _ERRORS[side](
             f"{side}.dsn",
             f"the {side}'s DSN cannot be read",
-            hint="write postgresql://user:password@host:5432/database, special characters as %XX",
+            hint="use postgresql://user:password@host:5432/database, special characters as %XX",
         ) from None
 
 
@@ -286,19 +291,19 @@ def _options(settings: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={escape(value)}" for name, value in settings.items())
 
 
-def _pin(connection: Connection, wanted: Mapping[str, str], path: str) -> None:
-    """PGTZ and PGDATESTYLE in the environment beat `options`: set again what they changed.
+def _pin(connection: Connection, pinned: Mapping[str, str], path: str) -> None:
+    """Pin settings again that PGTZ and PGDATESTYLE in the environment changed despite `options`.
 
-    The path is set here and not by `options`, so that the login's own stays known as the default.
+    The path is set here and not by `options`, so that the login's own stays the default.
     """
     reported = connection.info.parameter_status
     later = later_settings(connection.server_version)
     todo = [f"SET search_path TO {path}"] if path else []
-    todo += [f"SET {name} TO '{wanted.get(name, value)}'" for name, value in later.items()]
+    todo += [f"SET {name} TO '{pinned.get(name, value)}'" for name, value in later.items()]
     for name in ("TimeZone", "DateStyle", "IntervalStyle"):
         actual = reported(name)
-        if actual is not None and actual != wanted[name]:
-            todo.append(f"SET {name} TO '{wanted[name]}'")
+        if actual is not None and actual != pinned[name]:
+            todo.append(f"SET {name} TO '{pinned[name]}'")
     if todo:
         _set(connection, "; ".join(todo))
 
@@ -335,7 +340,7 @@ def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -
         f"{side}.unreachable",
         f"the {side} cannot be reached",
         detail=f"{shown}: {text}",
-        hint="check host and port of the DSN, and that the server runs and accepts connections",
+        hint="check host and port of the DSN, and that the server accepts connections",
     )
 
 

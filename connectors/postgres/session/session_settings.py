@@ -1,43 +1,42 @@
-"""Every setting of PostgreSQL that changes how a value or a name is read, written or compared, and
-what our sessions have it at, whatever a role, a database or the environment says otherwise.
+"""Every PostgreSQL setting that changes how a value or name is read, written or compared, pinned.
 
-`connect` gives them to each session as it starts: snapshot, evaluator, sink, and the walsender,
-whose process writes the values of the stream. Invariant: a value has one text in all of them. What
-is not here is in NOT_PINNED, with the reason; a test goes through pg_settings for what is in
-neither.
+`connect` applies them to each session at its start, whatever a role, a database or the environment
+sets. That covers snapshot, evaluator, sink and the walsender, which writes the stream's values.
+Invariant: a value has one text in all of them. Every other setting is in NOT_PINNED with the
+reason; a test searches pg_settings for a setting that is in neither.
 """
 
 from __future__ import annotations
 
 from dataflow.types import SESSION_SETTINGS
 
-# Beside the texts of values (`SESSION_SETTINGS`): what statements of ours mean, and find.
+# Besides the texts of values (`SESSION_SETTINGS`): the meaning of our statements.
 _MEANING = {
-    # Backslashes in the literals that we write, and in those of PostgreSQL's canonical text.
+    # Backslashes in our literals and in PostgreSQL's canonical text.
     "standard_conforming_strings": "on",
     "backslash_quote": "safe_encoding",
     # x = NULL would be parsed as x IS NULL.
     "transform_null_equals": "off",
-    # What deparses names: canonical text is compared with, and read by, names as they are written.
+    # Canonical text is compared, and read, with names as they are written.
     "quote_all_identifiers": "off",
-    # A GIN index would answer a random part of the rows.
+    # A GIN index would return a random part of the rows.
     "gin_fuzzy_search_limit": "0",
-    # Off, a policy is an error where PostgreSQL's answer is the rows that the role may see.
+    # If off, a policy is an error where PostgreSQL returns the rows that the role may see.
     "row_security": "on",
-    # Statements look at what was committed before them; who needs a snapshot says so.
+    # Statements see what was committed before them; code that needs a snapshot says so.
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
 }
 PINNED = {**SESSION_SETTINGS, **_MEANING}
 
-# Since (major version, minor version): older servers refuse a session that names them. Views may
-# not be read under the second one; the first ends a long snapshot in its midst.
+# Value, first version, minor versions of backports: older servers refuse a session that names
+# them. The first ends a long snapshot early; under the second, views may not be read.
 _SINCE = {
     "transaction_timeout": ("0", 170000, {}),
     "restrict_nonsystem_relation_kind": ("", 170000, {14: 13, 15: 8, 16: 4}),
 }
 
-# Why the others are left as they are, by the beginnings of their names.
+# Why the others are not pinned, by the prefixes of their names.
 NOT_PINNED = {
     "statement, and each session's own": (
         *("search_path", "application_name", "statement_timeout", "lock_timeout"),
@@ -53,7 +52,7 @@ NOT_PINNED = {
         *("force_parallel_mode", "debug_parallel_query", "max_stack_depth", "temp_file_limit"),
         *("backend_flush_after", "io_", "vacuum_", "gin_pending_list_limit", "file_copy_method"),
     ),
-    "where new tables and files lie, and how they are kept": (
+    "where new tables and files are, and how they are stored": (
         *("default_tablespace", "temp_tablespaces", "default_table_access_method"),
         *("default_toast_compression", "wal_", "commit_", "synchronous_commit"),
     ),
@@ -62,7 +61,7 @@ NOT_PINNED = {
         *("compute_query_id", "update_process_title", "escape_string_warning", "exit_on_error"),
         *("icu_validation_level", "backtrace_functions", "jit_dump", "md5_password_warnings"),
     ),
-    "what the operator refuses on purpose: it is told by name": (
+    "what the operator refuses on purpose: the error names it": (
         *("default_transaction_read_only", "lo_compat_privileges", "check_function_bodies"),
         *("createrole_self_grant", "password_encryption", "scram_iterations"),
     ),
@@ -78,7 +77,7 @@ NOT_PINNED = {
 
 
 def later_settings(server_version: int) -> dict[str, str]:
-    """Those that this server knows and older ones do not; version as 150018."""
+    """Return the settings that this server has and older ones lack; version as 150018."""
     major, minor = divmod(server_version, 10000)
     return {
         name: value
@@ -88,6 +87,6 @@ def later_settings(server_version: int) -> dict[str, str]:
 
 
 def statements(server_version: int) -> list[str]:
-    """What sets all of them in a session."""
+    """Return the statements that pin all settings in a session."""
     settings = {**PINNED, **later_settings(server_version)}
     return [f"SET {name} TO '{value}'" for name, value in settings.items()]

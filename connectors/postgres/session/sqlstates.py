@@ -1,7 +1,7 @@
-"""Our error codes as PostgreSQL's SQLSTATEs, for those who meet them in psql.
+"""Our error codes as PostgreSQL's SQLSTATEs, for users of psql.
 
-A code that is not named here has the state of its first word. The code itself goes with the
-error's detail: many codes share a state. (PostgreSQL, appendix A.)
+A code that is not listed here has the state of its first word. The code itself is in the error's
+detail, since many codes share a state. (PostgreSQL, appendix A.)
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BY_FIRST_WORD = {
 
 
 def sqlstate_of(code: str) -> str:
-    """The SQLSTATE of a code.
+    """Return the SQLSTATE of a code.
 
     >>> sqlstate_of("sql.undefined_column"), sqlstate_of("source.privilege")
     ('42703', '42501')
@@ -72,7 +72,7 @@ def sqlstate_of(code: str) -> str:
         return _STATES[code]
     first, _, rest = code.partition(".")
     condition = getattr(errorcodes, rest.upper(), None) if first == "sql" else None
-    # A class of states (two characters) is none.
+    # Skip a class of states (two characters).
     if isinstance(condition, str) and len(condition) == 5:
         return condition
     return _BY_ENDING.get(rest) or _BY_FIRST_WORD.get(first, DEFAULT)

@@ -1,5 +1,7 @@
-"""Which history of WAL a server writes: one that is not the one of before was begun by a standby
-that was promoted, and may lack the newest of what had been acknowledged."""
+"""The timeline of a server's WAL.
+
+A changed timeline means that a standby was promoted. It may lack the newest acknowledged changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import psycopg2
 
-# The first eight digits of a file of WAL say it, to everyone.
+# The first eight digits of a WAL file's name; every role may read it.
 _TIMELINE = (
     "SELECT CASE WHEN NOT pg_is_in_recovery()"
     " THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
@@ -15,9 +17,9 @@ _TIMELINE = (
 
 
 def timeline_of(cursor: Any) -> str | None:
-    """The server's; None of a standby, and of a server that does not tell.
+    """Return the server's timeline; None on a standby or without the privilege.
 
-    After an error the transaction, if there is one, is to be rolled back.
+    After an error, roll back the open transaction, if any.
     """
     try:
         cursor.execute(_TIMELINE)
@@ -29,6 +31,6 @@ def timeline_of(cursor: Any) -> str | None:
     return cursor.fetchone()[0]
 
 
-def has_changed(known: str | None, cursor: Any) -> bool:
-    """Whether a server is another one than that of which this was known."""
-    return known is not None and timeline_of(cursor) not in (None, known)
+def has_changed(previous: str | None, cursor: Any) -> bool:
+    """Return whether the server's timeline differs from `previous`."""
+    return previous is not None and timeline_of(cursor) not in (None, previous)

@@ -1,14 +1,14 @@
-"""Deltas into sink tables, by size: prepared statements in one round trip, or COPY and a join.
+"""Apply deltas to sink tables, by size: prepared statements in one round trip, or COPY and a join.
 
-A delta is split into deletes, updates in place and inserts; each change must meet exactly the
-rows it names, else the epoch fails and nothing is written: a wrong key or a table that someone
-else changed is never covered up. Callers own the transaction.
+A delta is split into deletes, updates in place and inserts. Each change must meet exactly the rows
+it names, else the epoch fails and nothing is written. A wrong key or a table that someone else
+changed is never hidden. Callers own the transaction.
 
 Measured on tables of 200,000 and 2M rows: arrays in one statement take 0.2 to 0.8 of COPY's time
 below 5,000 rows, and 0.6 to 1.1 of it from there to 50,000; beyond, their text is the limit. COPY
-with each row looked up while the batch is small against the table, or the planner reads all of it.
-New rows of a keyed table need no join: COPY into the table itself, from some hundreds of
-rows on, takes the server 0.4 of what arrays take.
+looks up each row while the batch is small compared with the table; otherwise the planner reads the
+whole table. New rows of a keyed table need no join: COPY into the table itself, from some hundreds
+of rows on, takes the server 0.4 of the time of arrays.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COPY_BYTES = 4 << 20
 COPIED_ROWS = 2_000
 INDEX_SHARE = 0.05
 
-# How a batch is to meet a table: each row by the index, as the writing session has it; or the
-# whole table at once.
+# Planner settings for a batch: look up each row by the index, the writing session's default; or
+# join the whole table at once.
 LOOKED_UP = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -44,9 +44,9 @@ Changes = list[tuple[str, list[Column], int]]
 
 
 def split_delta(target: Target, delta: Delta) -> Changes:
-    """[(letter, columns of that change, rows)] in order, empty ones left out.
+    """Return [(letter, columns of that change, rows)] in order, without empty ones.
 
-    InvariantError sink.key_violation when a key would come or go twice.
+    InvariantError sink.key_violation when a key is inserted or deleted twice.
     """
     parts = _split_bag(target, delta) if target.is_bag else _split_keyed(target, delta)
     return [(letter, columns, n) for letter, columns, n in parts if n]
@@ -83,13 +83,13 @@ def _split_keyed(target: Target, delta: Delta) -> Changes:
         row = int(np.flatnonzero((news > 1)[group] | (olds > 1)[group] | (delta.weights**2 > 1))[0])
         raise key_violation(target, _row_text(target, keys, row))
     rest = [i for i in range(len(target.fields)) if i not in target.key]
-    wanted = {
+    by_letter = {
         "d": (np.flatnonzero(~is_new & (news[group] == 0)), list(target.key)),
         "u": (np.flatnonzero(is_new & (olds[group] == 1)), [*target.key, *rest]),
         "i": (np.flatnonzero(is_new & (olds[group] == 0)), list(range(len(target.fields)))),
     }
     parts: Changes = []
-    for letter, (rows, index) in wanted.items():
+    for letter, (rows, index) in by_letter.items():
         picked = [delta.columns[i].take(rows) for i in index]
         types = [target.fields[i].type for i in index]
         parts.append((letter, copy_text.texts_of(types, picked) if len(rows) else [], len(rows)))
@@ -97,12 +97,12 @@ def _split_keyed(target: Target, delta: Delta) -> Changes:
 
 
 def key_violation(target: Target, shown: str) -> InvariantError:
-    """The derived key of a view does not hold."""
+    """Return the error for a view whose derived key does not hold."""
     return InvariantError(
         "sink.key_violation",
         f'key of table "{target.schema}.{target.name}" does not hold',
         detail=shown,
-        hint="the view's key was derived wrongly: please report its query",
+        hint="Tidemark derived the view's key wrongly; please report the query",
     )
 
 
@@ -113,16 +113,16 @@ class Preparer:
         self._names: dict[tuple[Target, str], str] = {}
 
     def statements(self, cursor: Any, target: Target, changes: Changes) -> list[bytes]:
-        """EXECUTE statements that apply the changes; prepares on `cursor` what is new."""
-        known = sink_target.changes_of(target)
+        """Return EXECUTE statements that apply the changes; prepare new ones on `cursor`."""
+        available = sink_target.changes_of(target)
         out = []
         for letter, columns, n in changes:
             name = self._names.get((target, letter))
             if name is None:
-                if letter not in known:
+                if letter not in available:
                     raise key_violation(target, "an update of a row that has only key columns")
                 name = f"tm{len(self._names)}"
-                cursor.execute(_prepare(name, target, known[letter]))
+                cursor.execute(_prepare(name, target, available[letter]))
                 self._names[target, letter] = name
             arrays = b",".join(copy_text.array_literal(c) for c in columns)
             out.append(b"EXECUTE %s(%d,%s)" % (name.encode(), n, arrays))
@@ -136,21 +136,23 @@ def _prepare(name: str, target: Target, change: Change) -> str:
 
 
 def is_large(changes: Changes) -> bool:
-    """Whether COPY is the faster road, or the only one: a statement has its limit in bytes."""
+    """Return whether COPY is faster, or the only way: a statement has a limit in bytes."""
     rows = sum(n for _, _, n in changes)
     return rows > COPY_ROWS or sum(_bytes(c) for _, cs, _ in changes for c in cs) > COPY_BYTES
 
 
 def apply_by_copy(cursor: Any, target: Target, changes: Changes, guard: str = "") -> None:
-    """Each change through a temporary table, inside the caller's transaction. guard: the statement
-    that goes before each that changes the target."""
+    """Apply each change through a temporary table, inside the caller's transaction.
+
+    guard: the statement to run before each one that changes the target.
+    """
     cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (target.sql,))
     total = max(float(cursor.fetchone()[0]), 0.0)
-    known = sink_target.changes_of(target)
+    available = sink_target.changes_of(target)
     for letter, columns, n in changes:
-        if letter not in known:
+        if letter not in available:
             raise key_violation(target, "an update of a row that has only key columns")
-        change = known[letter]
+        change = available[letter]
         fields = ", ".join(f"c{k} {c.type.name}" for k, c in enumerate(change.columns, 1))
         cursor.execute(f"CREATE TEMP TABLE tidemark_batch ({fields}) ON COMMIT DROP")
         reader = copy_text.ChunkReader(lines_of(columns, n))
@@ -163,7 +165,8 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes, guard: str = ""
         cursor.execute(f"{guard};{counted}")
         met = cursor.fetchone()[0]
         if not is_looked_up:
-            # What is planned later in the transaction is kept for the session, and is for few rows.
+            # Statements planned later in the transaction stay cached for the session, and are for
+            # few rows.
             cursor.execute(_set(LOOKED_UP))
         cursor.execute("DROP TABLE pg_temp.tidemark_batch")
         if met != n:
@@ -175,10 +178,10 @@ def _set(ways: Mapping[str, str]) -> str:
 
 
 def take_copied(target: Target, changes: Changes) -> Changes:
-    """The inserts, taken out of the changes, if they are many and can be copied into the table.
+    """Remove and return the inserts, if they are many and can be copied into the table.
 
-    They are to be made after the others. A bag's rows may be there, and of a wide key nothing but
-    the statement sees that they are not: theirs cannot.
+    Apply them after the other changes. Not for a multiset, whose rows may exist, nor for a wide
+    key, where only the statement detects duplicates.
     """
     if target.is_bag or target.is_wide or not changes:
         return []
@@ -187,7 +190,7 @@ def take_copied(target: Target, changes: Changes) -> Changes:
 
 
 def copy_rows(cursor: Any, target: Target, columns: Sequence[Column], n: int) -> None:
-    """Insert n rows, given as texts, inside the caller's transaction."""
+    """Insert n rows, passed as texts, inside the caller's transaction."""
     names = ", ".join(quote_name(c.name) for c in target.columns)
     reader = copy_text.ChunkReader(lines_of(columns, n))
     cursor.copy_expert(f"COPY {target.sql} ({names}) FROM STDIN", reader)
@@ -196,17 +199,17 @@ def copy_rows(cursor: Any, target: Target, columns: Sequence[Column], n: int) ->
 
 
 def rows_missing(shown: str) -> InvariantError:
-    """The table does not hold the rows that an epoch changes."""
+    """Return the error for a table without the rows that an epoch changes."""
     return InvariantError(
         "sink.row_missing",
-        "the sink does not hold the rows that an epoch changes",
+        "the sink lacks rows that an epoch changes",
         detail=shown,
-        hint="someone else wrote to the table: rebuild the view, or drop it",
+        hint="someone else wrote to the table; rebuild the view, or drop it",
     )
 
 
 def lines_of(texts: Sequence[Column], n: int) -> Any:
-    """COPY lines of text columns, in chunks of bounded size; a row is never parted."""
+    """Yield COPY lines of text columns, in chunks of bounded size; a row is never split."""
     ends = np.cumsum(sum((np.diff(c.values) for c in texts), np.zeros(n, np.int64)))
     start = sent = 0
     while start < n:

@@ -1,8 +1,8 @@
-"""What users have put on a view's table: found, carried over to its next table, or named.
+"""Carry over what users added to a view's table to its next table, or report it.
 
-Grants, comments, indexes and the owner go over as far as the columns still allow it; what cannot
-is told. Invariant: nothing of the user's is dropped without a word. Every function works on the
-caller's cursor and inside the caller's transaction.
+Grants, comments, indexes and the owner are carried over as far as the columns allow; the rest is
+reported. Invariant: nothing of the user's is dropped silently. Every function works on the caller's
+cursor, inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connectors.postgres.schema.trigger_guard import USES_FOREIGN_CODE
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.sink import SinkTable
 
-# Ours begin so; a comment that does not is the user's.
+# The prefix of our comments; any other comment is the user's.
 OURS = "Maintained by Tidemark"
 
 _OIDS = """SELECT table_oid, coalesce(view_oid, table_oid) FROM tidemark.tables
@@ -94,9 +94,12 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What stands on a table. grants: (column or "", privilege, role, with grant option);
-    comments by column, "" the table's; lost: what is never carried over."""
+class UserAdditions:
+    """What users added to a table.
+
+    grants: (column or "", privilege, role, with grant option); comments by column, "" the table's;
+    lost: what is never carried over.
+    """
 
     owner: str
     grants: tuple[tuple[str, str, str, bool], ...]
@@ -106,7 +109,8 @@ class Kept:
 
 
 def oids_of(cursor: Any, table: SinkTable, *, is_staged: bool = False) -> tuple[int, int] | None:
-    """The table with the rows, and what users read; None where there is none."""
+    """Return the oids of the table with the rows and of the relation that users read; None if
+    missing."""
     cursor.execute(_OIDS, (table.schema, table.name, is_staged))
     found = cursor.fetchone()
     if found is None:
@@ -116,7 +120,7 @@ def oids_of(cursor: Any, table: SinkTable, *, is_staged: bool = False) -> tuple[
 
 
 def dependents(cursor: Any, table: SinkTable) -> list[str]:
-    """What hangs on the table, so that PostgreSQL would not drop it."""
+    """Return what depends on the table, so that PostgreSQL would not drop it."""
     found = oids_of(cursor, table)
     if found is None:
         return []
@@ -125,34 +129,34 @@ def dependents(cursor: Any, table: SinkTable) -> list[str]:
     return [title for (title,) in cursor.fetchall()]
 
 
-def find(cursor: Any, table: SinkTable) -> Kept | None:
-    """What stands on the view's table as it is now; None where there is no table."""
+def find(cursor: Any, table: SinkTable) -> UserAdditions | None:
+    """Return what users added to the view's current table; None without a table."""
     found = oids_of(cursor, table)
     if found is None:
         return None
-    rows, face = found
-    cursor.execute("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s", (face,))
+    rows, visible = found
+    cursor.execute("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s", (visible,))
     (owner,) = cursor.fetchone()
-    cursor.execute(_GRANTS, (face, face))
+    cursor.execute(_GRANTS, (visible, visible))
     grants = [
         (part, privilege, _role(cursor, grantee), is_grantable)
         for part, privilege, grantee, is_grantable in cursor.fetchall()
     ]
-    cursor.execute(_COMMENTS, (face, face))
+    cursor.execute(_COMMENTS, (visible, visible))
     comments = [(part, text) for part, text in cursor.fetchall() if text and is_users(text)]
     cursor.execute(_LOST, ([*found],) * 7)
     lost = [title for (title,) in cursor.fetchall()]
     indexes = indexes_of(cursor, rows)
-    return Kept(owner, tuple(grants), tuple(comments), tuple(indexes), tuple(lost))
+    return UserAdditions(owner, tuple(grants), tuple(comments), tuple(indexes), tuple(lost))
 
 
 def is_users(comment: str) -> bool:
-    """Whether a comment is not one of ours."""
+    """Return whether a comment is a user's, not ours."""
     return not comment.startswith(OURS)
 
 
 def indexes_of(cursor: Any, oid: int) -> list[Index]:
-    """The indexes of a table beside its key."""
+    """Return the indexes of a table besides its key."""
     cursor.execute(_INDEXES, (oid,))
     return [
         Index(name, is_unique, definition.removeprefix(head))
@@ -160,21 +164,23 @@ def indexes_of(cursor: Any, oid: int) -> list[Index]:
     ]
 
 
-def not_kept(cursor: Any, before: SinkTable, table: SinkTable) -> list[str]:
-    """What would not go over to a table of these columns, as far as it can be told beforehand."""
-    kept = find(cursor, before)
-    if kept is None:
+def not_carried_over(cursor: Any, before: SinkTable, table: SinkTable) -> list[str]:
+    """Return what could not be carried over to a table of these columns, as far as predictable."""
+    additions = find(cursor, before)
+    if additions is None:
         return []
     names = {f.name for f in table.fields}
-    gone = [part for part, *_ in (*kept.grants, *kept.comments) if part and part not in names]
-    told = [f'grants and comments of column "{part}"' for part in dict.fromkeys(gone)]
+    lost_columns = [
+        part for part, *_ in (*additions.grants, *additions.comments) if part and part not in names
+    ]
+    warnings = [f'grants and comments of column "{part}"' for part in dict.fromkeys(lost_columns)]
     columns = [f.name for f in before.fields if f.name not in names]
-    told += [
+    warnings += [
         f'index "{index.name}"'
-        for index in kept.indexes
+        for index in additions.indexes
         if any(_mentions(index, column) for column in columns)
     ]
-    return [*told, *kept.lost]
+    return [*warnings, *additions.lost]
 
 
 def _mentions(index: Index, column: str) -> bool:
@@ -182,48 +188,48 @@ def _mentions(index: Index, column: str) -> bool:
 
 
 def prepare(cursor: Any, table: SinkTable, staged_sql: str) -> None:
-    """Make the indexes of the view's table on its next one, under other names."""
+    """Create the indexes of the view's table on its next one, under other names."""
     found = oids_of(cursor, table)
     for index in indexes_of(cursor, found[0]) if found else ():
         _try(cursor, f"CREATE {_unique(index)}INDEX ON {staged_sql}{index.tail}")
 
 
-def give(cursor: Any, table: SinkTable, kept: Kept) -> list[str]:
-    """Carry over to the view's table as it is now; what could not be, for people."""
+def give(cursor: Any, table: SinkTable, additions: UserAdditions) -> list[str]:
+    """Carry over to the view's current table; return warnings about what could not be."""
     found = oids_of(cursor, table)
     assert found is not None
-    told = [f"not carried over to the new table: {title}" for title in kept.lost]
+    warnings = [f"not carried over to the new table: {title}" for title in additions.lost]
     target = target_of(table)
-    face = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    visible = f"{quote_name(table.schema)}.{quote_name(table.name)}"
     word = "VIEW" if target.is_bag else "TABLE"
     ready = {(i.is_unique, i.tail): i.name for i in indexes_of(cursor, found[0])}
-    steps = [(f'index "{i.name}"', _index_step(i, ready, target)) for i in kept.indexes]
-    for part, privilege, role, is_grantable in kept.grants:
+    steps = [(f'index "{i.name}"', _index_step(i, ready, target)) for i in additions.indexes]
+    for part, privilege, role, is_grantable in additions.grants:
         on = f" ({quote_name(part)})" if part else ""
         option = " WITH GRANT OPTION" if is_grantable else ""
         steps.append(
             (
                 f"grant of {privilege} to {role}",
-                f"GRANT {privilege}{on} ON {face} TO {role}{option}",
+                f"GRANT {privilege}{on} ON {visible} TO {role}{option}",
             )
         )
-    for part, text in kept.comments:
-        on = f"COLUMN {face}.{quote_name(part)}" if part else f"{word} {face}"
+    for part, text in additions.comments:
+        on = f"COLUMN {visible}.{quote_name(part)}" if part else f"{word} {visible}"
         steps.append(
             (f'comment on "{part or table.name}"', f"COMMENT ON {on} IS {quote_text(text)}")
         )
-    owner = quote_name(kept.owner)
-    for sql, kind in dict.fromkeys(((face, word), (target.sql, "TABLE"))):
+    owner = quote_name(additions.owner)
+    for sql, kind in dict.fromkeys(((visible, word), (target.sql, "TABLE"))):
         cursor.execute(
             "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", (sql,)
         )
-        if cursor.fetchone()[0] != kept.owner:
+        if cursor.fetchone()[0] != additions.owner:
             steps.append((f"owner {owner}", f"ALTER {kind} {sql} OWNER TO {owner}"))
     for title, statement in steps:
         error = _try(cursor, statement)
         if error:
-            told.append(f"not carried over to the new table: {title}: {error}")
-    return told
+            warnings.append(f"not carried over to the new table: {title}: {error}")
+    return warnings
 
 
 def _index_step(index: Index, ready: dict[tuple[bool, str], str], target: Any) -> str:
@@ -246,12 +252,12 @@ def _role(cursor: Any, oid: int) -> str:
 
 
 def _try(cursor: Any, statement: str) -> str:
-    """Run a statement that may be refused; why it was, or ""."""
-    cursor.execute("SAVEPOINT kept")
+    """Run a statement that may fail; return the reason, or ""."""
+    cursor.execute("SAVEPOINT additions")
     try:
         cursor.execute(statement)
     except psycopg2.Error as error:
-        cursor.execute("ROLLBACK TO SAVEPOINT kept")
+        cursor.execute("ROLLBACK TO SAVEPOINT additions")
         return str(error.diag.message_primary)
-    cursor.execute("RELEASE SAVEPOINT kept")
+    cursor.execute("RELEASE SAVEPOINT additions")
     return ""

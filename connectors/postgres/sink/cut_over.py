@@ -1,7 +1,7 @@
 """Changes of a view as a whole in the sink: another name, another version of its query.
 
-Invariant: the table, what is registered of it and the catalog's row change in the transaction of
-the caller, so that no reader sees one without the other.
+Invariant: the table, its entry in tidemark.tables and its catalog row change in the caller's
+transaction. No reader sees one without the others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dataflow.errors import SinkError
 
 
 def apply(cursor: Any, change: ViewChange) -> None:
-    """Make a change. SinkError sink.name_taken, sink.schema_missing, sink.privilege."""
+    """Apply a change. SinkError sink.name_taken, sink.schema_missing, sink.privilege."""
     if change.before.relation != change.table.relation:
         _rename(cursor, change)
     if change.is_renewed:
         sink_tables.forget_errors(cursor, [change.table])
     _report(cursor, change)
     found = carry_over.oids_of(cursor, change.table)
-    # A table of the other kind is about to give way to one that says itself what it is.
+    # A table of the other kind is about to be replaced by one that has its own comment.
     if found is not None and (found[0] != found[1]) == target_of(change.table).is_bag:
         sink_tables.comment(cursor, change.table)
 
@@ -41,7 +41,7 @@ def _report(cursor: Any, change: ViewChange) -> None:
         (*facts.values(), change.identity),
     )
     if change.ends:
-        # It may have been cancelled while it was on its way here: it is not, since it is shown.
+        # It may have been cancelled meanwhile: that no longer counts, since it is visible.
         cursor.execute(
             "UPDATE tidemark.views SET change = NULL, replacing = NULL WHERE identity = %s "
             "AND coalesce(change, replacing)->>'id' = %s",
@@ -58,9 +58,9 @@ def _rename(cursor: Any, change: ViewChange) -> None:
     found = carry_over.oids_of(cursor, before)
     with sink_tables.NamesOf(table):
         if found is not None:
-            rows, face = found
-            if face != rows:
-                _move(cursor, "VIEW", face, table, table.name)
+            rows, visible = found
+            if visible != rows:
+                _move(cursor, "VIEW", visible, table, table.name)
             _move(cursor, "TABLE", rows, table, target_of(table).name)
             sink_tables.rename_key(cursor, table)
     names = (table.schema, table.name, before.schema, before.name)
@@ -85,7 +85,7 @@ def _rename(cursor: Any, change: ViewChange) -> None:
 
 
 def _move(cursor: Any, word: str, oid: int, table: SinkTable, name: str) -> None:
-    """Through a name that nobody has: on the way the old one may be taken, or the new one."""
+    """Rename through an unused name, since the old or the new one may be taken on the way."""
     cursor.execute(
         "SELECT n.nspname, c.relname FROM pg_class AS c "
         "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s",

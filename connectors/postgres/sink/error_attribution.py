@@ -1,7 +1,7 @@
-"""What it means when a view's table refuses an epoch: somebody else has changed the table.
+"""Attribute a refused epoch to the view whose table someone else changed.
 
-Only that view fails; building it anew makes its table anew. Codes by PostgreSQL's classes of
-SQLSTATE (appendix A).
+Only that view fails; a rebuild recreates its table. Codes follow PostgreSQL's classes of SQLSTATE
+(appendix A).
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from connectors.sink import SinkEpoch, SinkLagging, SinkTable
 from dataflow.errors import SinkError, TidemarkError
 
 _REBUILD = "rebuild the view, or drop it"
-_TOO_WIDE = "drop the index that was added to the table, or leave wide columns out of the view"
+_TOO_WIDE = "drop the index that was added to the table, or remove wide columns from the view"
 _RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-# Names and types that are wrong now, a kind of relation that cannot be written, a stale plan.
+# Wrong names and types, a relation kind that cannot be written, a stale plan.
 _CHANGED = ("42", "55", "0A")
 _VALUES = ("22", "23", "44", "P0")
 
 
 def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -> TidemarkError:
-    """What stands behind a statement of an epoch that was refused for good; rolled back. key: of
-    the sink's progress."""
+    """Return the error behind a permanently refused statement of an epoch, after its rollback.
+
+    key: of the sink's progress.
+    """
     number = epoch.progress.epoch
     state, diagnostics = error.pgcode, error.diag
     if state == FENCED_STATE or diagnostics.table_name == "progress":
@@ -43,9 +45,9 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
             return SinkLagging(at, number - 1)
         return SinkError(
             "sink.fenced",
-            f"epoch {number} does not follow what the sink holds",
+            f"epoch {number} does not follow the sink's epoch",
             detail=str(diagnostics.message_primary),
-            hint="another service writes under the same key: stop it, or give it another one",
+            hint="another service writes under the same key: stop it, or choose another --prefix",
         )
     if state == FOREIGN_STATE:
         return foreign_object(error)
@@ -55,7 +57,7 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
         target = Target(str(diagnostics.schema_name), str(diagnostics.table_name), (), ())
         return key_violation(target, str(diagnostics.message_detail))
     if state in ("42P01", "42501"):
-        # What is swapped in with this epoch is not there any more.
+        # Tables swapped in with this epoch are gone after the rollback.
         unwritable = _find_unwritable(cursor, epoch.row_counts().keys() - set(epoch.swaps))
         if unwritable is not None:
             return unwritable
@@ -73,7 +75,7 @@ def _is_key(cursor: Any, diagnostics: Any) -> bool:
 
 
 def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | None:
-    """The refusal of the first view whose table somebody has dropped, or taken from us."""
+    """Return the error of the first view whose table was dropped, or revoked from us."""
     for table in tables:
         cursor.execute(
             "SELECT to_regclass(%s), current_user, coalesce(bool_and("
@@ -83,11 +85,11 @@ def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | No
         found, role, is_ours = cursor.fetchone()
         if is_ours:
             continue
-        what = f'the table of view "{table.title}" '
+        what = f'table of view "{table.title}" '
         code = "sink.privilege" if found else "sink.table_missing"
         return SinkError(
             code,
-            what + (f'may not be written by role "{role}"' if found else "is gone"),
+            what + (f'may not be written by role "{role}"' if found else "does not exist"),
             hint=_REBUILD,
             relation=table.relation,
         )
@@ -95,7 +97,7 @@ def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | No
 
 
 def table_fault(error: psycopg2.Error, doing: str) -> TidemarkError:
-    """The error of a statement that a table refused, for good or for now."""
+    """Return the error of a statement that a table refused, permanent or temporary."""
     state = error.pgcode or ""
     code, hint = "sink.failed", ""
     if state == "42P01":
@@ -111,7 +113,7 @@ def table_fault(error: psycopg2.Error, doing: str) -> TidemarkError:
 
 @contextmanager
 def about(table: SinkTable) -> Iterator[None]:
-    """A refusal is about this view alone."""
+    """Attribute errors raised inside to this view alone."""
     try:
         yield
     except SinkError as error:
@@ -121,7 +123,7 @@ def about(table: SinkTable) -> Iterator[None]:
 
 @contextmanager
 def reading(table: SinkTable) -> Iterator[None]:
-    """What keeps the rows of a view from being read for good is about this view alone."""
+    """Attribute permanent errors of reading a view's rows to this view alone."""
     try:
         yield
     except psycopg2.Error as error:

@@ -1,9 +1,9 @@
-"""Who owns a view's table in the sink.
+"""The owner of a view's table in the sink.
 
-Who asked for a view by CALL owns its table where the service's role may give tables away (it is a
-superuser, or a member of that role); else the table stays the service's, and the creator may read
-it and let others read it. Either way only the service writes: an owner takes no INSERT, UPDATE or
-DELETE by mistake, and may add indexes, grants and comments.
+The user who requested a view by CALL owns its table if the service's role may transfer ownership
+(it is a superuser, or a member of that user's role). Otherwise the service keeps the table, and the
+creator may read it and grant reading. Invariant: only the service writes. An owner has no INSERT,
+UPDATE or DELETE by mistake, and may add indexes, grants and comments.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from connectors.postgres.session.quoting import quote_name
 from connectors.sink import SinkTable
 from dataflow.errors import SinkError
 
-# A table is given away by members alone, to a role that may create tables where it lies; and the
-# service must inherit that role's rights, to drop the table later.
+# Only a member of the new owner may transfer a table, and that owner must be able to create tables
+# in its schema. The service must inherit the role's rights, to drop the table later.
 _CREATOR = """
 SELECT r.rolname, current_user,
     has_schema_privilege(r.oid, %(schema)s, 'CREATE') AND pg_has_role(current_user, r.oid, 'USAGE')
@@ -29,9 +29,10 @@ WHERE v.schema = %(schema)s AND v.name = %(name)s AND r.rolname <> current_user
 
 
 def give_to_creator(cursor: Any, table: SinkTable, relations: Iterable[tuple[str, str]]) -> None:
-    """Make who asked for the view the owner of its relations, or at least their first reader.
+    """Make the view's creator the owner of its relations, or at least their first reader.
 
-    relations: ("TABLE" or "VIEW", its name as SQL), what people read last. SinkError sink.owner.
+    relations: ("TABLE" or "VIEW", its name as SQL), the one that people read last. SinkError
+    sink.owner.
     """
     membership = "SET" if cursor.connection.server_version >= 160000 else "MEMBER"
     names = {"schema": table.schema, "name": table.name, "membership": membership}
@@ -56,7 +57,7 @@ def give_to_creator(cursor: Any, table: SinkTable, relations: Iterable[tuple[str
     except psycopg2.Error as error:
         raise SinkError(
             "sink.owner",
-            f'view "{table.title}" cannot be given to its creator "{found[0]}"',
+            f'view "{table.title}" cannot be transferred to its creator "{found[0]}"',
             detail=str(error.diag.message_primary or error),
             hint="see the detail; drop the view and create it again",
         ) from None

@@ -1,4 +1,4 @@
-"""The dead letters of an epoch, written to tidemark.dead_letters in the epoch's own transaction.
+"""Write an epoch's dead letters to tidemark.dead_letters, in the epoch's own transaction.
 
 Invariant: a record is in the table once, however often it was read.
 """
@@ -30,18 +30,18 @@ _PAGE = 500
 
 def write_rejected(cursor: Any, sink_key: str, rejected: Delta) -> None:
     """Write an epoch's rejected rows: insert new ones, delete those that are resolved."""
-    added, settled = [], []
+    added, resolved = [], []
     for row, weight in rejected.rows():
         source, relation, place, code, reason, key, value = row
         words = [sink_key, *map(_text, (source, relation, place))]
         if weight < 0:
-            settled.append(words)
+            resolved.append(words)
         else:
             added.append([*words, _text(code), _text(reason), _raw(key), _raw(value)])
-    if settled:
-        execute_values(cursor, _DELETE, settled, page_size=_PAGE)
+    if resolved:
+        execute_values(cursor, _DELETE, resolved, page_size=_PAGE)
     if added:
-        # Of several of one place the last one tells.
+        # The last of several at one position counts.
         unique = {tuple(row[:4]): row for row in added}
         execute_values(cursor, _INSERT, list(unique.values()), page_size=_PAGE)
 

@@ -1,9 +1,9 @@
-"""Views' tables that others have a say in, read inside of the sandbox.
+"""Read views' tables that other roles control, inside the sandbox.
 
-Whatever plans a query over a table computes the expressions of its indexes and statistics, which
-are its owner's. So such a table is lent to the role without rights: by a temporary view of ours,
-which is bound to the table itself and not to its name, and what is asked of it is planned and run
-in a frame. Invariant: the transaction is rolled back in the end; nothing is written in it.
+Planning a query over a table computes the expressions of its indexes and statistics, which are its
+owner's code. So the role without rights reads such a table through a temporary view of ours, bound
+to the table itself and not to its name. Queries on it are planned and run in a frame. Invariant:
+the transaction is rolled back in the end; nothing is written in it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ SELECT EXISTS (SELECT FROM pg_rewrite AS w
 def reading(
     cursor: Any, dsn: str, table: SinkTable, query: Callable[[Target], str], width: int
 ) -> str:
-    """What to ask for the rows of a query over a view's table, which it is given as a target.
+    """Return a query of the rows of a view's table; query: builds it from the target to read.
 
-    dsn: of the cursor's session; width: how many columns the query has. The transaction has
-    written nothing, and is read-only from here on. SinkError sink.foreign_object, and what
-    `sandbox.enter` raises.
+    dsn: of the cursor's session; width: the number of columns. The transaction has written nothing,
+    and is read-only from here on. SinkError sink.foreign_object, and errors of `sandbox.enter`.
     """
     require_ours(cursor, table)
     target = target_of(table)
@@ -44,17 +43,18 @@ def reading(
         cursor.execute("SET LOCAL transaction_read_only = on")
         return query(target)
     box = replace(sandbox.enter(cursor, dsn), path=PINNED_PATH)
-    lent = _lend(cursor, box, table)
-    asked = query(replace(target, schema="pg_temp", name=lent))
+    restricted = _lend(cursor, box, table)
+    selected = query(replace(target, schema="pg_temp", name=restricted))
     names = ", ".join(f"c{i}" for i in range(width))
-    box.make_view(cursor, f"{lent}_asked", f"SELECT * FROM ({asked}) AS q ({names})")
-    source = box.confine(cursor, f"{lent}_asked")
+    box.make_view(cursor, f"{restricted}_asked", f"SELECT * FROM ({selected}) AS q ({names})")
+    source = box.confine(cursor, f"{restricted}_asked")
     cursor.execute("SET LOCAL transaction_read_only = on")
     return f"SELECT * FROM {source}"
 
 
 def _lend(cursor: Any, box: sandbox.Sandbox, table: SinkTable) -> str:
-    """Make a temporary view of a table's columns, for the sandbox's role to read; its name."""
+    """Create a temporary view of a table's columns that the sandbox's role may read; return its
+    name."""
     target, name = target_of(table), f"tidemark_lent_{secrets.token_hex(8)}"
     columns = ", ".join(quote_name(c.name) for c in target.columns)
     cursor.execute(f"CREATE TEMP VIEW {name} AS SELECT {columns} FROM ONLY {target.sql}")
@@ -62,8 +62,8 @@ def _lend(cursor: Any, box: sandbox.Sandbox, table: SinkTable) -> str:
     if not cursor.fetchone()[0]:
         raise SinkError(
             "sink.foreign_object",
-            f'view "{table.title}" has another table now',
-            detail=f"{target.sql} is not the table that was made for the view",
+            f'view "{table.title}" has a different table now',
+            detail=f"{target.sql} is not the table that Tidemark created for the view",
             hint="rebuild the view, or drop it",
         )
     cursor.execute(f"GRANT SELECT ON pg_temp.{name} TO {quote_name(box.role)}")

@@ -2,9 +2,9 @@
 
 A B-tree takes no entry of more than 2,704 bytes, and a key may be a text of any length. A table
 whose key does not fit gets, from then on, an index over PostgreSQL's own 64-bit hash of the key's
-columns instead: rows are looked up by the hash and compared by the columns, and what an insert
-would double is not inserted and counted as missing. What tells such a table is its index's name,
-which goes with it wherever it is renamed. Invariant: a row is found by its key, whatever its size.
+columns. Rows are looked up by the hash and compared by the columns. A duplicate insert is skipped
+and counted as missing. The index's name marks such a table and follows its renames. Invariant: a
+row is found by its key, whatever its size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connectors.sink import SinkPart, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
 
-# Less than an entry may have: an entry has a header, and more than one column has gaps.
+# Below the limit of an entry: it has a header, and several columns have padding.
 WIDE_BYTES = 2_000
 
 _WIDE = rf"""SELECT n.nspname, t.relname FROM pg_class AS c
@@ -33,7 +33,7 @@ JOIN pg_index AS i ON i.indexrelid = c.oid JOIN pg_class AS t ON t.oid = i.indre
 JOIN pg_namespace AS n ON n.oid = t.relnamespace
 WHERE c.relname LIKE '{WIDE_INDEX.replace("_", chr(92) + "_")}%%' AND c.relkind = 'i'"""
 
-# A bag's rows may come in parts that hold the same row: add the counts up, keep one.
+# A multiset's rows may come in parts that contain the same row: add the counts, store one.
 _ADD_UP = """CREATE TEMP TABLE tidemark_twice ON COMMIT DROP AS
 SELECT {hash} AS h, sum({count}) AS n, min(ctid) AS first FROM {table}
 GROUP BY 1 HAVING count(*) > 1;
@@ -43,10 +43,9 @@ DROP TABLE tidemark_twice"""
 
 
 class WideKeys:
-    """Which tables have no primary key for being too wide, as one session sees it.
+    """The tables with wide keys, cached for one session.
 
-    What it knows holds until the transaction is rolled back, or a table takes another's place:
-    then it is to `forget`.
+    Valid until the transaction is rolled back or a table is replaced: then call `forget`.
     """
 
     def __init__(self) -> None:
@@ -54,17 +53,17 @@ class WideKeys:
 
     @property
     def is_known(self) -> bool:
-        """Whether `target` need not ask the database."""
+        """Return whether `target` can answer without the database."""
         return self._names is not None
 
     def forget(self) -> None:
-        """Ask again the next time."""
+        """Query the database again the next time."""
         self._names = None
 
     def target(self, cursor: Any, table: SinkTable, widened: Collection[SinkTable] = ()) -> Target:
-        """The physical table of a view, with the way its rows are found.
+        """Return the physical table of a view, with the way to find its rows.
 
-        widened: tables that are to be made ready for wide keys, if they are not yet.
+        widened: tables to prepare for wide keys, if they are not yet.
         """
         if self._names is None:
             cursor.execute(_WIDE)
@@ -80,7 +79,7 @@ class WideKeys:
 
 
 def too_wide(parts: Iterable[SinkPart]) -> set[SinkTable]:
-    """The keyed tables with a change whose key may be more than a B-tree takes."""
+    """Return the keyed tables with a change whose key may exceed a B-tree's limit."""
     return {t for part in parts for t, delta in part.deltas if t.key and _widest(t, delta)}
 
 
@@ -93,7 +92,7 @@ def _widest(table: SinkTable, delta: Delta) -> bool:
 
 
 def add_key(cursor: Any, target: Target) -> None:
-    """Give a table with its first rows its key; InvariantError sink.key_violation."""
+    """Add the key to a table with its initial rows; InvariantError sink.key_violation."""
     cursor.execute("SAVEPOINT before_key")
     try:
         cursor.execute(sink_target.add_key(target))
@@ -116,7 +115,7 @@ def add_key(cursor: Any, target: Target) -> None:
 def widen(cursor: Any, target: Target) -> Target:
     """Replace a table's primary key, if it has one, by an index over its hash.
 
-    SinkError sink.dependents when something of the user's refers to the key.
+    SinkError sink.dependents when a user's object refers to the key.
     """
     cursor.execute(
         "SELECT %s::regclass::oid, (SELECT conname FROM pg_constraint "
@@ -128,7 +127,7 @@ def widen(cursor: Any, target: Target) -> Target:
     if key is not None:
         _drop_key(cursor, target, key)
     wide = replace(target, is_wide=True)
-    # Without a primary key, whoever publishes the table could not change it otherwise.
+    # Without a primary key, a table that someone publishes needs another replica identity.
     cursor.execute(f"ALTER TABLE {target.sql} {', '.join(steps)}, REPLICA IDENTITY FULL")
     cursor.execute(
         f"CREATE INDEX {quote_name(f'{WIDE_INDEX}{oid}')} ON {target.sql} "
@@ -143,9 +142,9 @@ def _drop_key(cursor: Any, target: Target, key: str) -> None:
     except states.DependentObjectsStillExist as error:
         raise SinkError(
             "sink.dependents",
-            f'the primary key of "{target.schema}.{target.name}" is too narrow for its rows',
+            f'table "{target.schema}.{target.name}" has rows too wide for its primary key',
             detail=str(error.diag.message_detail or error),
-            hint="drop what refers to the key, then rebuild the view",
+            hint="drop the objects that refer to the key, then rebuild the view",
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""Reading back what the sink holds: progress, rows of views, their error rows.
+"""Read back what the sink contains: progress, rows of views, their error rows.
 
-Invariant: what is read has the physical form that the dataflow gives rows, so that it can be taken
-away again: of a bag the hash that stands with each row is the row's own.
+Invariant: rows have the physical form of the dataflow, so that they can be retracted. The hash
+stored with a multiset's row is the row's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataflow.types import TEXT, SqlType
 
 
 def progress_of(cursor: Any, key: str) -> Progress | None:
-    """Epoch and positions of a service."""
+    """Return epoch and positions of a service."""
     cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
     row = cursor.fetchone()
     return None if row is None else Progress(row[0], row[1])
@@ -31,9 +31,10 @@ def progress_of(cursor: Any, key: str) -> Progress | None:
 def rows_of(
     cursor: Any, dsn: str, table: SinkTable, *, is_checked: bool = False
 ) -> Iterator[Delta]:
-    """A view's rows in chunks; a bag's with their counts as weights. dsn: of the cursor's session.
+    """Yield a view's rows in chunks; a multiset's have their counts as weights.
 
-    is_checked: SinkError sink.row_changed when a row of a bag does not belong to its hash.
+    dsn: of the cursor's session. is_checked: SinkError sink.row_changed when a row of a multiset
+    does not match its hash.
     """
     target = target_of(table)
     if not target.is_bag:
@@ -42,14 +43,14 @@ def rows_of(
     hash_column, *columns = target.columns
     types = [TEXT, *(c.type for c in columns)]
     names = ", ".join(quote_name(c.name) for c in columns)
-    wanted = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
-    for hashes, counts, *own in _chunks(cursor, dsn, (table, wanted), types):
+    selected = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
+    for hashes, counts, *own in _chunks(cursor, dsn, (table, selected), types):
         delta = Delta(own, counts.values)
         if is_checked and _digits(hashes) != _digits(_hashes_of(delta)):
             raise SinkError(
                 "sink.row_changed",
-                f'table "{target.schema}.{target.name}" has rows that are not as they were written',
-                hint="someone else wrote to it: drop the view and create it again",
+                f'table "{target.schema}.{target.name}" has rows that were changed',
+                hint="someone else wrote to it; drop the view and create it again",
             )
         yield delta
 
@@ -71,7 +72,7 @@ def _keyed_rows(cursor: Any, dsn: str, table: SinkTable) -> Iterator[Delta]:
 
 
 def errors_of(cursor: Any, table: SinkTable) -> Delta:
-    """The error rows of a view, with their counts as weights."""
+    """Return the error rows of a view, with their counts as weights."""
     names = ", ".join(quote_name(c.name) for c in (*ERRORS.columns[1:2], *ERRORS.fields))
     types = [c.type for c in ERRORS.columns[1:]]
     query = f"SELECT {names} FROM {ERRORS.sql} WHERE view = {quote_text(table.title)}"
@@ -84,13 +85,13 @@ def errors_of(cursor: Any, table: SinkTable) -> Delta:
 
 
 def _chunks(
-    cursor: Any, dsn: str, asked: tuple[SinkTable, str], types: Sequence[SqlType]
+    cursor: Any, dsn: str, request: tuple[SinkTable, str], types: Sequence[SqlType]
 ) -> Iterator[list[Column]]:
-    """asked: a view's table, and what is selected of it."""
-    table, wanted = asked
+    """request: a view's table, and the columns to select."""
+    table, selected = request
 
     def query(target: Target) -> str:
-        return f"SELECT {wanted} FROM ONLY {target.sql}"
+        return f"SELECT {selected} FROM ONLY {target.sql}"
 
     source = reading(cursor, dsn, table, query, len(types))
     return copy_text.copy_out(cursor, source, types)

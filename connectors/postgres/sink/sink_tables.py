@@ -1,8 +1,8 @@
 """The life of a view's table in the sink: checked, staged, swapped in, dropped.
 
-Invariant: only relations that stand in tidemark.tables with their oid are ever dropped or
-replaced; a name that anybody else has is refused. Every function works on the caller's cursor
-and inside the caller's transaction.
+Invariant: only relations registered in tidemark.tables with their oid are ever dropped or replaced.
+A name used by anything else is refused. Every function works on the caller's cursor, inside the
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _EXACT_ROWS = 100_000
 
 
 def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
-    """About how many rows a view has; exact while it is small and nobody has locked it. dsn: of the
-    cursor's session."""
+    """Return estimate how many rows a view has; exact while it is small and not locked.
+
+    dsn: of the cursor's session.
+    """
     target = target_of(table)
     rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
     cursor.execute(
@@ -46,9 +48,9 @@ def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
     found = cursor.fetchone()
     if found is None:
         return 0
-    about = max(int(found[0]), 0)
-    if about > _EXACT_ROWS:
-        return about
+    estimate = max(int(found[0]), 0)
+    if estimate > _EXACT_ROWS:
+        return estimate
     try:
         cursor.execute(
             reading(
@@ -60,17 +62,17 @@ def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
             )
         )
     except states.UndefinedTable:
-        # Dropped, or named otherwise, since we saw it.
+        # Dropped or renamed since the query of pg_class.
         return 0
     except (states.LockNotAvailable, states.QueryCanceled, states.UndefinedColumn):
-        return about
+        return estimate
     except SinkError:
-        return about
+        return estimate
     return cursor.fetchone()[0]
 
 
 def check_name(cursor: Any, table: SinkTable) -> None:
-    """Whether the view could be created: schema there, right to create, name free or ours.
+    """Require that the view can be created: schema exists, privilege to create, name free or ours.
 
     SinkError sink.schema_missing, sink.privilege, sink.name_taken, sink.event_trigger.
     """
@@ -96,7 +98,7 @@ def check_name(cursor: Any, table: SinkTable) -> None:
 
 
 def require_no_event_trigger(cursor: Any) -> None:
-    """What we change runs no code of others. SinkError sink.event_trigger."""
+    """Require that our DDL runs no code of others. SinkError sink.event_trigger."""
     cursor.execute(EVENT_TRIGGER)
     check_event_triggers(cursor.fetchall(), is_sink=True)
 
@@ -113,20 +115,21 @@ def _check_free(cursor: Any, table: SinkTable, name: str) -> None:
         kind = kinds.get(found[0], "relation")
         raise SinkError(
             "sink.name_taken",
-            f'name "{table.schema}.{name}" is taken in the sink',
-            detail=f"a {kind} of this name is there, and Tidemark did not make it",
+            f'view name "{table.schema}.{name}" is taken in the sink',
+            detail=f"a {kind} of this name exists, and Tidemark did not create it",
             hint="choose another name for the view, or rename or drop what has it",
         )
 
 
 def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
-    """Create and fill the hidden table, with its key; returns the rows (of a bag: each counted)."""
+    """Create and fill the hidden table, with its key; return the rows (a multiset's by count)."""
     check_name(cursor, table)
     drop(cursor, table, is_staged=True)
     target = staged_target_of(table)
-    wanted = {f.type.collation for f in target.fields if f.type.collation}
+    desired = {f.type.collation for f in target.fields if f.type.collation}
     cursor.execute(
-        "SELECT c FROM unnest(%s::text[]) c WHERE to_regcollation(c) IS NOT NULL", (sorted(wanted),)
+        "SELECT c FROM unnest(%s::text[]) c WHERE to_regcollation(c) IS NOT NULL",
+        (sorted(desired),),
     )
     collations = frozenset(c for (c,) in cursor.fetchall())
     with NamesOf(table):
@@ -142,10 +145,10 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "")
             "sink.row_too_wide",
             f'a row of view "{table.title}" is wider than PostgreSQL can store',
             detail=str(error.diag.message_primary),
-            hint="leave columns out, or make two views of it",
+            hint="remove columns from the view, or split it into two views",
         ) from None
     except psycopg2.Error as error:
-        # What our side raised in the middle is told as a statement that was cancelled.
+        # PostgreSQL reports an exception of ours as a cancelled statement.
         raise reader.failure or error from None
     sink_keys.add_key(cursor, target)
     carry_over.prepare(cursor, table, target.sql)
@@ -155,23 +158,23 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "")
 
 
 class _Counter:
-    """Turns deltas of first rows into COPY lines and counts them."""
+    """Turn deltas of initial rows into COPY lines and count them."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self.rows = 0
 
     def lines(self, delta: Delta) -> Iterable[np.ndarray]:
-        """COPY lines of one chunk; first rows never have negative weights."""
+        """Yield COPY lines of one chunk; initial rows never have negative weights."""
         for letter, columns, n in split_delta(self._target, delta):
             if letter != "i":
-                raise rows_missing(f"first rows of {self._target.name} with negative weights")
+                raise rows_missing(f"initial rows of {self._target.name} with negative weights")
             yield from lines_of(columns, n)
         self.rows += int(delta.weights.sum())
 
 
 def is_staged(cursor: Any, table: SinkTable, token: str = "") -> bool:
-    """Whether a view's first rows wait in their hidden table; those of the token, if given."""
+    """Return whether a view's initial rows are in their hidden table; of this token, if not ""."""
     cursor.execute(
         "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN tidemark.tables AS t"
         " ON t.table_oid = c.oid AND t.is_staged AND (t.schema, t.name) = (%s, %s)"
@@ -195,12 +198,12 @@ def swap(cursor: Any, table: SinkTable, token: str = "") -> None:
     if not is_staged(cursor, table, token):
         raise SinkError(
             "sink.not_staged",
-            f'the first rows of view "{table.title}" are gone from the sink',
-            detail=f"table {staged.sql} does not exist, or is another one",
-            hint="nothing: the view is built anew",
+            f'view "{table.title}" has lost its initial rows in the sink',
+            detail=f"table {staged.sql} does not exist, or is a different one",
+            hint="nothing to do: the view is rebuilt",
         )
     check_name(cursor, table)
-    kept = carry_over.find(cursor, table)
+    carried = carry_over.find(cursor, table)
     drop(cursor, table, is_staged=False)
     with NamesOf(table):
         cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
@@ -217,12 +220,12 @@ def swap(cursor: Any, table: SinkTable, token: str = "") -> None:
     comment(cursor, table)
     relations = [("TABLE", target.sql), *([("VIEW", view)] if view else [])]
     give_to_creator(cursor, table, relations)
-    if kept is not None:
-        _warn(cursor, table, carry_over.give(cursor, table, kept))
+    if carried is not None:
+        _warn(cursor, table, carry_over.give(cursor, table, carried))
 
 
 def is_there(cursor: Any, table: SinkTable) -> bool:
-    """Whether the view has its table, with all of its columns."""
+    """Return whether the view has its table, with all its columns."""
     found = carry_over.oids_of(cursor, table)
     if found is None:
         return False
@@ -234,8 +237,8 @@ def is_there(cursor: Any, table: SinkTable) -> bool:
     return {c.name for c in target_of(table).columns} <= set(cursor.fetchone()[0] or ())
 
 
-def _warn(cursor: Any, table: SinkTable, told: Sequence[str]) -> None:
-    for text in told:
+def _warn(cursor: Any, table: SinkTable, reported: Sequence[str]) -> None:
+    for text in reported:
         cursor.execute(
             "UPDATE tidemark.views SET warnings = warnings || to_jsonb(%s::text) "
             "WHERE schema = %s AND name = %s",
@@ -244,9 +247,9 @@ def _warn(cursor: Any, table: SinkTable, told: Sequence[str]) -> None:
 
 
 def rename_key(cursor: Any, table: SinkTable) -> None:
-    """Give the key the name that it would have had, if it is free."""
-    target, wanted = target_of(table), sink_target.key_name(table)
-    qualified = f"{quote_name(table.schema)}.{quote_name(wanted)}"
+    """Give the key its usual name, if that is free."""
+    target, desired = target_of(table), sink_target.key_name(table)
+    qualified = f"{quote_name(table.schema)}.{quote_name(desired)}"
     cursor.execute(
         "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p' "
         "AND to_regclass(%s) IS NULL",
@@ -254,12 +257,12 @@ def rename_key(cursor: Any, table: SinkTable) -> None:
     )
     found = cursor.fetchone()
     if found is not None:
-        names = f"{quote_name(found[0])} TO {quote_name(wanted)}"
+        names = f"{quote_name(found[0])} TO {quote_name(desired)}"
         cursor.execute(f"ALTER TABLE {target.sql} RENAME CONSTRAINT {names}")
 
 
 def comment(cursor: Any, table: SinkTable) -> None:
-    """Say on the view's table what it is, where the user says nothing else."""
+    """Set the comment of the view's table, unless the user has set one."""
     target = target_of(table)
     cursor.execute(
         "SELECT obj_description(to_regclass(%s), 'pg_class')",
@@ -273,18 +276,18 @@ def comment(cursor: Any, table: SinkTable) -> None:
     )
     found = cursor.fetchone()
     query = f": {found[0]}" if found else ""
-    said = quote_text(f"{carry_over.OURS}, do not write{query}")
+    text = quote_text(f"{carry_over.OURS}, do not write{query}")
     if target.is_bag:
         name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
-        cursor.execute(f"COMMENT ON VIEW {name} IS {said}")
+        cursor.execute(f"COMMENT ON VIEW {name} IS {text}")
         count = quote_text(f"Rows of view {table.name}, each with its count; by Tidemark")
         cursor.execute(f"COMMENT ON TABLE {target.sql} IS {count}")
     else:
-        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {said}")
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {text}")
 
 
 def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
-    """Drop what is registered under the view's name, wherever it has been renamed to. SinkError
+    """Drop what is registered under the view's name, also if it was renamed. SinkError
     sink.dependents."""
     cursor.execute(
         "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged = %s "
@@ -312,7 +315,7 @@ def _drop_oid(cursor: Any, table: SinkTable, oid: int | None, word: str) -> None
             "sink.dependents",
             f'view "{table.title}" cannot be dropped from the sink',
             detail=str(error.diag.message_detail or error),
-            hint="drop what depends on it first",
+            hint="first drop the objects that depend on it",
         ) from None
 
 
@@ -327,7 +330,7 @@ def _register(
 
 
 class NamesOf:
-    """Turns PostgreSQL's refusals of a name or a type into ours."""
+    """Translate PostgreSQL's refusals of a name or a type into ours."""
 
     def __init__(self, table: SinkTable) -> None:
         self._table = table
@@ -340,36 +343,36 @@ class NamesOf:
         if isinstance(error, states.DuplicateTable | states.DuplicateObject):
             raise SinkError(
                 "sink.name_taken",
-                f'name "{title}" is taken in the sink',
+                f'view name "{title}" is taken in the sink',
                 detail=str(error.diag.message_primary),
                 hint="choose another name for the view, or rename or drop what has it",
             ) from None
         if isinstance(error, states.UndefinedObject):
             raise SinkError(
                 "sink.type_missing",
-                f'view "{title}" has a type that the sink does not know',
+                f'view "{title}" has a type that the sink lacks',
                 detail=str(error.diag.message_primary),
                 hint="create the type in the sink too, or cast the column to text",
             ) from None
         if isinstance(error, psycopg2.ProgrammingError):
             raise SinkError(
                 "sink.column",
-                f'table of view "{title}" cannot be made in the sink',
+                f'table of view "{title}" cannot be created in the sink',
                 detail=str(error.diag.message_primary),
                 hint="rename the column in the query",
             ) from None
 
 
 def report_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
-    """The catalog says from now on that this view has failed, or is built anew, and why."""
+    """Record in the catalog that this view failed, or is rebuilt, and why."""
     event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
     where = "(schema, name) = (%s, %s)", [table.schema, table.name]
-    told = {"code": error.code, "detail": error.described, "hint": error.hint}
-    columns = [("progress", None), *told.items()]
+    reported = {"code": error.code, "detail": error.described, "hint": error.hint}
+    columns = [("progress", None), *reported.items()]
     view_status.change(view_status.run_in(cursor), where, [event], error.code, columns)
 
 
 def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:
-    """Remove the error rows of these views."""
+    """Delete the error rows of these views."""
     titles = [t.title for t in tables]
     cursor.execute("DELETE FROM tidemark.errors WHERE view = ANY (%s)", (titles,))

@@ -1,7 +1,7 @@
-"""The tables of views looked at, and changed as a whole, apart from epochs.
+"""Inspect and change the tables of views outside epochs.
 
-For the API, which asks before it promises anything, and for views of which no epoch is made:
-paused and failed ones. Every call has a session and a transaction of its own.
+For the API, which checks before it accepts a request, and for views without epochs: paused and
+failed ones. Every call has a session and a transaction of its own.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dataflow.delta import Delta
 
 
 class ViewTables:
-    """Of one sink database, whose control tables are there; safe for several threads."""
+    """The view tables of one sink database with control tables; safe for several threads."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
 
     def check(self, table: SinkTable) -> None:
-        """Whether a view of this name could be there. SinkError as sink_tables.check_name."""
+        """Require that a view of this name can be created. SinkError as sink_tables.check_name."""
         with self._cursor(table) as cursor:
             sink_tables.check_name(cursor, table)
 
     def change(self, changes: Sequence[ViewChange]) -> None:
-        """Make changes at once, of views that are not kept up to date. SinkError as
-        sink_changes.apply."""
+        """Apply changes at once, of views that are not kept up to date. SinkError as
+        cut_over.apply."""
         with self._cursor(changes[0].before) as cursor:
             for change in changes:
                 cut_over.apply(cursor, change)
@@ -40,24 +40,24 @@ class ViewTables:
                 )
 
     def dependents(self, table: SinkTable) -> list[str]:
-        """What of the user's hangs on the view's table, so that it could not be dropped. SinkError
+        """Return the user's objects that prevent dropping the view's table. SinkError
         sink.event_trigger."""
         with self._cursor(table) as cursor:
             sink_tables.require_no_event_trigger(cursor)
             return carry_over.dependents(cursor, table)
 
-    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
-        """What of the user's at the view's table would not go over to one of other columns."""
+    def not_carried_over(self, before: SinkTable, table: SinkTable) -> list[str]:
+        """Return the user's additions to the view's table that other columns would lose."""
         with self._cursor(table) as cursor:
-            return carry_over.not_kept(cursor, before, table)
+            return carry_over.not_carried_over(cursor, before, table)
 
     def holds(self, table: SinkTable) -> bool:
-        """Whether the view's table is there, with all of its columns."""
+        """Return whether the view's table exists, with all its columns."""
         with self._cursor(table) as cursor:
             return sink_tables.is_there(cursor, table)
 
     def read_errors(self, table: SinkTable) -> Delta:
-        """The view's error rows, with their counts."""
+        """Return the view's error rows, with their counts."""
         with self._cursor(table) as cursor:
             return errors_of(cursor, table)
 
@@ -65,7 +65,7 @@ class ViewTables:
     def _cursor(self, table: SinkTable) -> Iterator[Any]:
         session = connect(self._dsn, side="sink")
         try:
-            with translated("sink", f'cannot look at view "{table.title}"'), session:
+            with translated("sink", f'cannot inspect view "{table.title}"'), session:
                 yield session.cursor()
         finally:
             session.close()

@@ -1,8 +1,8 @@
-"""Tables as they were a little after a snapshot, as queries over that snapshot.
+"""Tables as of a moment after a snapshot, as queries over that snapshot.
 
-What has happened to a table since then is gathered by key; the query leaves out the rows under
-these keys and adds the new ones. Invariant: the query gives exactly the table's rows after the
-last change that was gathered, whatever the order and number of changes.
+The changes since the snapshot are collected by key. The query omits the rows under these keys and
+adds the new ones. Invariant: the query returns exactly the table's rows after the last collected
+change, whatever the order and number of changes. One thread.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ Texts = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A value that was not sent since it did not change: that of the snapshot's row of this key."""
+class Unsent:
+    """An unchanged value that was not sent: that of the snapshot's row under this key."""
 
     key: Texts
 
 
-Row = tuple[str | Kept | None, ...]
+Row = tuple[str | Unsent | None, ...]
 
 
 @dataclass
 class Overlay:
-    """What has changed in one relation. rows: by key, None where the row is gone; of a relation
-    without key, `moved` says how many of each row came (went, where negative)."""
+    """The changes of one relation.
+
+    rows: by key, None where the row is gone. For a relation without key, `moved` counts each added
+    row (removed, where negative).
+    """
 
     relation: Relation
     is_emptied: bool = False
@@ -47,11 +50,11 @@ class Overlay:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the table differs from the snapshot's, or may."""
+        """Return whether the table differs from the snapshot's, or may."""
         return self.is_emptied or bool(self.rows) or any(self.moved.values())
 
     def add(self, changes: Changes) -> None:
-        """Take the changes that follow, in order."""
+        """Add the changes that follow, in order."""
         columns = [
             to_text(f.type, c).texts()
             for f, c in zip(self.relation.fields, changes.columns, strict=True)
@@ -76,23 +79,24 @@ class Overlay:
             else:
                 self._put(row)
 
-    def settle(self, fetch: Callable[[Relation, Delta], Iterable[Delta]]) -> None:
+    def resolve(self, fetch: Callable[[Relation, Delta], Iterable[Delta]]) -> None:
         """Look up the values that were not sent. fetch: the snapshot's rows under some keys."""
-        wanted = {
+        unsent_keys = {
             cell.key: None
             for row in self.rows.values()
             for cell in row or ()
-            if isinstance(cell, Kept)
+            if isinstance(cell, Unsent)
         }
-        if not wanted:
+        if not unsent_keys:
             return
         types = [self.relation.fields[i].type for i in self.relation.key]
         keys = [
-            from_text(t, Column.of("s", [key[i] for key in wanted])) for i, t in enumerate(types)
+            from_text(t, Column.of("s", [key[i] for key in unsent_keys]))
+            for i, t in enumerate(types)
         ]
-        given = Delta(keys, Column.of("i", [1] * len(wanted)).values)
+        requested = Delta(keys, Column.of("i", [1] * len(unsent_keys)).values)
         found = {}
-        for delta in fetch(self.relation, given):
+        for delta in fetch(self.relation, requested):
             fields = zip(self.relation.fields, delta.columns, strict=True)
             for row in zip(*(to_text(f.type, c).texts() for f, c in fields), strict=True):
                 found[self._key_of(row)] = row
@@ -100,11 +104,11 @@ class Overlay:
             if row is not None:
                 cells = enumerate(row)
                 self.rows[key] = tuple(
-                    found[x.key][c] if isinstance(x, Kept) else x for c, x in cells
+                    found[x.key][c] if isinstance(x, Unsent) else x for c, x in cells
                 )
 
     def query(self, table: Table) -> str:
-        """The table's rows, in its own columns."""
+        """Return a query of the table's rows, in its own columns."""
         parts = [] if self.is_emptied else [self._left(table)]
         if self.relation.key:
             new = [row for row in self.rows.values() if row is not None]
@@ -120,12 +124,12 @@ class Overlay:
         return tuple(row[i] for i in self.relation.key)  # type: ignore[misc]
 
     def _before(self, row: Row, *, is_whole: bool) -> Row:
-        """The row as it was, of which `row` has the key at least."""
+        """Return the previous row; `row` has at least its key."""
         if is_whole:
             return row
         key = self._key_of(row)
-        known = self.rows.get(key)
-        return known if known is not None else (Kept(key),) * len(row)
+        current = self.rows.get(key)
+        return current if current is not None else (Unsent(key),) * len(row)
 
     def _put(self, row: Row) -> None:
         if self.relation.key:
@@ -140,7 +144,7 @@ class Overlay:
             self.moved[row] -= 1  # type: ignore[index]
 
     def _left(self, table: Table) -> str:
-        """The snapshot's rows that are still there."""
+        """Return a query of the snapshot's rows that still exist."""
         shown = ", ".join(f"b.{quote_name(name)}" for name, _ in table.columns)
         name = self.relation.name
         base = f"{quote_name(name.schema)}.{quote_name(name.name)}"
@@ -165,7 +169,7 @@ class Overlay:
         )
 
     def _added(self, table: Table, rows: Sequence[Row]) -> str:
-        """Rows of the table's columns; those that the table generates are computed."""
+        """Return a query of new rows in the table's columns; generated columns are computed."""
         fields = self.relation.fields
         typed = _rows([f.type for f in fields], rows)  # type: ignore[arg-type]
         names = ", ".join(quote_name(f.name) for f in fields)
@@ -179,7 +183,7 @@ class Overlay:
 
 
 def _rows(types: Sequence[SqlType], rows: Sequence[Texts]) -> str:
-    """A query of the rows, in columns c1, c2 ... of the types."""
+    """Return a query of the rows, in columns c1, c2 ... of the types."""
     arrays = [
         "ARRAY[" + ", ".join(_cell(row[i]) for row in rows) + "]::text[]" for i in range(len(types))
     ]

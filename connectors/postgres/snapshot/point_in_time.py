@@ -1,9 +1,9 @@
-"""A database's tables at a position that is known only after a snapshot was taken.
+"""Read a database's tables at a position that is known only after a snapshot was taken.
 
-Of a running database a snapshot can be had at a position that it chooses, not at a given one. So
-the slot that gave the snapshot is kept: it tells what comes after, up to the wanted position, and
-that is laid over the snapshot's tables (`overlay`). Nobody is stopped for it, neither the writers
-of the database nor who else follows it; all of it ends with our sessions.
+A running database gives a snapshot at a position that it chooses, not at a given one. So we retain
+the slot that exported the snapshot. Its stream yields the changes up to the desired position, which
+are laid over the snapshot's tables (`overlay`). This blocks nobody, neither the database's writers
+nor other readers of its WAL; it ends with our sessions. One thread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataflow.delta import Delta
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation, RelationName
 
-# What may happen between snapshot and position; it becomes part of the query's text.
-MOST_ROWS = 20_000
+# The most changed rows between snapshot and position; they become part of the query's text.
+MAX_ROWS = 20_000
 _WAIT_S = 30.0
 _POLL_ROWS = 5_000
 
 
 class PointInTimeRead:
-    """Relations from `start` on; `settle` fixes the moment. Close it in any case."""
+    """Relations from `start` on; `resolve` fixes the position. Always close it."""
 
     def __init__(self, dsn: str, relations: Sequence[Relation], publication: str) -> None:
         self._relations = list(relations)
@@ -35,28 +35,28 @@ class PointInTimeRead:
         self.start = self._snapshot.position
         self.overlays: dict[RelationName, Overlay] = {}
 
-    def settle(self, position: int) -> None:
-        """Find out what is different at `position`, at or after `start`, in `overlays`.
+    def resolve(self, position: int) -> None:
+        """Collect the differences at `position`, at or after `start`, in `overlays`.
 
-        TemporaryError verify.too_much when more has happened than a query may hold.
+        TemporaryError verify.too_much when there are more than a query can contain.
         """
         self.overlays = {r.name: Overlay(r) for r in self._relations}
         if position > self.start:
             self._read(position)
         for overlay in self.overlays.values():
-            overlay.settle(self._fetch)
+            overlay.resolve(self._fetch)
 
     @property
     def snapshot_id(self) -> str:
-        """The snapshot's name, for sessions that join it."""
+        """Return the snapshot's name, for sessions that join it."""
         return self._snapshot.snapshot_id
 
     def open_session(self) -> Connection:
-        """A read-only session in the snapshot; the caller closes it."""
+        """Open a read-only session in the snapshot; the caller closes it."""
         return self._snapshot.open_session()
 
     def close(self) -> None:
-        """Give snapshot and slot back."""
+        """Release snapshot and slot."""
         self._snapshot.close()
 
     def _read(self, position: int) -> None:
@@ -68,12 +68,12 @@ class PointInTimeRead:
                 batch = stream.poll(_POLL_ROWS, 0.2, until=position)
                 for changes in () if batch is None else (c for k in batch.chunks() for c in k):
                     rows += len(changes)
-                    if rows > MOST_ROWS:
+                    if rows > MAX_ROWS:
                         break
                     self.overlays[changes.relation.name].add(changes)
-                if rows > MOST_ROWS or time.monotonic() > deadline:
-                    what = "too much has changed while the view was being verified"
-                    hint = "try again when less is written"
+                if rows > MAX_ROWS or time.monotonic() > deadline:
+                    what = "too many rows changed while the view was being verified"
+                    hint = "try again when the source has fewer writes"
                     raise TemporaryError("verify.too_much", what, hint=hint)
         finally:
             stream.close()

@@ -1,11 +1,11 @@
 """A consistent snapshot of a source, read in parts from any number of processes.
 
-A temporary slot exports the snapshot that lies exactly between two WAL positions; a coordinating
-session imports it, keeps the tables locked against DDL and TRUNCATE, and re-exports it for the
-parts. Invariant: snapshot plus all transactions that end after `position` is the table, nothing
-twice and nothing missing. The tables are locked before the snapshot is taken: a TRUNCATE in
-between would empty them under an older snapshot. They are read by the names that they have under
-that lock, which may be others than those that they were planned with.
+A temporary slot exports the snapshot that lies exactly between two WAL positions. A coordinating
+session imports it, keeps the tables locked against DDL and TRUNCATE, and exports it again for the
+parts. Invariant: snapshot plus all transactions that end after `position` is the table, with
+nothing duplicate or missing. The tables are locked before the snapshot is taken, since a TRUNCATE
+in between would empty them under an older snapshot. They are read by their names under that lock,
+which may differ from the planned ones.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ ORDER BY 1, 2
 
 
 class PostgresSnapshot:
-    """All given relations as of `position`; stays open until `close`.
+    """All relations as of `position`; stays open until `close`.
 
-    keeps_slot: the slot stays too, so that `stream` can tell what comes after.
+    keeps_slot: retain the slot too, so that `stream` can read what comes after.
     """
 
     def __init__(
@@ -67,13 +67,14 @@ class PostgresSnapshot:
         self._slot: tuple[WalConnection, str] | None = None
         guard = open_session(dsn, None)
         try:
-            with translated("source", "cannot lock the tables that are to be read"):
-                # So that each look at the catalog sees what was committed before the lock was had.
+            with translated("source", "cannot lock the tables to be read"):
+                # Each query of the catalog must see what was committed before the lock was
+                # granted.
                 guard.set_isolation_level(ISOLATION_LEVEL_READ_COMMITTED)
                 self._locked = {r.oid: _locked(guard, r) for r in relations}
             wal = WalConnection(dsn)
             try:
-                # Every reader of this moment: unique in the cluster, at most 63 letters.
+                # Distinct for every snapshot in the cluster, at most 63 characters.
                 name = f"tidemark_snapshot_{os.getpid()}_{uuid.uuid4().hex[:12]}"
                 self.position, exported = wal.create_temporary_slot(name)
                 self._coordinator = open_session(dsn, exported)
@@ -100,10 +101,10 @@ class PostgresSnapshot:
         count: int,
         known: Sequence[str] = (),
     ) -> Sequence[PostgresSnapshotPart]:
-        """About `count` disjoint parts; at least one for each physical table of the relation.
+        """Return about `count` disjoint parts; at least one per physical table of the relation.
 
-        known: names of an earlier snapshot's parts. A table that still lies in the same file is
-        cut as it was then, and a row that has not changed since lies in the same part.
+        known: names of an earlier snapshot's parts. A table in the same file is cut as it was then,
+        and an unchanged row stays in the same part.
         """
         now = self._now(relation, columns)
         with translated("source", f'cannot measure table "{relation.name}"'):
@@ -112,7 +113,7 @@ class PostgresSnapshot:
         out: list[PostgresSnapshotPart] = []
         for schema, name, kind, file, pages in tables:
             if kind != "r":
-                what = f'partition "{schema}.{name}" of table "{relation.name}" cannot be followed'
+                what = f'partition "{schema}.{name}" of table "{relation.name}" cannot be published'
                 raise SourceError("source.not_publishable", what, hint="use ordinary partitions")
             step = max(1, -(-pages // max(1, round(count * pages / total))))
             whole = PageRange(schema, name, file, 0, None)
@@ -125,7 +126,7 @@ class PostgresSnapshot:
     def part_of_keys(
         self, relation: Relation, columns: Sequence[int], keys: Delta
     ) -> PostgresKeysPart:
-        """The rows under these keys, columns of relation.key, in this snapshot."""
+        """Return the rows under these keys, columns of relation.key, in this snapshot."""
         now = self._now(relation, (*columns, *relation.key))
         return PostgresKeysPart(self._dsn, self.snapshot_id, now, tuple(columns), keys)
 
@@ -133,11 +134,11 @@ class PostgresSnapshot:
         return self._locked[relation.oid].reading(columns)
 
     def stream(self, relations: Sequence[Relation], publication: str) -> ReplicationStream:
-        """What happens to these relations after `position`; once, where the slot is kept.
+        """Stream the changes of these relations after `position`; once, and only with keeps_slot.
 
         The caller closes it.
         """
-        assert self._slot is not None, "the slot was not kept"
+        assert self._slot is not None, "the slot was not retained"
         (wal, name), self._slot = self._slot, None
         try:
             wal.start(name, self.position, [publication])
@@ -147,11 +148,11 @@ class PostgresSnapshot:
             raise
 
     def open_session(self) -> Connection:
-        """Another read-only session in the snapshot; the caller closes it."""
+        """Open another read-only session in the snapshot; the caller closes it."""
         return open_session(self._dsn, self.snapshot_id)
 
     def close(self) -> None:
-        """End the coordinating session: parts that are not being read yet cannot be read."""
+        """End the coordinating session: unread parts can no longer be read."""
         if self._slot is not None:
             self._slot[0].close()
         self._coordinator.close()
@@ -159,19 +160,22 @@ class PostgresSnapshot:
 
 @dataclass(frozen=True)
 class _Locked:
-    """A relation as it is called now. changed: positions of fields that are not what they were."""
+    """A relation under its current name. changed: positions of fields that differ from the plan."""
 
     relation: Relation
     changed: frozenset[int]
 
     def reading(self, columns: Sequence[int]) -> Relation:
-        """The relation, for who reads these columns. TemporaryError source.table_changing: who
-        follows the table's changes knows what that means for a view."""
+        """Return the relation, for a reader of these columns.
+
+        TemporaryError source.table_changing: the reader of the table's changes decides what they
+        mean for a view.
+        """
         for position in self.changed.intersection(columns):
             name = self.relation.name
             raise TemporaryError(
                 "source.table_changing",
-                f'table "{name}" has changed since it was planned what to read of it',
+                f'table "{name}" has changed since the read was planned',
                 detail=f'column "{self.relation.fields[position].name}"',
                 relation=name,
             )
@@ -179,8 +183,11 @@ class _Locked:
 
 
 def _locked(connection: Connection, relation: Relation) -> _Locked:
-    """Takes ACCESS SHARE on it and its partitions until the transaction ends, which must be an
-    ordinary one, that sees what others commit. SourceError source.table_missing."""
+    """Take ACCESS SHARE on the relation and its partitions until the transaction ends.
+
+    The transaction must be READ COMMITTED, to see what others commit. SourceError
+    source.table_missing.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_temp")
         name = None
@@ -208,7 +215,7 @@ def _name_of(connection: Connection, relation: Relation) -> RelationName:
 
 
 def _lock(connection: Connection, relation: Relation) -> None:
-    """ACCESS SHARE on a relation and its partitions, until the transaction ends."""
+    """Take ACCESS SHARE on a relation and its partitions, until the transaction ends."""
     name = relation.name
     table = sql.Identifier(name.schema, name.name)
     try:
@@ -218,7 +225,7 @@ def _lock(connection: Connection, relation: Relation) -> None:
             else:
                 cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
     except psycopg2.errors.UndefinedTable:
-        # It was there a moment ago.
+        # It existed a moment ago.
         what = f'table "{name}" is being renamed or dropped'
         raise TemporaryError("source.table_changing", what, relation=name) from None
     except psycopg2.Error as error:

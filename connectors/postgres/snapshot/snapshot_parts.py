@@ -1,8 +1,9 @@
-"""Shares of a PostgreSQL snapshot: pages of a table, or the rows under some keys.
+"""Parts of a PostgreSQL snapshot: pages of a table, or the rows under some keys.
 
-Each is read by COPY BINARY in a session of its own that joins the exported snapshot, and decoded
-by columns. Invariant: the ranges of a table lie side by side, the last one open to its end, so that
-each row of the snapshot is in exactly one of them.
+Each part is read by COPY BINARY in a session of its own that joins the exported snapshot, and is
+decoded by columns. Invariant: the page ranges of a table are adjacent, and the last one is
+open-ended, so each row of the snapshot is in exactly one of them. Parts are immutable; read them
+from any process.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _FIRST_PAGES = 128
 _COPY_HEADER = 19
 _KEYS_AT_ONCE = 10_000
 _SNAPSHOT_APPLICATION = "tidemark snapshot"
-# Under row security a reader would silently get fewer rows than the stream sends.
-# A TRUNCATE or ALTER TABLE that came in between waits for the snapshot's own lock, and readers
-# queue behind it: without a limit all would wait for each other for ever. The backfill gives way.
+# Under row security a reader would silently get fewer rows than the stream sends. A TRUNCATE or
+# ALTER TABLE in between waits for the snapshot's own lock, and readers queue behind it: without a
+# limit they would deadlock. The backfill gives way.
 _SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
 
 _INTS = {
@@ -50,7 +51,7 @@ _INTS = {
 }
 # Their binary form is their text.
 _PLAIN_TEXT = {TypeKind.TEXT, TypeKind.BPCHAR, TypeKind.JSON}
-# Their cast to text is their output function; for other types (inet, citext) it may not be.
+# Their cast to text is their output function; for other types (inet, citext) it may differ.
 _CAST_TO_TEXT = {
     TypeKind.DECIMAL,
     TypeKind.INTERVAL,
@@ -62,9 +63,9 @@ _CAST_TO_TEXT = {
 
 @dataclass(frozen=True)
 class PageRange:
-    """Pages [first, end) of one physical table; end None means to its last one.
+    """Pages [first, end) of one physical table; end None means to its last page.
 
-    file: on disk, another one when the table was rewritten and its rows lie elsewhere.
+    file: its file node, which changes when the table is rewritten and its rows move.
     """
 
     schema: str
@@ -75,12 +76,12 @@ class PageRange:
 
     @property
     def table(self) -> str:
-        """Which table, as it lies on disk, in a form that can be part of a name."""
+        """Return the table and its file, in a form usable within a name."""
         return f"{quote(self.schema, safe='')}.{quote(self.name, safe='')}/{self.file}"
 
     @property
     def title(self) -> str:
-        """All of it as a name.
+        """Return the whole range as a name.
 
         >>> PageRange("public", "a b", 16384, 0, 128).title
         'public.a%20b/16384:0-128'
@@ -89,7 +90,7 @@ class PageRange:
 
 
 def cut(whole: PageRange, pages: int, step: int) -> list[PageRange]:
-    """A table of so many pages in ranges of `step`; the last one has no end."""
+    """Cut a table of `pages` pages into ranges of `step`; the last one is open-ended."""
     firsts = range(0, max(pages, 1), step)
     return [
         replace(whole, first=first, end=first + step if first + step < pages else None)
@@ -98,7 +99,7 @@ def cut(whole: PageRange, pages: int, step: int) -> list[PageRange]:
 
 
 def cut_alike(whole: PageRange, known: Sequence[str]) -> list[PageRange]:
-    """A table in the ranges of parts of these names; none when they are of another file.
+    """Cut a table into the ranges of parts with these names; [] when they are of another file.
 
     >>> whole = PageRange("public", "t", 7, 0, None)
     >>> known = ["public.t/7:0-64", "public.t/7:64-", "public.t/6:0-"]
@@ -125,7 +126,7 @@ class PostgresSnapshotPart:
     where: PageRange
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns, about CHUNK_ROWS a delta."""
+        """Yield rows of weight 1 with the requested columns, about CHUNK_ROWS per delta."""
         connection = open_session(self.dsn, self.snapshot_id, is_read_only=False)
         try:
             yield from self._read_pages(connection)
@@ -136,14 +137,14 @@ class PostgresSnapshotPart:
 
     @property
     def name(self) -> str:
-        """Table, file and pages."""
+        """Return table, file and pages."""
         return self.where.title
 
     def __repr__(self) -> str:
         return f"PostgresSnapshotPart({self.relation.name}, {self.where})"
 
     def _read_pages(self, connection: Connection) -> Iterator[Delta]:
-        """One COPY after the other over some pages each, sized by what the last one brought."""
+        """Run one COPY after the other over some pages each, sized by the previous one's result."""
         end = self.where.end
         if end is None:
             pages = (
@@ -164,16 +165,16 @@ class PostgresSnapshotPart:
             at = stop
 
     def _query_of(self, connection: Connection) -> Callable[[int, int], sql.Composable]:
-        """The query for pages [first, end)."""
+        """Return the query builder for pages [first, end)."""
         columns = _all_selected(self.relation, self.columns)
         table = sql.SQL("ONLY {}").format(sql.Identifier(self.where.schema, self.where.name))
-        lent = _lent(connection, self, table, columns)
-        if lent is None:
+        restricted = _restricted(connection, self, table, columns)
+        if restricted is None:
             shown = sql.SQL(", ").join(columns)
             text = sql.SQL("SELECT {} FROM {} WHERE ctid >= {} AND ctid < {}")
             return lambda first, end: text.format(shown, table, _at(first), _at(end))
-        function = lent.function("tid, tid", "t.at >= $1 AND t.at < $2")
-        lent.close()
+        function = restricted.function("tid, tid", "t.at >= $1 AND t.at < $2")
+        restricted.close()
         shown = sql.SQL(", ").join(sql.Identifier(f"c{i}") for i in range(len(columns)))
         text = sql.SQL("SELECT {} FROM {}({}, {})")
         return lambda first, end: text.format(shown, function, _at(first), _at(end))
@@ -194,11 +195,11 @@ class PostgresKeysPart:
 
     @property
     def name(self) -> str:
-        """Never kept, so never looked up."""
+        """Return a name for messages: such a part is never cached."""
         return f"keys of {self.relation.name}"
 
     def read(self) -> Iterator[Delta]:
-        """Rows of weight 1 with the asked columns, found by the index of the key."""
+        """Yield rows of weight 1 with the requested columns, found by the index of the key."""
         connection = open_session(self.dsn, self.snapshot_id, is_read_only=False)
         try:
             query = self._query_of(connection, *self._types(connection))
@@ -213,8 +214,10 @@ class PostgresKeysPart:
             connection.close()
 
     def _types(self, connection: Connection) -> tuple[bool, list[str]]:
-        """Whether the table is the root of partitions, and the key's types as SQL names them, ""
-        for one that somebody made: our session neither casts to it nor checks a domain."""
+        """Return whether the table is the root of partitions, and the SQL names of the key's types.
+
+        "" stands for a user-defined type: our session neither casts to it nor checks a domain.
+        """
         found = rows_of(
             connection,
             "WITH RECURSIVE made(attname, oid) AS (SELECT attname, atttypid FROM pg_attribute"
@@ -228,31 +231,31 @@ class PostgresKeysPart:
             {"oid": self.relation.oid},
         )
         types = {name: type for _, name, type in found}
-        wanted = [self.relation.fields[i].name for i in self.relation.key]
-        return bool(found and found[0][0]), [types[name] for name in wanted]
+        key_names = [self.relation.fields[i].name for i in self.relation.key]
+        return bool(found and found[0][0]), [types[name] for name in key_names]
 
     def _query_of(
         self, connection: Connection, is_root: bool, types: Sequence[str]
     ) -> Callable[[Delta], sql.Composable]:
-        """The query for some of the keys, of these types. is_root: of partitions."""
+        """Return the query builder for some of the keys, of these types. is_root: of partitions."""
         columns = _all_selected(self.relation, self.columns)
         name, fields = self.relation.name, [self.relation.fields[i] for i in self.relation.key]
         table = sql.SQL("{}{}").format(
             sql.SQL("" if is_root else "ONLY "), sql.Identifier(name.schema, name.name)
         )
         own = [sql.Identifier("t", f.name) for f in fields]
-        lent = _lent(connection, self, table, [*columns, *own])
-        if lent is None:
+        restricted = _restricted(connection, self, table, [*columns, *own])
+        if restricted is None:
             shown = sql.SQL(", ").join(columns)
             text = sql.SQL("SELECT {} FROM {} AS t WHERE ({}) IN ({})")
             names = sql.SQL(", ").join(map(_compared, own, types))
             return lambda keys: text.format(shown, table, names, _rows_of(self._texts(keys), types))
-        marks = [sql.SQL(f"${i}") for i in range(1, len(types) + 1)]
-        held = [sql.SQL(f"t.c{len(columns) + i}") for i in range(len(types))]
-        names = sql.SQL(", ").join(map(_compared, held, types)).as_string(connection)
-        among = f"({names}) IN ({_rows_of(marks, types).as_string(connection)})"
-        function = lent.function(", ".join(["text[]"] * len(types)), among)
-        lent.close()
+        placeholders = [sql.SQL(f"${i}") for i in range(1, len(types) + 1)]
+        restricted_columns = [sql.SQL(f"t.c{len(columns) + i}") for i in range(len(types))]
+        names = sql.SQL(", ").join(map(_compared, restricted_columns, types)).as_string(connection)
+        among = f"({names}) IN ({_rows_of(placeholders, types).as_string(connection)})"
+        function = restricted.function(", ".join(["text[]"] * len(types)), among)
+        restricted.close()
         shown = sql.SQL(", ").join(sql.Identifier(f"c{i}") for i in range(len(columns)))
         text = sql.SQL("SELECT {} FROM {}({})")
         return lambda keys: text.format(shown, function, sql.SQL(", ").join(self._texts(keys)))
@@ -266,12 +269,12 @@ class PostgresKeysPart:
 
 
 def _compared(column: sql.Composable, type: str) -> sql.Composable:
-    """A column of a key as it stands beside a given value; type: as `_types` has it."""
+    """Return a key's column for a comparison with a passed value; type: as of `_types`."""
     return column if type else sql.SQL("pg_catalog.format('%s', {})").format(column)
 
 
 def _rows_of(arrays: Sequence[sql.Composable], types: Sequence[str]) -> sql.Composable:
-    """A query of the rows of columns that are given as arrays of texts."""
+    """Return a query of rows whose columns are passed as arrays of texts."""
     aliases = [sql.Identifier(f"k{i}") for i in range(len(types))]
     casts = [
         sql.SQL("given.{}::{}").format(alias, sql.SQL(type or "text"))
@@ -281,13 +284,13 @@ def _rows_of(arrays: Sequence[sql.Composable], types: Sequence[str]) -> sql.Comp
     return sql.SQL("SELECT {} FROM unnest({}) AS given({})").format(*parts)
 
 
-def _lent(
+def _restricted(
     connection: Connection,
     part: PostgresSnapshotPart | PostgresKeysPart,
     table: sql.Composable,
     columns: Sequence[sql.Composable],
 ) -> RestrictedTable | None:
-    """A table that others have a say in, lent; None of another one."""
+    """Return a table that other roles control as a restricted one; None for any other table."""
     with connection.cursor() as cursor:
         if is_foreign(cursor, part.relation.oid):
             return RestrictedTable((connection, part.dsn), part.relation.oid, table, columns)
@@ -302,7 +305,7 @@ def _at(page: int) -> sql.Composable:
 def _copy(
     connection: Connection, query: sql.Composable, part: PostgresSnapshotPart | PostgresKeysPart
 ) -> tuple[Delta, int]:
-    """The rows of a query for the part's columns, and how many bytes they came in."""
+    """Return the rows of a query for the part's columns, and the bytes that were read."""
     out = io.BytesIO()
     with connection.cursor() as cursor:
         cursor.copy_expert(
@@ -345,7 +348,7 @@ def _all_selected(relation: Relation, columns: Sequence[int]) -> list[sql.Compos
 
 
 def _selected(name: str, type: SqlType) -> sql.Composable:
-    """The column as COPY BINARY has to send it: a fixed-width value, or its text output."""
+    """Return the column as COPY BINARY must send it: a fixed-width value, or its text output."""
     column = sql.Identifier(name)
     kind = type.kind
     fixed = (TypeKind.BOOL, TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED)
@@ -357,7 +360,7 @@ def _selected(name: str, type: SqlType) -> sql.Composable:
 
 
 def open_session(dsn: str, snapshot_id: str | None, *, is_read_only: bool = True) -> Connection:
-    """A read-only REPEATABLE READ transaction, in an exported snapshot if one is given."""
+    """Open a read-only REPEATABLE READ transaction, in an exported snapshot if one is passed."""
     connection = connect(
         dsn, application_name=_SNAPSHOT_APPLICATION, settings=_SETTINGS, is_long=True
     )
@@ -372,14 +375,14 @@ def open_session(dsn: str, snapshot_id: str | None, *, is_read_only: bool = True
         text = str(error).strip()
         if "snapshot" in text:
             raise TemporaryError(
-                "source.snapshot_gone", "the snapshot has ended before it was read", detail=text
+                "source.snapshot_gone", "the snapshot ended before it was read", detail=text
             ) from error
         raise to_error(error, "source", "cannot use an exported snapshot") from error
     return connection
 
 
 def rows_of(connection: Connection, text: str, parameters: object = None) -> list[tuple]:
-    """All rows of a query."""
+    """Return all rows of a query."""
     with connection.cursor() as cursor:
         cursor.execute(text, parameters)  # type: ignore[arg-type]
         return cursor.fetchall()

@@ -1,4 +1,5 @@
-"""Types of columns as PostgreSQL's catalog has them.
+"""Column types as PostgreSQL's catalog describes them.
 
-May import `session`. Start with `column_types.py`.
+Terms: bytewise (equality of values is equality of bytes), opaque (only PostgreSQL compares it). May
+import `session`. Start with `column_types.py`.
 """

@@ -1,8 +1,8 @@
-"""SqlType of columns as pg_attribute has them, names qualified, collations judged.
+"""SqlType of columns from pg_attribute, with qualified names and classified collations.
 
-`read_fields` must run with an empty search_path, so that format_type qualifies what is not
-built in. Text under a collation whose equality is not equality of bytes is OPAQUE: it is carried,
-and everything about it is asked of PostgreSQL.
+`read_fields` must run with an empty search_path, so that format_type qualifies names that are not
+built in. Text under a collation whose equality is not equality of bytes is OPAQUE: we pass it
+through, and PostgreSQL evaluates everything about it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FROM pg_database d WHERE datname = current_database()
 
 
 class ColumnTypes:
-    """Reads fields; remembers what the database's default collation is."""
+    """Read fields; caches the database's default collation. One thread."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -75,7 +75,7 @@ class ColumnTypes:
         )
 
     def read_fields(self, relation: int) -> dict[int, Field]:
-        """The columns of a relation by attnum, in order."""
+        """Return the columns of a relation by attnum, in order."""
         self._cursor.execute(_FIELDS, (relation,))
         rows = self._cursor.fetchall()
         return {
@@ -83,7 +83,7 @@ class ColumnTypes:
         }
 
     def _hashed(self, type: SqlType) -> SqlType:
-        """With the hash function of a type whose equality only PostgreSQL knows."""
+        """Add the hash function of a type whose equality only PostgreSQL implements."""
         if type.kind is not TypeKind.OPAQUE or type.is_enum:
             return type
         if type.oid not in self._hashing:
@@ -117,7 +117,7 @@ class ColumnTypes:
         return replace(type, is_bytewise=is_bytewise, collation=collation or "")
 
     def _based(self, name: str, oid: int, typmod: int, kind: str) -> SqlType:
-        """A domain is kept as its base type is, under its own name and oid."""
+        """Return a type; a domain is stored like its base type, under its own name and oid."""
         if kind != "d":
             type = replace(sql_type(name, oid, typmod), is_enum=kind == "e")
             return replace(type, base=self._base_array(oid)) if type.is_users else type
@@ -131,18 +131,18 @@ class ColumnTypes:
         return self._cursor.fetchone() or (oid, -1, "b", "", 0, 0)
 
     def _base_array(self, oid: int) -> SqlType | None:
-        """The array of what a domain is made of, for an array of domains."""
+        """Return the array of a domain's base type, for an array of domains."""
         self._cursor.execute(_ELEMENT, (oid,))
         found = self._cursor.fetchone()
         if found is None:
             return None
         _, typmod, _, name, array, element = self._base(found[0])
-        # Arrays of arrays do not exist: values of such a domain have another text.
+        # There are no arrays of arrays: values of such a domain have another text.
         return None if element or not array else self._hashed(sql_type(f"{name}[]", array, typmod))
 
 
 def check_type_name(column: str, type_name: str) -> None:
-    """Whether a text is no more than the name of a type, before it becomes a part of a statement.
+    """Require that a text is only a type name, before it becomes part of a statement.
 
     SqlError sql.bad_type.
     """
@@ -150,5 +150,5 @@ def check_type_name(column: str, type_name: str) -> None:
         raise SqlError(
             "sql.bad_type",
             f'"{type_name}" is not a type for column "{column}"',
-            hint="as in CREATE TABLE: integer, numeric(12,2), timestamptz, text[]",
+            hint="write it as in CREATE TABLE, such as numeric(12,2), timestamptz or text[]",
         )

@@ -1,9 +1,9 @@
-"""The extended hash function of a type, found as PostgreSQL's own hash joins find it.
+"""Find the extended hash function of a type, as PostgreSQL's own hash joins do.
 
-Values that the type's `=` calls equal have equal hashes, under its collation too; that is what
-stands for a value whose text does not tell equality. Hash partitions and hash indexes rest on
-these functions, so that they stay the same from version to version.
-Source: typcache.c (lookup_type_cache), the operator classes of access method "hash".
+Values that the type's `=` calls equal have equal hashes, under its collation too. The hash stands
+for a value whose text does not determine equality. Hash partitions and hash indexes rely on these
+functions, so they are stable across versions. Source: typcache.c (lookup_type_cache), the operator
+classes of access method "hash".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTAINERS = {"r": "hash_range_extended", "m": "hash_multirange_extended"}
 
 
 def find_hashing(cursor: Cursor, oid: int) -> str:
-    """The function f(value, seed bigint) of a type, qualified; "" for a type without one."""
+    """Return the qualified function f(value, seed bigint) of a type; "" for a type without one."""
     if oid == _RECORD:
         return RECORD_HASH
     cursor.execute(_TYPE, (oid,))
@@ -65,5 +65,5 @@ def find_hashing(cursor: Cursor, oid: int) -> str:
 
 
 def _all_hash(cursor: Cursor, parts: list[int]) -> bool:
-    # Arrays inside of something else would be taken for equal to arrays of other bounds.
+    # A nested array would count as equal to an array with other bounds.
     return all(find_hashing(cursor, part) not in ("", ARRAY_HASH) for part in parts)

@@ -43,8 +43,8 @@ from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
 
-# Where exact sums come from: the columns, their feed, whether squares are kept.
-Place = tuple[tuple[int, ...], int, bool]
+# The input of exact sums: the columns, their feed, whether squares are summed.
+SumsInput = tuple[tuple[int, ...], int, bool]
 _EXTREMES = ("min", "max", LEAST)
 _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
@@ -59,14 +59,13 @@ _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
 class AggregateOperator:
     """Group: touched groups are re-evaluated, new minus old.
 
-    Groups and arguments are plain columns (lowering sees to it), groups in key form; besides
-    PostgreSQL's functions there is "least", the least value by text. Calls that have `sql` are
-    recomputed (see Recomputed).
-    State: one vector of sums for each group (rows, counts, sums of integers, of fixed point and of
-    numerics whose digits the plan knows); ledgers of exact sums for other numbers; the distinct
-    values of each group for min, max and DISTINCT, the ordered ones for percentiles.
-    Cost: O(rows of the delta); min and max read a group again when its extreme is retracted.
-    NULL: a group of its own as a key; ignored by every aggregate but count(*).
+    Groups and arguments are plain columns (lowering ensures it), groups in key form. Besides
+    PostgreSQL's functions there is "least", the least value by text. Calls with `sql` are
+    recomputed (see Recomputed). State: one vector of sums for each group (rows, counts, sums of
+    integers, of fixed point and of numerics whose digits the plan knows); ledgers of exact sums for
+    other numbers; the distinct values of each group for min, max and DISTINCT, the ordered ones for
+    percentiles. Cost: O(rows of the delta); min and max read a group again when its extreme is
+    retracted. NULL: a group of its own as a key; ignored by every aggregate but count(*).
     """
 
     def __init__(self, plan: Aggregate, context: Context) -> None:
@@ -78,7 +77,7 @@ class AggregateOperator:
         self._input_types = types_of(plan.input.fields)
         self._key_kinds = "".join(t.physical for t in self._types)
         self._distinct: dict[int, DistinctValues] = {}
-        self._sparse: dict[Place, SparseSums] = {}
+        self._sparse: dict[SumsInput, SparseSums] = {}
         self._extremes: dict[int, Extremes] = {}
         self._percentiles: dict[tuple[int, bool], Percentiles] = {}
         parts: list[Part] = [ROWS] if self._keys else [ROWS, EMITTED]
@@ -89,12 +88,12 @@ class AggregateOperator:
         self._recomputed = None
         if calls:
             self._recomputed = Recomputed(context, self._types, calls, self._input_types)
-        kept = (self._distinct, self._sparse, self._extremes, self._percentiles, self._recomputed)
-        # Sums over rows do not care how often a row comes.
-        self.traits = Traits(accepts_unconsolidated=not any(kept))
+        stored = (self._distinct, self._sparse, self._extremes, self._percentiles, self._recomputed)
+        # Sums over rows accept unconsolidated input.
+        self.traits = Traits(accepts_unconsolidated=not any(stored))
 
     def step(self, delta: Delta) -> Delta:
-        """The change of the groups' rows: key columns, then one column for each call."""
+        """Return the change of the groups' rows: key columns, then one column for each call."""
         n = len(delta)
         if self._keys:
             if n == 0:
@@ -129,7 +128,8 @@ class AggregateOperator:
     def _turned(
         self, touched: Touched, live: np.ndarray, columns: list[Column], errors: RowErrors
     ) -> Delta:
-        """New minus old, from int and bool [2 * groups] results: all old ones, then all new."""
+        """Return new minus old, from int and bool [2 * groups] results: all old ones, then all
+        new."""
         groups = touched.count
         shown = live.copy()
         if errors:
@@ -161,11 +161,12 @@ class AggregateOperator:
         )
 
     def _result(self, call: AggregateCall, parts: list[Part]) -> Callable:
-        """A function of the epoch that gives the call's column and errors; notes its state."""
+        """Return a function of the epoch that computes the call's column and errors; register its
+        state."""
         if call.sql:
-            place = self._recomputed_count
+            source = self._recomputed_count
             self._recomputed_count += 1
-            return lambda epoch: (epoch.recomputed[place], RowErrors())
+            return lambda epoch: (epoch.recomputed[source], RowErrors())
         if call.function in PAIR_FUNCTIONS:
             return self._exact(call, plain_columns(call.arguments), INPUT)
         if call.argument is None:
@@ -191,38 +192,40 @@ class AggregateOperator:
         return self._exact(call, (column,), feed)
 
     def _percentile(self, call: AggregateCall, column: int, type: SqlType) -> Callable:
-        place, wanted = (column, call.is_descending), (call.function, call.fraction)
-        if place not in self._percentiles:
-            self._percentiles[place] = Percentiles(
-                self._context, self._key_kinds, (column, type), is_descending=place[1]
+        source, required = (column, call.is_descending), (call.function, call.fraction)
+        if source not in self._percentiles:
+            self._percentiles[source] = Percentiles(
+                self._context, self._key_kinds, (column, type), is_descending=source[1]
             )
-        self._percentiles[place].want(*wanted)
+        self._percentiles[source].want(*required)
         shown = _shown_as(type, call.field.type)
-        return lambda epoch: (shown(epoch.percentiles(place)[wanted]), RowErrors())
+        return lambda epoch: (shown(epoch.percentiles(source)[required]), RowErrors())
 
     def _exact(self, call: AggregateCall, columns: tuple[int, ...], feed: int) -> Callable:
-        """The result of a call that is kept as a ledger of exact sums."""
+        """Return the result of a call whose state is a ledger of exact sums."""
         function, result_type = call.function, call.field.type
         is_moment = function in _MOMENTS or function in PAIR_FUNCTIONS
-        place = (columns, feed, is_moment)
-        if place not in self._sparse:
+        source = (columns, feed, is_moment)
+        if source not in self._sparse:
             type = self._input_types[columns[-1]]
             role = f"exact {' '.join(map(str, columns))}" + ("" if feed == INPUT else " distinct")
             role += " moments" if is_moment else ""
             family = _moments_of(type) if is_moment else _family_of(type)
-            self._sparse[place] = SparseSums(self._context, role, self._key_kinds, family)
-        sparse = self._sparse[place]
-        return lambda epoch: sparse.result(function, epoch.ledgers(place), result_type)
+            self._sparse[source] = SparseSums(self._context, role, self._key_kinds, family)
+        sparse = self._sparse[source]
+        return lambda epoch: sparse.result(function, epoch.ledgers(source), result_type)
 
     def _feed(self, call: AggregateCall, column: int, type: SqlType) -> int:
         if not call.is_distinct or call.function.startswith("bool"):
             return INPUT
-        # count needs no value that stands for all equal ones, only their number.
+        # count needs no representative of equal values, only their number.
         is_counted = call.function == "count"
         feed = 2 * column + is_counted
         if feed not in self._distinct:
-            place = (column, type)
-            self._distinct[feed] = DistinctValues(self._context, self._key_kinds, place, is_counted)
+            source = (column, type)
+            self._distinct[feed] = DistinctValues(
+                self._context, self._key_kinds, source, is_counted
+            )
         return feed
 
     def _extremes_of(self, column: int, type: SqlType) -> Extremes:
@@ -236,14 +239,14 @@ class AggregateOperator:
         return self._extremes[column].advance(touched, feed)
 
     def advance_percentiles(
-        self, place: tuple[int, bool], touched: Touched, feed: Feed
+        self, source: tuple[int, bool], touched: Touched, feed: Feed
     ) -> dict[Desired, Column]:
         """Step the percentiles of a column in a direction, once an epoch."""
-        return self._percentiles[place].advance(touched, feed)
+        return self._percentiles[source].advance(touched, feed)
 
-    def advance_ledgers(self, place: Place, touched: Touched, feed: Feed) -> list[Ledger]:
-        """Step the exact sums of a place, once an epoch."""
-        return self._sparse[place].advance(touched, [feed.columns[c] for c in place[0]], feed)
+    def advance_ledgers(self, source: SumsInput, touched: Touched, feed: Feed) -> list[Ledger]:
+        """Step the exact sums of one input, once an epoch."""
+        return self._sparse[source].advance(touched, [feed.columns[c] for c in source[0]], feed)
 
 
 def _family_of(type: SqlType) -> Family:
@@ -257,14 +260,14 @@ def _moments_of(type: SqlType) -> Family:
 
 
 def _shown_as(type: SqlType, result: SqlType) -> Callable[[Column], Column]:
-    """Extremes as PostgreSQL types them: of numeric(p,s) they are plain numeric."""
+    """Return extremes as PostgreSQL types them: those of numeric(p,s) are plain numeric."""
     if type.kind is TypeKind.FIXED and result.kind is TypeKind.DECIMAL:
         return lambda column: to_text(type, column)
     return lambda column: column
 
 
 class _Epoch:
-    """What one step has computed so far: state shared by several calls is stepped once."""
+    """The results of one step so far: state shared by several calls is stepped once."""
 
     def __init__(
         self,
@@ -281,7 +284,7 @@ class _Epoch:
         self.failures = RowErrors()
         self._extremes: dict[int, dict[str, Column]] = {}
         self._percentiles: dict[tuple[int, bool], dict[Desired, Column]] = {}
-        self._ledgers: dict[Place, list[Ledger]] = {}
+        self._ledgers: dict[SumsInput, list[Ledger]] = {}
 
     def extremes(self, column: int) -> dict[str, Column]:
         if column not in self._extremes:
@@ -289,15 +292,15 @@ class _Epoch:
             self._extremes[column] = self._operator.advance_extremes(column, self._touched, feed)
         return self._extremes[column]
 
-    def percentiles(self, place: tuple[int, bool]) -> dict[Desired, Column]:
-        if place not in self._percentiles:
+    def percentiles(self, source: tuple[int, bool]) -> dict[Desired, Column]:
+        if source not in self._percentiles:
             feed = self._feeds[INPUT]
-            found = self._operator.advance_percentiles(place, self._touched, feed)
-            self._percentiles[place] = found
-        return self._percentiles[place]
+            found = self._operator.advance_percentiles(source, self._touched, feed)
+            self._percentiles[source] = found
+        return self._percentiles[source]
 
-    def ledgers(self, place: Place) -> list[Ledger]:
-        if place not in self._ledgers:
-            feed = self._feeds[place[1]]
-            self._ledgers[place] = self._operator.advance_ledgers(place, self._touched, feed)
-        return self._ledgers[place]
+    def ledgers(self, source: SumsInput) -> list[Ledger]:
+        if source not in self._ledgers:
+            feed = self._feeds[source[1]]
+            self._ledgers[source] = self._operator.advance_ledgers(source, self._touched, feed)
+        return self._ledgers[source]

@@ -27,7 +27,6 @@ class DecimalSums:
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """See Family."""
         numbers = Numbers.of_text(columns[0])
         if numbers.scales is None:
             yield from _wide_entries(numbers, weights, group)
@@ -41,16 +40,13 @@ class DecimalSums:
                 yield owner, 2 * scale + 1, total
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """See Family."""
         return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
-        """See Family."""
         special = special_text(ledger)
         return (fixed_text(*_total(ledger)) if special is None else special), None
 
     def average(self, ledger: Ledger) -> Outcome:
-        """See Family."""
         special = special_text(ledger)
         if special is not None:
             return special, None
@@ -59,7 +55,7 @@ class DecimalSums:
 
 
 def special_text(ledger: Ledger) -> str | None:
-    """NaN or an infinity where live values make the sum one."""
+    """Return Return NaN or an infinity where live values make the sum one."""
     is_plus, is_minus = PLUS_INFINITY in ledger, MINUS_INFINITY in ledger
     if NAN in ledger or (is_plus and is_minus):
         return "NaN"
@@ -69,7 +65,7 @@ def special_text(ledger: Ledger) -> str | None:
 
 
 def _total(ledger: Ledger) -> tuple[int, int]:
-    """(units, scale) of the sum."""
+    """Return (units, scale) of the sum."""
     scale = max(slot for slot in ledger if slot % 2 == 0) // 2
     totals = ((slot // 2, units) for slot, units in ledger.items() if slot % 2)
     return sum(units * 10 ** (scale - at) for at, units in totals), scale

@@ -1,6 +1,7 @@
-"""The distinct values of a column by group, for count(DISTINCT x) and its like.
+"""The distinct values of a column by group, for count(DISTINCT x) and similar calls.
 
-Invariant: a group's feed gains a value when its first row comes and loses it when the last goes.
+Invariant: a group's feed gains a value when its first row arrives and loses it when the last one
+leaves.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dataflow.types import SqlType
 class DistinctValues:
     """Turns a feed of rows into a feed of distinct values.
 
-    State: the number of rows of each (group, value). Where equal values may differ in bits
-    (1.5 and 1.50), the values by (group, key form) instead: the least by text stands for all.
-    Cost: O(rows of the delta).
+    State: the number of rows of each (group, value). Where equal values may differ in bits (1.5 and
+    1.50), the values by (group, key form) instead; the least by text represents them. Cost: O(rows
+    of the delta).
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class DistinctValues:
         self._least.want(LEAST)
 
     def advance(self, touched: Touched, feed: Feed) -> Feed:
-        """The values that become or cease to be present, with weight 1 or -1."""
+        """Return the values that become or cease to be present, with weight 1 or -1."""
         column, group, weights = feed.columns[self._position], feed.group, feed.weights
         if column.valid is not None:
             chosen = np.flatnonzero(column.valid)
             column, group, weights = column.take(chosen), group[chosen], weights[chosen]
         n = len(group)
         form = column if self._form is None else self._form.evaluate((column,), n)[0]
-        # Keys of the outer groups are few: they are gathered for the distinct pairs alone.
+        # The outer groups have few keys: gather them for the distinct pairs only.
         pairs = touch((Column(group), form), n)
         owner = group[pairs.representative]
         keys = (*(k.take(owner) for k in touched.keys), pairs.keys[1])

@@ -1,9 +1,8 @@
 """min and max of one column, and the least text among equal values.
 
 Invariant: the current extreme of a group is the first of its live values in the type's order; the
-next one is looked up only when that very value is retracted. A group's values lie in one of two
-homes: unordered, which is the cheapest to write, or in order, once the group has turned out to be
-large and to lose its extremes.
+next one is looked up only when that value is retracted. A group's values are in one of two
+arrangements: unordered, the cheapest to write; or ordered, once a large group has lost an extreme.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from dataflow.plan.aggregate_functions import LEAST
 from dataflow.types import SqlType
 from storage.store import Arrangement
 
-# A group of more distinct values than this is put in order when its extreme is retracted.
+# A group with more distinct values than this becomes ordered when its extreme is retracted.
 MANY = 1000
 
 
 class Extremes:
     """The values of one column by group, and the current extreme for each direction.
 
-    directions: of "min", "max" and "least" (by text, whatever the type's order).
-    State: (group, value) by group, or in order for the groups that are marked so, each group in
-    one of the two; (group, current) by group, for each direction.
-    Cost: O(rows of the delta). When an extreme is retracted, the values of a group of at most
-    MANY; a larger one is read once and put in order, from then on O(log n) for each row.
+    directions: of "min", "max" and "least" (by text, whatever the type's order). State: (group,
+    value) by group, or ordered for the groups marked so, each group in one of the two; (group,
+    current) by group, for each direction. Cost: O(rows of the delta). When an extreme is retracted,
+    the values of a group of at most MANY. A larger group is read once and becomes ordered, then
+    O(log n) for each row.
     """
 
     def __init__(
@@ -51,12 +50,13 @@ class Extremes:
         self._current: dict[str, Arrangement] = {}
 
     def want(self, direction: str) -> None:
-        """Also keep the extreme of a direction."""
+        """Add the extreme of a direction."""
         role = f"{self._role} {direction}"
         self._current[direction] = self._context.arrange(role, self._kinds, self._key)
 
     def advance(self, touched: Touched, feed: Feed) -> dict[str, Column]:
-        """Take a feed: for each direction the extremes before, then those after; NULL for none."""
+        """Apply a feed; return for each direction the extremes before, then those after; NULL for
+        none."""
         column = feed.columns[self._position]
         rows, weights, group = _present(column, feed)
         is_ordered = self._marks.lookup(touched.keys)[0] > 0
@@ -77,14 +77,14 @@ class Extremes:
         return turns
 
     def _put_in_order(self, values: Delta) -> None:
-        """Move the values of some groups, which are all of them, to the other home."""
+        """Move all values of some groups to the ordered arrangement."""
         groups = touch(values.columns[:-1], len(values))
         self._marks.add(groups.keys, np.ones((1, groups.count), np.int64))
         self._values.apply(values.negate())
         self._ordered.apply(values)
 
     def _unmark(self, touched: Touched, is_gone: np.ndarray) -> None:
-        """Groups without values begin unordered again."""
+        """Make groups without values unordered again."""
         gone = np.flatnonzero(is_gone)
         if len(gone):
             keys = [k.take(gone) for k in touched.keys]
@@ -93,15 +93,15 @@ class Extremes:
     def _turn(self, direction: str, touched: Touched, change: tuple, moving: list[Delta]) -> Column:
         rows, weights, group, is_ordered = change
         current = self._current[direction]
-        index, kept = current.lookup(touched.keys)
+        index, stored = current.lookup(touched.keys)
         held = np.full(touched.count, -1, np.int64)
         held[index] = np.arange(len(index))
-        old = _at(kept.columns[-1], held)
-        lost = self._lost(kept.columns[-1], held, change)
+        old = _at(stored.columns[-1], held)
+        lost = self._lost(stored.columns[-1], held, change)
         arriving = np.flatnonzero((weights > 0) & ~lost[group])
         staying = np.flatnonzero((held >= 0) & ~lost)
         again = np.flatnonzero(lost)
-        pool = [kept.columns[-1].take(held[staying]), rows.take(arriving)]
+        pool = [stored.columns[-1].take(held[staying]), rows.take(arriving)]
         owner = [staying, group[arriving]]
         if len(again):
             plain, ordered = again[~is_ordered[again]], again[is_ordered[again]]
@@ -109,9 +109,9 @@ class Extremes:
             large = np.bincount(found, minlength=len(plain)) > MANY
             if large.any() and direction != LEAST and not moving:
                 moving.append(values.filter(large[found]))
-            first, place = self._ends(direction, [k.take(ordered) for k in touched.keys], ordered)
+            first, group = self._ends(direction, [k.take(ordered) for k in touched.keys], ordered)
             pool += [values.columns[-1], first]
-            owner += [plain[found], place]
+            owner += [plain[found], group]
         candidates = Column.concat(pool)
         best = self._best(direction, candidates, np.concatenate(owner), touched.count)
         new = _at(candidates, best)
@@ -121,7 +121,7 @@ class Extremes:
     def _ends(
         self, direction: str, keys: Sequence[Column], groups: np.ndarray
     ) -> tuple[Column, np.ndarray]:
-        """Of groups in order the values among which the extreme is, and the group of each."""
+        """Return the candidates for the extremes of ordered groups, and the group of each."""
         n = len(groups)
         low, high = np.zeros(n, np.int64), np.ones(n, np.int64)
         if direction == "max":
@@ -133,7 +133,7 @@ class Extremes:
         return found.rows.columns[-1], groups[found.index]
 
     def _lost(self, held_values: Column, held: np.ndarray, change: tuple) -> np.ndarray:
-        """bool[groups]: whose current extreme is retracted."""
+        """Return bool[groups]: whether the current extreme is retracted."""
         rows, weights, group, _ = change
         lost = np.zeros(len(held), np.bool_)
         leaving = np.flatnonzero((weights < 0) & (held[group] >= 0))
@@ -146,7 +146,8 @@ class Extremes:
     def _best(
         self, direction: str, candidates: Column, owner: np.ndarray, count: int
     ) -> np.ndarray:
-        """int64[groups]: the position of each group's extreme among the candidates, -1 for none."""
+        """Return int64[groups]: the position of each group's extreme among the candidates, -1 for
+        none."""
         best = np.full(count, -1, np.int64)
         if len(owner) == 0:
             return best
@@ -156,7 +157,7 @@ class Extremes:
             order = ranks(self._type, candidates, self._context.evaluator)
         if direction == "max":
             order = ~order
-        # Written last wins: the best candidate of a group comes last.
+        # The last write wins: the best candidate of a group comes last.
         sequence = np.argsort(order, kind="stable")[::-1]
         best[owner[sequence]] = sequence
         return best
@@ -176,7 +177,7 @@ class Extremes:
 
 
 def _present(column: Column, feed: Feed) -> tuple[Column, np.ndarray, np.ndarray]:
-    """(values, weights, groups) of the rows that are not NULL, each (group, value) once."""
+    """Return (values, weights, groups) of the rows that are not NULL, each (group, value) once."""
     group, weights = feed.group, feed.weights
     if column.valid is not None:
         chosen = np.flatnonzero(column.valid)
@@ -189,7 +190,7 @@ def _present(column: Column, feed: Feed) -> tuple[Column, np.ndarray, np.ndarray
 
 
 def _at(column: Column, positions: np.ndarray) -> Column:
-    """The values at these positions, NULL at -1."""
+    """Return the values at these positions, NULL at -1."""
     if len(positions) and positions.min() >= 0:
         return column.take(positions)
     pool = Column.concat([Column.nulls(column.kind, 1), column])

@@ -33,7 +33,6 @@ class FloatMoments:
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """See Family."""
         kinds = ((_KINDS_OF_Y, _Y, _YY), (_KINDS_OF_X, _X, _XX))[-len(columns) :]
         parts: list[tuple[np.ndarray, np.ndarray]] = []
         for column, (first_kind, single, square) in zip(columns, kinds, strict=True):
@@ -51,7 +50,6 @@ class FloatMoments:
             yield from product_sums(group, x_bins + y_bins + _XY * _SPAN, (x, y), weights)
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """See Family."""
         try:
             return _RESULTS[function](_Sums(ledger, function)), None
         except OverflowError:

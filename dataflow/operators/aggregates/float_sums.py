@@ -32,7 +32,6 @@ class FloatSums:
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """See Family."""
         values = columns[0].values
         finite = np.isfinite(values)
         if not finite.all():
@@ -50,7 +49,6 @@ class FloatSums:
             yield owner, slot, count
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """See Family."""
         return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
@@ -73,7 +71,7 @@ class FloatSums:
 
 
 def binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[n] units, int64[n] bins) of finite float64[n]: units * 2^(8 bins - BIAS)."""
+    """Return (int64[n] units, int64[n] bins) of finite float64[n]: units * 2^(8 bins - BIAS)."""
     mantissas, exponents = np.frexp(values)
     units = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
     shifts = exponents.astype(np.int64) - _MANTISSA_BITS + BIAS

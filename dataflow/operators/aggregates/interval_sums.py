@@ -27,7 +27,6 @@ class IntervalSums:
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """See Family."""
         for text, weight, owner in zip(
             columns[0].to_list(), weights.tolist(), group.tolist(), strict=True
         ):
@@ -41,16 +40,13 @@ class IntervalSums:
                     yield owner, slot, amount * weight
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """See Family."""
         return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
-        """See Family."""
         special = _special(ledger)
         return special if special is not None else _outcome(*_parts(ledger))
 
     def average(self, ledger: Ledger) -> Outcome:
-        """See Family."""
         special = _special(ledger)
         if special is not None:
             return special
@@ -61,7 +57,7 @@ class IntervalSums:
 
 
 def interval_text(months: int, days: int, micros: int) -> str:
-    """PostgreSQL's output of an interval under IntervalStyle postgres (EncodeInterval).
+    """Return PostgreSQL's output of an interval under IntervalStyle postgres (EncodeInterval).
 
     >>> interval_text(14, -3, 14706500000), interval_text(0, 0, 0), interval_text(-1, 1, -1)
     ('1 year 2 mons -3 days +04:05:06.5', '00:00:00', '-1 mons +1 day -00:00:00.000001')

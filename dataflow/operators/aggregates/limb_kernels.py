@@ -74,7 +74,8 @@ def parse_limbs(offsets, data, valid, scale, limbs):
 
 @njit(nogil=True, cache=True)
 def _digits_of(sums, i, scratch, digits):
-    """(negative, first): |sum i| in decimal digits, 0 to 9 each, from digits[first] to the end."""
+    """Return (negative, first): |sum i| in decimal digits, 0 to 9 each, from digits[first] to the
+    end."""
     limbs = sums.shape[0]
     carry = np.int64(0)
     for k in range(limbs - 1):
@@ -118,7 +119,7 @@ def _floor_quarter(value):
 
 @njit(nogil=True, cache=True)
 def _leading(digits, first, last, scale):
-    """(weight, value) of the first digit to base 10,000 of digits[first:last] / 10^scale."""
+    """Return (weight, value) of the first digit to base 10,000 of digits[first:last] / 10^scale."""
     if first >= last:
         return np.int64(0), np.int64(0)
     integral = last - first - scale
@@ -141,14 +142,14 @@ def _leading_of_count(count):
 
 @njit(nogil=True, cache=True)
 def _divide(digits, first, last, scale, count, quotient):
-    """(places, begin, end): digits[first:last] / 10^scale / count as quotient[begin:end]."""
+    """Return (places, begin, end): digits[first:last] / 10^scale / count as quotient[begin:end]."""
     weight, value = _leading(digits, first, last, scale)
     count_weight, count_value = _leading_of_count(count)
     weight -= count_weight
     if value <= count_value:
         weight -= 1
     places = min(max(_SIGNIFICANT - weight * _GROUP, scale, 0), _MOST_PLACES)
-    # quotient[0] is kept for what rounding carries out of the first digit.
+    # quotient[0] is stored for what rounding carries out of the first digit.
     quotient[0] = 0
     end, rest = 1, np.int64(0)
     for k in range(first, last + places - scale):
@@ -191,7 +192,8 @@ def _print(out, at, negative, digits, begin, end, scale):
 
 @njit(nogil=True, cache=True)
 def print_limbs(sums, scale, shown, counts, valid, nan):
-    """(offsets, bytes) of int64[limbs, n] sums of units of 10^-scale, as numeric prints them.
+    """Return (offsets, bytes) of int64[limbs, n] sums of units of 10^-scale, as numeric prints
+    them.
 
     shown int64[n] or [1]: the display scale of each, at most `scale`. counts int64[n]: what each
     sum is divided by; empty: by nothing. valid bool[n]; nan bool[n], empty for none.

@@ -1,9 +1,9 @@
-"""Aggregates that are sums of what each row contributes: one Sums holds all of them.
+"""Aggregates that are sums of a contribution of each row: one Sums stores all of them.
 
-Invariant: sums are exact. A smallint or integer counts in one int64, a wider one in two limbs
-(v & 0xffffffff and v >> 32), so that 2^31 rows of a group cannot overflow. NaN of fixed point is
-counted, not added. Other numerics whose scales and digits the plan knows count in as many limbs as
-they need, beside how many rows have each scale: the greatest of the live rows is the sum's.
+Invariant: sums are exact. A smallint or integer counts in one int64, a wider one in two limbs (v &
+0xffffffff and v >> 32), so that 2^31 rows of a group cannot overflow. NaN of fixed point is
+counted, not added. Other numerics with known scales and digits use as many limbs as they need, and
+count the rows of each scale: the sum has the greatest scale of the live rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.numeric_form import NumericForm
-from dataflow.frozen import keeps_hash
+from dataflow.frozen import caches_hash
 from dataflow.operators.aggregates.limb_kernels import parse_limbs
 from dataflow.operators.aggregates.numeric_results import (
     Masks,
@@ -33,12 +33,12 @@ from storage import kernels
 INPUT = -1
 _LOW = 0xFFFFFFFF
 _NO_MASK = np.empty(0, np.bool_)
-# Beyond these a ledger is smaller: 8 limbs are 76 digits.
+# Beyond this a ledger is smaller: 8 limbs are 76 digits.
 _MOST_LIMBS, _MOST_SCALES = 8, 3
 
 
 class Measure(Enum):
-    """What a part of the vector adds up. FIXED_* leave NaN out; the last three are of text."""
+    """What a part of the vector sums. FIXED_* leave NaN out; the last three sum numeric text."""
 
     ROWS = 1
     EMITTED = 2
@@ -55,7 +55,7 @@ class Measure(Enum):
     NAN_TEXTS = 13
 
 
-@keeps_hash
+@caches_hash
 @dataclass(frozen=True)
 class Part:
     """One int64 of the vector: a measure of a column of a feed.
@@ -77,7 +77,7 @@ Vectors = Callable[[Part], np.ndarray]
 
 @dataclass(frozen=True)
 class Feed:
-    """n rows that reach accumulators: columns by position, weights, touched group of each row."""
+    """n rows to accumulate: columns by position, weights, touched group of each row."""
 
     columns: Mapping[int, Column]
     weights: np.ndarray
@@ -93,16 +93,16 @@ class LinearSums:
         self._sums = context.arrange_sums("sums", key_kinds, len(self._parts))
 
     def is_emitted(self) -> bool:
-        """Whether a global aggregate has given out its row."""
+        """Return whether a global aggregate has emitted its row."""
         return bool(self._sums.lookup(())[self._position[EMITTED], 0])
 
     def advance(
         self, touched: Touched, feeds: Mapping[int, Feed], emitting: int
     ) -> tuple[np.ndarray, Vectors]:
-        """Take what the feeds contribute.
+        """Apply the contributions of the feeds.
 
-        Returns int64[2, groups], the rows of each group before and after, and the access to any
-        part's int64[2 * groups] sums: all before, then all after.
+        Return int64[2, groups], the rows of each group before and after, and a function that gives
+        any part's int64[2 * groups] sums: all before, then all after.
         """
         change = np.empty((len(self._parts), touched.count), np.int64)
         parsed: dict[tuple[int, int], Parsed] = {}
@@ -112,10 +112,10 @@ class LinearSums:
                 continue
             feed = feeds[part.feed]
             if part.form is not None:
-                place = (part.column, part.feed)
-                if place not in parsed:
-                    parsed[place] = Parsed(feed.columns[part.column], part.form)
-                contribution = parsed[place].contribution(part) * feed.weights
+                position = (part.column, part.feed)
+                if position not in parsed:
+                    parsed[position] = Parsed(feed.columns[part.column], part.form)
+                contribution = parsed[position].contribution(part) * feed.weights
                 change[i] = kernels.sum_by_group(feed.group, contribution, touched.count)
                 continue
             change[i] = kernels.sum_by_group(feed.group, _contribution(part, feed), touched.count)
@@ -127,7 +127,7 @@ class LinearSums:
 
 
 def _contribution(part: Part, feed: Feed) -> np.ndarray:
-    """int64[n]: what each row of a feed adds to a part."""
+    """Return int64[n]: what each row of a feed adds to a part."""
     weights, measure = feed.weights, part.measure
     if measure is Measure.ROWS:
         return weights
@@ -150,7 +150,8 @@ def _contribution(part: Part, feed: Feed) -> np.ndarray:
 
 
 class Parsed:
-    """A column of numeric text as limbs, as the plan knows its form. InvariantError if it lies."""
+    """A column of numeric text as limbs of the form that the plan derived. Raise InvariantError for
+    a value that does not fit the form."""
 
     def __init__(self, column: Column, form: NumericForm) -> None:
         valid = _NO_MASK if column.valid is None else column.valid
@@ -163,14 +164,14 @@ class Parsed:
             raise InvariantError("plan.numeric_form", f"a number does not have the form {form}")
 
     def contribution(self, part: Part) -> np.ndarray:
-        """int64[n] or bool[n]: what each row adds to a part for a weight of 1."""
+        """Return int64[n] or bool[n]: what each row adds to a part for a weight of 1."""
         if part.measure is Measure.LIMB:
             return self._limbs[part.bit]
         return self._nan if part.measure is Measure.NAN_TEXTS else self._scales == part.bit
 
 
 def limbs_for(form: NumericForm) -> int:
-    """Limbs of 32 bits that hold every number of a form, sign included."""
+    """Return limbs of 32 bits that hold every number of a form, sign included."""
     return (10**form.digits).bit_length() // 32 + 1
 
 
@@ -214,11 +215,11 @@ class LinearCall:
 
     @property
     def parts(self) -> list[Part]:
-        """What the vector must hold for this call."""
+        """Return the parts of the vector that this call needs."""
         return [self._count, *self._parts]
 
     def result(self, sums: Vectors) -> Column:
-        """One value for each vector."""
+        """Return one value for each vector."""
         counts = sums(self._count)
         if self._function == "count":
             return Column(counts)
@@ -256,7 +257,7 @@ class LinearCall:
 
 
 def _bits(function: str, parts: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """int64[n] values whose bits are told by how many live values have each."""
+    """Return int64[n] values, from the number of live values that have each bit."""
     found = np.zeros(len(counts), np.int64)
     for bit, ones in enumerate(parts):
         if function == "bit_xor":
@@ -288,14 +289,15 @@ def _text_parts(form: NumericForm) -> Iterator[tuple[Measure, Sequence[int]]]:
 
 
 def text_form(form: NumericForm | None) -> NumericForm | None:
-    """The form of an argument that is numeric text, where its sums can be parts of the vector."""
+    """Return the form of an argument that is numeric text, where its sums can be parts of the
+    vector."""
     if form is None or not form.scales or len(form.scales) > _MOST_SCALES:
         return None
     return form if limbs_for(form) <= _MOST_LIMBS else None
 
 
 def is_linear(function: str, type: SqlType | None, form: NumericForm | None = None) -> bool:
-    """Whether a call is kept as a few int64 sums; form: of numeric text (text_form)."""
+    """Return whether the state of a call is a few int64 sums; form: of numeric text (text_form)."""
     if function == "count":
         return True
     if form is not None and function in ("sum", "avg"):

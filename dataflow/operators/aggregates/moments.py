@@ -31,7 +31,7 @@ def product_sums(
 
 
 def product_limbs(left: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], Sequence[int]]:
-    """(int64[n] limbs, the power of two that each stands for): their sum is left * right.
+    """Return (int64[n] limbs, the power of two that each stands for): their sum is left * right.
 
     >>> limbs, shifts = product_limbs(np.array([-(2**63)]), np.array([2**63 - 1]))
     >>> sum(int(l[0]) << s for l, s in zip(limbs, shifts)) == -(2**63) * (2**63 - 1)

@@ -1,8 +1,8 @@
 """Variance and standard deviation of integers and numerics, to PostgreSQL's last digit.
 
-Slots of display scale s: 3s the number of live values, 3s + 1 the sum of their units, 3s + 2 that
-of their squares. Invariant: digits and scale of the result are those of numeric_stddev_internal
-(numeric.c), from the live rows alone.
+Display scale s has three slots: 3s counts the live values, 3s + 1 sums their units, 3s + 2 sums the
+squares. Invariant: digits and scale of the result are those of numeric_stddev_internal (numeric.c),
+from the live rows alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class NumberMoments:
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """See Family."""
         column = columns[0]
         if column.kind == KIND_BYTES:
             numbers = Numbers.of_text(column)
@@ -49,9 +48,9 @@ class NumberMoments:
                     group[is_nan], np.full(is_nan.sum(), NAN), units[is_nan], weights[is_nan]
                 ):
                     yield owner, slot, count
-                kept = ~is_nan
-                units, scales = units[kept], scales[kept]
-                weights, group = weights[kept], group[kept]
+                stored = ~is_nan
+                units, scales = units[stored], scales[stored]
+                weights, group = weights[stored], group[stored]
         for owner, scale, total, count in slot_sums(group, scales, units, weights):
             yield owner, 3 * scale, count
             yield owner, 3 * scale + 1, total

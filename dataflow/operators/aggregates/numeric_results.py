@@ -1,7 +1,7 @@
 """Sums and averages as PostgreSQL's numeric prints them, from exact integers.
 
 Invariant: digits and display scale are those of numeric_sum and numeric_div (numeric.c,
-select_div_scale), for every group the same whichever road computed the sum.
+select_div_scale), for every group the same whichever path computed the sum.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def average_column(
 
 
 def limbs_of(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64[n] as two limbs."""
+    """Return int64[n] as two limbs."""
     return totals & _LOW, totals >> 32
 
 
@@ -64,7 +64,7 @@ def _column(
 
 
 def average_text(total: int, scale: int, count: int) -> str:
-    """(total / 10^scale) / count as numeric_div prints it, rounded half away from zero.
+    """Return (total / 10^scale) / count as numeric_div prints it, rounded half away from zero.
 
     >>> average_text(10, 0, 4), average_text(100, 2, 3), average_text(-5, 0, 2)
     ('2.5000000000000000', '0.33333333333333333333', '-2.5000000000000000')
@@ -74,9 +74,10 @@ def average_text(total: int, scale: int, count: int) -> str:
 
 
 def divided(units: int, scale: int, divisor: int) -> tuple[int, int]:
-    """(units, scale) of (units / 10^scale) / divisor as numeric_div rounds it, for units >= 0."""
+    """Return (units, scale) of (units / 10^scale) / divisor as numeric_div rounds it, for units >=
+    0."""
     places = division_scale(units, scale, divisor, 0)
-    # A result has fewer places than its rows where those have more than any quotient.
+    # The result has a smaller scale than its rows if theirs exceeds that of any quotient.
     divisor *= 10 ** max(scale - places, 0)
     quotient, rest = divmod(units * 10 ** max(places - scale, 0), divisor)
     return quotient + (2 * rest >= divisor), places
@@ -94,7 +95,7 @@ def fixed_text(units: int, scale: int) -> str:
 
 
 def division_scale(units: int, scale: int, divisor: int, divisor_scale: int) -> int:
-    """The display scale of a quotient: select_div_scale of numeric.c, for units >= 0."""
+    """Return the display scale of a quotient: select_div_scale of numeric.c, for units >= 0."""
     weight, first = _leading(units, scale)
     divisor_weight, divisor_first = _leading(divisor, divisor_scale)
     quotient_weight = weight - divisor_weight - (first <= divisor_first)
@@ -103,7 +104,8 @@ def division_scale(units: int, scale: int, divisor: int, divisor_scale: int) -> 
 
 
 def _leading(units: int, scale: int) -> tuple[int, int]:
-    """(weight, value) of the first digit to base 10,000, that stands for value * 10,000^weight."""
+    """Return (weight, value) of the first digit to base 10,000, that stands for value *
+    10,000^weight."""
     if units == 0:
         return 0, 0
     digits = digits_of(units)

@@ -40,12 +40,13 @@ class Percentiles:
         self._kind = type.physical
 
     def want(self, function: str, fraction: float) -> None:
-        """Also answer with this percentile, 0 <= fraction <= 1."""
+        """Add a percentile, 0 <= fraction <= 1."""
         if (function, fraction) not in self._desired:
             self._desired.append((function, fraction))
 
     def advance(self, touched: Touched, feed: Feed) -> dict[Desired, Column]:
-        """Take a feed: each percentile before, then after; NULL for a group without values."""
+        """Apply a feed; return each percentile before, then after; NULL for a group without
+        values."""
         column, weights, group = feed.columns[self._position], feed.weights, feed.group
         if column.valid is not None:
             chosen = np.flatnonzero(column.valid)
@@ -57,13 +58,13 @@ class Percentiles:
         return {w: Column.concat([a, b]) for w, a, b in zip(self._desired, old, new, strict=True)}
 
     def _values(self, touched: Touched) -> list[Column]:
-        """One column for each wanted percentile."""
+        """Return one column for each requested percentile."""
         sizes = self._rows.sizes(touched.keys, touched.count)
         answers = []
         for function, fraction in self._desired:
             if function == "percentile_disc":
-                place = np.ceil(fraction * sizes).astype(np.int64) - 1
-                answers.append(self._at(touched.keys, np.maximum(place, 0), sizes))
+                position = np.ceil(fraction * sizes).astype(np.int64) - 1
+                answers.append(self._at(touched.keys, np.maximum(position, 0), sizes))
                 continue
             exact = fraction * (sizes - 1)
             low = self._at(touched.keys, np.floor(exact).astype(np.int64), sizes)
@@ -71,18 +72,18 @@ class Percentiles:
             answers.append(_between(low, high, exact - np.floor(exact)))
         return answers
 
-    def _at(self, keys: Sequence[Column], place: np.ndarray, sizes: np.ndarray) -> Column:
-        """The value at a position of each group; NULL for an empty one."""
+    def _at(self, keys: Sequence[Column], position: np.ndarray, sizes: np.ndarray) -> Column:
+        """Return the value at a position of each group; NULL for an empty one."""
         held = np.flatnonzero(sizes)
-        asked = place[held]
+        asked = position[held]
         found = self._rows.ranges([k.take(held) for k in keys], asked, asked + 1)
-        at = np.full(len(place), -1, np.int64)
+        at = np.full(len(position), -1, np.int64)
         at[held[found.index]] = np.arange(len(found.index))
         return value_at(found.rows.columns[-1], at)
 
 
 def _between(low: Column, high: Column, share: np.ndarray) -> Column:
-    """low + share * (high - low), the value itself where there is nothing between."""
+    """Return low + share * (high - low); the value itself where both are equal."""
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = low.values + share * (high.values - low.values)
     values = np.where(share == 0, low.values, mixed)

@@ -1,8 +1,8 @@
 """Aggregate calls that PostgreSQL computes again for every group that changed.
 
 All calls of a node share one arrangement of their argument rows and one query: for the touched
-groups the rows are read once, weights written out, and every call runs over them. Invariant: what
-a group last answered, an error included, is kept, so that it is retracted as it was given out.
+groups the rows are read once, weights written out, and every call runs over them. Invariant: the
+last result of a group, errors included, is stored, so that exactly the emitted row is retracted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from dataflow.plan.nodes import AggregateCall
 from dataflow.types import BOOL, SqlType
 
 _ROW = "tidemark_row"
-# Their syntax has no ORDER BY: they are given their rows in order.
+# Their syntax has no ORDER BY, so their rows are passed in order.
 UNORDERABLE = "json_objectagg"
 
 
 class Recomputed:
     """The recomputed calls of one aggregate.
 
-    State: (group, arguments of all calls) by group; (group, results, SQLSTATE, words of the
-    error) by group.
-    Cost: the rows of each touched group, and one round trip for about 10,000 of them.
-    NULL: as each function takes it.
+    State: (group, arguments of all calls) by group; (group, results, SQLSTATE, error message) by
+    group. Cost: the rows of each touched group, and one round trip for about 10,000 of them. NULL:
+    as each function takes it.
     """
 
     def __init__(
@@ -60,21 +59,21 @@ class Recomputed:
     def advance(
         self, touched: Touched, group: np.ndarray, delta: Delta, live: np.ndarray
     ) -> tuple[list[Column], RowErrors]:
-        """Take the delta's rows of the touched groups.
+        """Apply the delta's rows of the touched groups.
 
-        group: int64[n], the touched group of each row. live: bool[groups], those with a row to
-        give out. Returns each call's results, old ones and then new ones, and the errors.
+        group: int64[n], the touched group of each row. live: bool[groups], those that have an
+        output row. Return each call's results, old ones and then new ones, and the errors.
         """
         keys = [k.take(group) for k in touched.keys]
         rows = Delta([*keys, *columns_at(delta, self._columns)], delta.weights)
         if len(rows):
             self._rows.apply(rows)
-        index, kept = self._answers.lookup(touched.keys)
+        index, stored = self._answers.lookup(touched.keys)
         held = np.full(touched.count, -1, np.int64)
         held[index] = np.arange(len(index))
-        old = [value_at(c, held) for c in kept.columns[self._width :]]
-        wanted = live & ((held < 0) | self._moved(touched, group, rows))
-        new = self._answered(touched, np.flatnonzero(wanted), old, live & ~wanted)
+        old = [value_at(c, held) for c in stored.columns[self._width :]]
+        required = live & ((held < 0) | self._moved(touched, group, rows))
+        new = self._answered(touched, np.flatnonzero(required), old, live & ~required)
         self._replace(touched, (old, new), held >= 0, live)
         both = [Column.concat([a, b]) for a, b in zip(old, new, strict=True)]
         errors = RowErrors()
@@ -84,20 +83,20 @@ class Recomputed:
         return both[:-2], errors
 
     def _moved(self, touched: Touched, group: np.ndarray, rows: Delta) -> np.ndarray:
-        """bool[groups]: whose rows, as far as these calls read them, are others than before."""
+        """Return bool[groups]: whether the rows changed in the columns that these calls read."""
         moved = np.zeros(touched.count, np.bool_)
         numbered = Delta([Column(group), *rows.columns[self._width :]], rows.weights).consolidate()
         moved[numbered.columns[0].values] = True
         return moved
 
     def _answered(
-        self, touched: Touched, wanted: np.ndarray, old: list[Column], kept: np.ndarray
+        self, touched: Touched, required: np.ndarray, old: list[Column], stored: np.ndarray
     ) -> list[Column]:
-        """The results and error columns after the epoch: asked for the wanted groups."""
-        place = np.where(kept, np.arange(touched.count), -1)
-        if len(wanted) == 0:
-            return [value_at(c, place) for c in old]
-        index, rows = self._rows.lookup([k.take(wanted) for k in touched.keys])
+        """Return the result and error columns after the epoch, recomputed for the given groups."""
+        position = np.where(stored, np.arange(touched.count), -1)
+        if len(required) == 0:
+            return [value_at(c, position) for c in old]
+        index, rows = self._rows.lookup([k.take(required) for k in touched.keys])
         index = np.repeat(index, rows.weights)
         columns = [
             c.take(np.repeat(np.arange(len(rows)), rows.weights))
@@ -106,12 +105,12 @@ class Recomputed:
         if not self._has_keys:
             index, columns = _with_no_row(index, columns)
         groups, results, errors = self._evaluator.evaluate_groups(
-            self._sql, self._types, columns, wanted[index], self._results
+            self._sql, self._types, columns, required[index], self._results
         )
         failed = np.array(sorted(errors.by_row), np.int64)
         found = [errors.by_row[int(g)] for g in failed]
-        place[groups] = touched.count + np.arange(len(groups))
-        place[failed] = touched.count + len(groups) + np.arange(len(failed))
+        position[groups] = touched.count + np.arange(len(groups))
+        position[failed] = touched.count + len(groups) + np.arange(len(failed))
         nulls = [Column.nulls(t.physical, len(failed)) for t in self._results]
         states = [Column.of(KIND_BYTES, [e[part] for e in found]) for part in (0, 1)]
         no_error = Column.nulls(KIND_BYTES, len(groups))
@@ -119,7 +118,7 @@ class Recomputed:
             *(Column.concat(parts) for parts in zip(old[:-2], results, nulls, strict=True)),
             *(Column.concat([o, no_error, s]) for o, s in zip(old[-2:], states, strict=True)),
         ]
-        return [value_at(pool, place) for pool in pools]
+        return [value_at(pool, position) for pool in pools]
 
     def _replace(
         self,
@@ -143,26 +142,26 @@ class Recomputed:
 
 
 def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_keys: bool) -> str:
-    """The query over `tidemark_row` that answers with g and each call, by group.
+    """Return the query over `tidemark_row` that computes g and each call, by group.
 
-    columns: the input positions that become $1, $2 ...; without keys one more column follows,
-    true for each row, false for one that stands for no row: so that there is always a group.
+    columns: the input positions that become $1, $2 ...; without keys an additional column is true
+    for each row and false for a placeholder, so that there is always a group.
     """
     number = {column: i for i, column in enumerate(columns, 1)}
     shown: dict[int, str] = {}
     sorts: list[str] = []
     selected, grouped = [f"{_ROW}.g"], [f"{_ROW}.g"]
     for call in calls:
-        places = [number[c] for c in plain_columns(call.arguments)]
+        positions = [number[c] for c in plain_columns(call.arguments)]
         for i in call.alike:
-            if places[i] not in shown:
-                shown[places[i]] = f"${len(columns) + (not has_keys) + len(shown) + 1}"
-        written = {i + 1: f"${place}" for i, place in enumerate(places)}
-        written |= {i + 1: shown[places[i]] for i in call.alike}
+            if positions[i] not in shown:
+                shown[positions[i]] = f"${len(columns) + (not has_keys) + len(shown) + 1}"
+        written = {i + 1: f"${position}" for i, position in enumerate(positions)}
+        written |= {i + 1: shown[positions[i]] for i in call.alike}
         grouped += [written[i + 1] for i in range(call.direct)]
         if call.function == UNORDERABLE:
             sorts += [with_arguments(text, written.__getitem__) for text in call.rows_by]
-            sorts += [f'({written[i + 1]})::text COLLATE "C"' for i in range(len(places))]
+            sorts += [f'({written[i + 1]})::text COLLATE "C"' for i in range(len(positions))]
         conditions = [f"${number[c]}" for c in plain_columns([call.filter] if call.filter else [])]
         conditions += [] if has_keys else [f"${len(columns) + 1}"]
         text = with_arguments(call.sql, written.__getitem__)
@@ -171,7 +170,7 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
         selected.append(text)
     source = _ROW
     if shown or sorts:
-        parts = ["*", *(_least(f"${place}", name) for place, name in shown.items())]
+        parts = ["*", *(_least(f"${position}", name) for position, name in shown.items())]
         source = f"(SELECT {', '.join(parts)} FROM {_ROW}"
         if sorts:
             source += f" ORDER BY g, {', '.join(sorts)}"
@@ -181,13 +180,14 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
 
 
 def _least(value: str, name: str) -> str:
-    """The value that stands for all that equal it in its group: the least by text."""
+    """Return the representative of equal values in a group: the least by text."""
     window = f'PARTITION BY g, {value} ORDER BY ({value})::text COLLATE "C"'
     return f"first_value({value}) OVER ({window}) AS a{name[1:]}"
 
 
 def _with_no_row(index: np.ndarray, columns: list[Column]) -> tuple[np.ndarray, list[Column]]:
-    """One more row, of NULLs, for the one group of a global aggregate; and what tells it."""
+    """Add a placeholder row of NULLs for the one group of a global aggregate, and the column that
+    marks it."""
     columns = [Column.concat([c, Column.nulls(c.kind, 1)]) for c in columns]
     is_row = np.arange(len(index) + 1) < len(index)
     return np.append(index, 0), [*columns, Column(is_row)]

@@ -1,7 +1,7 @@
 """INTERSECT and EXCEPT, with and without ALL.
 
-Invariant: after each epoch a row is out as often as the counts of its key on both sides say, and
-shows the values of the left rows of that key that are there.
+Invariant: after each epoch the counts of a key in both inputs determine how often its row is in the
+output. The row shows values of the key's live left rows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from dataflow.plan.nodes import SetOperation
 
 
 class SetOperationOperator:
-    """Group: touched keys are counted again on both sides, new minus old.
+    """Group: touched keys are counted again in both inputs, new minus old.
 
-    The first `compared` columns are the key, in key form (lowering sees to it); of each column
-    after them the least value by text among the left rows of a key is shown.
-    State: the number of left and of right rows of each key; for each shown column its values by
-    key.
-    Cost: O(rows of the deltas); a key's values are read again when the least one is retracted.
-    NULL: equals NULL.
+    The first `compared` columns are the key, in key form (lowering ensures it). Each further column
+    shows the least value by text among the left rows of a key. State: the number of left and of
+    right rows of each key; for each further column its values by key. Cost: O(rows of the deltas);
+    a key's values are read again when the least one is retracted. NULL: equals NULL.
     """
 
     traits = Traits(needs_evaluator=False)
@@ -47,7 +45,7 @@ class SetOperationOperator:
             extremes.want(LEAST)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the rows that are out."""
+        """Return the change of the output rows."""
         n = len(left) + len(right)
         if n == 0:
             return Delta.empty(self._kinds)
@@ -60,7 +58,7 @@ class SetOperationOperator:
         return self._turned(touched, self._times(old), self._times(new), shown)
 
     def _count(self, touched: Touched, left: Delta, right: Delta) -> tuple[np.ndarray, np.ndarray]:
-        """int64[2, keys]: the rows of each key on either side, before and after."""
+        """Return int64[2, keys]: the rows of each key in either input, before and after."""
         change = np.zeros((2, touched.count), np.int64)
         np.add.at(change[0], touched.group[: len(left)], left.weights)
         np.add.at(change[1], touched.group[len(left) :], right.weights)
@@ -76,7 +74,7 @@ class SetOperationOperator:
         return old, new
 
     def _times(self, counts: np.ndarray) -> np.ndarray:
-        """int64[keys]: how often each key is out."""
+        """Return int64[keys]: how often each key is in the output."""
         left, right = counts
         if self._kind == "intersect":
             times = np.minimum(left, right)
@@ -89,10 +87,10 @@ class SetOperationOperator:
     def _turned(
         self, touched: Touched, old: np.ndarray, new: np.ndarray, shown: list[Column]
     ) -> Delta:
-        """New minus old, from columns [2 * keys]: all old values, then all new ones."""
+        """Return new minus old, from columns [2 * keys]: all old values, then all new ones."""
         every = np.arange(touched.count)
         same = equal_rows(shown, every, shown, every + touched.count)
-        # Where the same values are shown, only the difference is told.
+        # Where the shown values are the same, emit only the difference of the counts.
         gone = np.where(same, 0, -old)
         come = np.where(same, new - old, new)
         weights = np.concatenate([gone, come])

@@ -1,7 +1,7 @@
 """Exact sums too wide or too varied for a fixed vector: a few integers of any size for each group.
 
-A ledger maps slots to integers; ledgers add, and slots that sum to zero are gone. What a slot
-means is known to the family (decimal_sums, float_sums, interval_sums). Invariant: a ledger is
+A ledger maps slots to integers; ledgers add, and slots with sum zero are removed. The family
+(decimal_sums, float_sums, interval_sums) defines the meaning of a slot. Invariant: a ledger is
 exact and depends on the group's live rows alone, not on their order or history.
 """
 
@@ -32,16 +32,16 @@ class Family(Protocol):
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """(group, slot, integer to add) of rows in which no column is NULL."""
+        """Return Return (group, slot, integer to add) of rows in which no column is NULL."""
         ...
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """(the result or None, the error or None) of a ledger that is not empty."""
+        """Return Return (the result or None, the error or None) of a ledger that is not empty."""
         ...
 
 
 class SparseSums:
-    """The ledgers of one or several columns of one feed; a row with a NULL in them is no row.
+    """The ledgers of one or several columns of one feed; a row with a NULL in them is ignored.
 
     State: (group, ledger as text) by group.
     Cost: O(rows of the delta), and some Python for each touched group.
@@ -53,9 +53,9 @@ class SparseSums:
         self._state = context.arrange(role, key_kinds + KIND_BYTES, key)
 
     def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
-        """Take a feed: the ledgers of the touched groups before, then those after."""
-        index, kept = self._state.lookup(touched.keys)
-        texts = dict(zip(index.tolist(), kept.columns[-1].to_list(), strict=True))
+        """Apply a feed; return the ledgers of the touched groups before, then those after."""
+        index, stored = self._state.lookup(touched.keys)
+        texts = dict(zip(index.tolist(), stored.columns[-1].to_list(), strict=True))
         old = [_read(texts.get(g)) for g in range(touched.count)]
         new = [dict(ledger) for ledger in old]
         weights, group = feed.weights, feed.group
@@ -88,10 +88,10 @@ class SparseSums:
     def result(
         self, function: str, ledgers: list[Ledger], type: SqlType
     ) -> tuple[Column, RowErrors]:
-        """The function of each ledger as a column of `type`; NULL for an empty one."""
+        """Return the function of each ledger as a column of `type`; NULL for an empty one."""
         errors = RowErrors()
         values: list[Value] = []
-        # Of no rows all are NULL, but how many there are.
+        # Over no rows all results are NULL but the count.
         empty = 0 if function == "regr_count" else None
         for position, ledger in enumerate(ledgers):
             value, error = self._family.outcome(function, ledger) if ledger else (empty, None)
@@ -116,14 +116,16 @@ def _write(ledger: Ledger) -> str:
 def slot_sums(
     group: np.ndarray, slot: np.ndarray, units: np.ndarray, weights: np.ndarray
 ) -> list[tuple[int, int, int, int]]:
-    """(group, slot, sum of units * weight, sum of weights) of each (group, slot), exactly."""
+    """Return (group, slot, sum of units * weight, sum of weights) of each (group, slot),
+    exactly."""
     return [(g, s, total, n) for g, s, (total,), n in limb_sums(group, slot, [units], weights)]
 
 
 def limb_sums(
     group: np.ndarray, slot: np.ndarray, limbs: Sequence[np.ndarray], weights: np.ndarray
 ) -> list[tuple[int, int, tuple[int, ...], int]]:
-    """(group, slot, sums of each limb * weight, sum of weights) of each (group, slot), exactly."""
+    """Return (group, slot, sums of each limb * weight, sum of weights) of each (group, slot),
+    exactly."""
     pairs = touch((Column(group), Column(slot)), len(group))
     first = pairs.representative
     counts = pairs.sum(weights).tolist()

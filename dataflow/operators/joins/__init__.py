@@ -1,6 +1,6 @@
 """Joins: inner, outer, semi, anti and NOT IN.
 
-Both sides are kept by key (`pairs`); a change of one meets what the other keeps. `unmatched` says
-which rows lose or gain their last match. May import: the root of dataflow.operators. Start
-reading at `join`, then `pairs`.
+Both inputs are arranged by key (`pairs`); a delta of one joins the arrangement of the other.
+`unmatched` finds the rows that lose their last match or gain their first. May import: the root of
+dataflow.operators. Start reading at `join`, then `pairs`.
 """

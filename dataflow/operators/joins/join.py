@@ -1,7 +1,7 @@
 """Inner and cross join.
 
-Invariant: the output is the product of both inputs as bags, restricted to equal keys and a true
-residual; each input row is kept exactly once.
+Invariant: the output is the product of both inputs as multisets, restricted to equal keys and a
+true residual. Each input row is stored exactly once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, whole
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs, Sides
+from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState, Pairs
 from dataflow.plan.nodes import Join
 
 
@@ -27,20 +27,19 @@ class JoinOperator:
     traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
-        self._sides = Sides(plan, context)
+        self._state = JoinState(plan, context)
         self._kinds = kinds_of(plan.fields)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the joined rows: left columns, then right ones."""
+        """Return the change of the joined rows: left columns, then right ones."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
-        left, _ = split_nulls(left, self._sides.keys[LEFT])
-        right, _ = split_nulls(right, self._sides.keys[RIGHT])
+        left, _ = split_nulls(left, self._state.keys[LEFT])
+        right, _ = split_nulls(right, self._state.keys[RIGHT])
         held: list[Pairs] = []
         rows = 0
-        for pairs in self._sides.advance_parts(left, right, most_rows):
+        for pairs in self._state.advance_parts(left, right, most_rows):
             if held and rows + len(pairs) > most_rows:
                 yield _joined(held)
                 held, rows = [], 0
@@ -51,7 +50,8 @@ class JoinOperator:
 
 
 def _joined(some: Sequence[Pairs]) -> Delta:
-    """A pair of one delta with kept rows comes once: only two sorts of pairs can cancel out."""
+    """Return a pair of a delta row and a stored row is unique: only the two kinds of pairs can
+    cancel out."""
     if len(some) == 1:
         return some[0].joined()
     joined = Delta.concat([pairs.joined() for pairs in some])

@@ -1,7 +1,7 @@
 """x NOT IN (subquery), with SQL's NULL rule.
 
-Invariant: a left row passes iff `x = y` is false for every right row: none at all while the right
-holds a NULL, a NULL x only while the right is empty.
+Invariant: a left row passes iff `x = y` is false for every right row. While the right input has a
+NULL, no row passes; a NULL x passes only while the right input is empty.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ _MATCHES, _NULLS = 0, 1
 
 
 class NotInOperator:
-    """Group: the anti join, switched off by right rows that are NULL.
+    """Group: an anti join, disabled by NULLs in the right input.
 
-    State: the left rows by x; for each right value its number of rows, and under NULL the number
-    of all right rows (what a NULL x meets) and of those that are NULL.
-    Cost: as an anti join; a scan of the left side when the first NULL comes or the last one goes;
-    memory for a part of what then changes.
-    NULL: see above.
+    State: the left rows by x; the number of rows of each right value; under NULL the number of all
+    right rows (which a NULL x compares with) and of NULLs among them. Cost: as an anti join; a scan
+    of the left input when the first NULL arrives or the last one leaves; memory for a part of the
+    rows that change then. NULL: see above.
     """
 
     traits = Traits(emits_parts=True, needs_evaluator=False)
@@ -44,11 +43,10 @@ class NotInOperator:
         self._null = (Column.nulls(self._key_kind, 1),)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the left rows that pass."""
+        """Return the change of the left rows that pass."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
@@ -70,7 +68,8 @@ class NotInOperator:
             yield from self._turning(keys, turn(old, old + change[_MATCHES]), most_rows)
 
     def _count_changes(self, right: Delta) -> tuple[tuple[Column, ...], np.ndarray]:
-        """(right values, NULL last; int64[2, values] of matches and nulls that they gain)."""
+        """Return Return (right values, NULL last; int64[2, values] of matches and nulls that they
+        gain)."""
         column = right.columns[self._keys[1][0]]
         mask = column.mask()
         chosen = np.flatnonzero(mask)

@@ -13,8 +13,8 @@ from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
-from dataflow.operators.joins.unmatched import KeyTurns, kept_turns, row_turns
+from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState
+from dataflow.operators.joins.unmatched import KeyTurns, row_turns, stored_turns
 from dataflow.plan.nodes import Join
 
 _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}
@@ -23,79 +23,78 @@ _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}
 class OuterJoinOperator:
     """Bilinear, with a group part for padding.
 
-    State: the rows of either side that have no NULL key, by key; without a residual also the
-    number of rows of each key on the side that a preserved side may miss.
-    Cost: O(rows of the deltas + matches); with a residual also the matches of each kept row that
-    a changed row pairs with; memory for a part of the matches.
-    NULL: equals nothing; a preserved row with a NULL key is padded at once and not kept. A pair
-    whose residual fails is no match.
+    State: the rows of either input that have no NULL key, by key; without a residual also the
+    number of rows of each key in the input opposite a preserved one. Cost: O(rows of the deltas +
+    matches); with a residual also the matches of each stored row that a changed row pairs with;
+    memory for a part of the matches. NULL: equals nothing; a preserved row with a NULL key is
+    padded at once and not stored. A pair whose residual fails is no match.
     """
 
     traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
-        self._sides = Sides(plan, context)
+        self._state = JoinState(plan, context)
         self._preserved = _PRESERVED[plan.kind]
         self._kinds = (kinds_of(plan.left.fields), kinds_of(plan.right.fields))
         self._turns: dict[int, KeyTurns] = {}
-        if not self._sides.has_residual:
+        if not self._state.has_residual:
             for side in self._preserved:
-                key = self._sides.keys[1 - side]
+                key = self._state.keys[1 - side]
                 kinds = "".join(self._kinds[1 - side][i] for i in key)
                 role = ("right counts", "left counts")[side]
                 self._turns[side] = KeyTurns(context.arrange_sums(role, kinds, 1), key)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the joined and padded rows: left columns, then right ones."""
+        """Return the change of the joined and padded rows: left columns, then right ones."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), "".join(self._kinds))
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
-        left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
-        right, right_nulls = split_nulls(right, self._sides.keys[RIGHT])
-        changes = self._changes if self._sides.has_residual else self._changes_by_key
+        left, left_nulls = split_nulls(left, self._state.keys[LEFT])
+        right, right_nulls = split_nulls(right, self._state.keys[RIGHT])
+        changes = self._changes if self._state.has_residual else self._changes_by_key
         yield from in_chunks(changes(left, right, most_rows), most_rows)
         for side, nulls in ((LEFT, left_nulls), (RIGHT, right_nulls)):
             if side in self._preserved and nulls is not None:
                 yield self._pad(side, nulls)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
-        """With a residual: whether a kept row turns is told by all that it pairs with."""
-        sides, deltas = self._sides, (left, right)
+        """With a residual: all pairs of a stored row decide whether it gains or loses its
+        padding."""
+        sides, deltas = self._state, (left, right)
         for side, delta in enumerate(deltas):
             counts = np.zeros(len(delta), np.int64)
             sides.take(side, delta)
-            for pairs in sides.meet_by_kept(side, delta, most_rows):
+            for pairs in sides.meet_by_stored(side, delta, most_rows):
                 yield pairs.joined()
                 pairs.count_into(counts)
                 if 1 - side in self._preserved:
                     yield self._pad(1 - side, row_turns(sides, pairs, most_rows))
             if side in self._preserved:
-                # Before rows among them turn again.
+                # Emit before the same rows change again.
                 yield self._unmatched(side, delta, counts)
 
     def _changes_by_key(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
-        """Without one: a kept row turns with its key, whichever part it comes in."""
+        """Without a residual: all stored rows of a key gain or lose their padding together."""
         deltas = (left, right)
         turns = {side: self._turns[side].by_row(deltas[1 - side]) for side in self._preserved}
         counts = [np.zeros(len(delta), np.int64) for delta in deltas]
         last = LEFT
-        for pairs in self._sides.advance_parts(left, right, most_rows):
+        for pairs in self._state.advance_parts(left, right, most_rows):
             if pairs.side != last:
-                # Before rows among them turn again.
+                # Emit before the same rows change again.
                 yield self._unmatched(LEFT, left, counts[LEFT])
                 last = pairs.side
             yield pairs.joined()
             pairs.count_into(counts[pairs.side])
-            kept = 1 - pairs.side
-            if kept in turns:
-                yield self._pad(kept, kept_turns(pairs, turns[kept]))
+            stored = 1 - pairs.side
+            if stored in turns:
+                yield self._pad(stored, stored_turns(pairs, turns[stored]))
         if last == LEFT:
             yield self._unmatched(LEFT, left, counts[LEFT])
         yield self._unmatched(RIGHT, right, counts[RIGHT])
 
     def _unmatched(self, side: int, delta: Delta, counts: np.ndarray) -> Delta:
-        """The changed rows of a preserved side that pair with nothing, padded."""
+        """Return the changed rows of a preserved input that pair with nothing, padded."""
         if side not in self._preserved:
             return self._pad(side, delta.slice(0, 0))
         return self._pad(side, delta.filter(counts == 0))

@@ -1,7 +1,7 @@
-"""Both sides of a join, kept by key, and the pairs that a change of either side makes.
+"""Both inputs of a join, arranged by key, and the pairs that a delta of either one makes.
 
-Invariant: a pair is counted once: changes of the left meet the right as it was, changes of the
-right meet the left as it is (dL x R_old + L_new x dR). Rows with a NULL key never come here.
+Invariant: a pair is counted once: the left delta joins the old right input, the right delta the new
+left input (dL x R_old + L_new x dR). Rows with a NULL key are excluded by the callers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEFT, RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Pairs:
-    """k pairs of a changed row and a kept row.
+    """k pairs of a changed row and a stored row.
 
-    index int64[k]: the changed row's position in the delta of side `side`; changed and kept: the
-    k rows of either, with their own weights.
+    index int64[k]: the changed row's position in the delta of input `side` (0 left, 1 right);
+    changed and kept: the changed and the stored rows, k of each, with their own weights.
     """
 
     side: int
@@ -40,27 +40,28 @@ class Pairs:
         return len(self.index)
 
     def joined(self) -> Delta:
-        """Left columns, then right ones; weights multiplied. Not consolidated."""
+        """Return the joined rows: left columns, then right ones; weights multiplied. Not
+        consolidated."""
         left, right = self.changed.columns, self.kept.columns
         if self.side == RIGHT:
             left, right = right, left
         return Delta(left + right, self.changed.weights * self.kept.weights)
 
     def filter(self, keep: np.ndarray) -> Pairs:
-        """The pairs where bool[k] keep is True."""
+        """Return the pairs where bool[k] keep is True."""
         if keep.all():
             return self
         chosen = np.flatnonzero(keep)
-        kept, changed = self.kept.take(chosen), self.changed.take(chosen)
-        return Pairs(self.side, self.index[chosen], changed, kept)
+        stored, changed = self.kept.take(chosen), self.changed.take(chosen)
+        return Pairs(self.side, self.index[chosen], changed, stored)
 
     def count_into(self, counts: np.ndarray) -> None:
-        """Add the weight of the kept rows that each changed row pairs with; int64[changed rows]."""
+        """Add to int64[changed rows] the weight of the stored rows that each one pairs with."""
         np.add.at(counts, self.index, self.kept.weights)
 
 
-class Sides:
-    """The state of a join with both sides kept, and its residual condition."""
+class JoinState:
+    """The state of a join: both inputs arranged by key, and the residual condition."""
 
     def __init__(self, plan: Join | SemiJoin, context: Context) -> None:
         self._context = context
@@ -78,44 +79,45 @@ class Sides:
 
     @property
     def has_residual(self) -> bool:
-        """Whether equal keys are not enough for a pair."""
+        """Whether a pair needs more than equal keys."""
         return self._residual is not None
 
     def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
-        """Take both deltas into the state: pairs of dL with R_old, then pairs of dR with L_new,
-        about so many at a time; to be read to the end."""
+        """Apply both deltas to the state; yield pairs of dL with R_old, then of dR with L_new,
+        about that many at a time. Read it to the end."""
         yield from self.meet(LEFT, left, most_rows)
         self.take(LEFT, left)
         yield from self.meet(RIGHT, right, most_rows)
         self.take(RIGHT, right)
 
     def take(self, side: int, delta: Delta) -> None:
-        """Take the delta of one side into the state."""
+        """Apply the delta of one input to the state."""
         if len(delta):
             self.kept[side].apply(delta)
 
     def meet(
         self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
-        """Rows of one side with what the other keeps, the residual being true, in parts.
+        """Yield the pairs of one input's rows with the other's stored rows for which the residual
+        is true, in parts.
 
-        Pairs whose residual fails are left out, and collected unless they already were.
+        Pairs whose residual fails are left out, and reported as errors unless they already were.
         """
         if not len(delta):
             return
         key = self.keys[side]
         if not key:
-            yield from self.meet_by_kept(side, delta, most_rows, is_collecting=is_collecting)
+            yield from self.meet_by_stored(side, delta, most_rows, is_collecting=is_collecting)
             return
         for index, rows in self.kept[1 - side].lookup_parts(columns_at(delta, key), most_rows):
             found = Pairs(side, index, delta.take(index), rows)
             if len(found := self._true(found, is_collecting=is_collecting)):
                 yield found
 
-    def meet_by_kept(
+    def meet_by_stored(
         self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
-        """As `meet`, each kept row in one part only, with all that it pairs with."""
+        """Like `meet`, but all pairs of a stored row are in one part."""
         if not len(delta):
             return
         touched = touch(columns_at(delta, self.keys[side]), len(delta))
@@ -124,13 +126,13 @@ class Sides:
                 index = touched.representative[key_of]
                 some = [Pairs(side, index, delta.take(index), rows)]
             else:
-                some = _pairs_by_kept(side, delta, touched, (key_of, rows), most_rows)
+                some = _pairs_by_stored(side, delta, touched, (key_of, rows), most_rows)
             for pairs in some:
                 if len(found := self._true(pairs, is_collecting=is_collecting)):
                     yield found
 
     def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
-        """Those whose residual is true."""
+        """Return the pairs whose residual is true."""
         if self._residual is None or len(found) == 0:
             return found
         joined = found.joined()
@@ -140,15 +142,16 @@ class Sides:
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
 
 
-def _pairs_by_kept(
+def _pairs_by_stored(
     side: int,
     delta: Delta,
     touched: Touched,
-    kept: tuple[np.ndarray, Delta],
+    stored: tuple[np.ndarray, Delta],
     most_rows: int,
 ) -> Iterator[Pairs]:
-    """Each kept row beside all changed rows of its key. kept: the key of each row, and the rows."""
-    key_of, rows = kept
+    """Pair each stored row with all changed rows of its key. stored: the key of each row, and the
+    rows."""
+    key_of, rows = stored
     order = np.argsort(touched.group, kind="stable")
     sizes = np.bincount(touched.group, minlength=touched.count)
     starts = np.cumsum(sizes) - sizes
@@ -162,7 +165,7 @@ def _pairs_by_kept(
 
 
 def _cuts(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of neighbours whose sizes come to at most `most`, or of one alone.
+    """Yield (start, stop) of runs whose sizes add up to at most `most`, or of a single larger one.
 
     >>> list(_cuts(np.array([2, 2, 1, 9, 1, 1]), 4))
     [(0, 2), (2, 3), (3, 4), (4, 6)]

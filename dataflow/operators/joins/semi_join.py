@@ -1,6 +1,6 @@
 """Semi and anti join: left rows with or without a match in the right input.
 
-Invariant: a left row comes out with its own weight or not at all, however often it matches.
+Invariant: a left row is emitted with its own weight or not at all, however often it matches.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
+from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
 from dataflow.plan.nodes import SemiJoin
 
 
 class SemiJoinOperator:
-    """Group: without a residual, rows of the right input are only counted.
+    """Group: without a residual, the rows of the right input are only counted.
 
     State: the left rows that have no NULL key, by key; the number of right rows of each key.
     Cost: O(rows of the deltas + left rows of keys that gain their first or lose their last match).
@@ -38,11 +38,10 @@ class SemiJoinOperator:
         self._turns = KeyTurns(self._counts, self._keys[RIGHT])
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the left rows that pass."""
+        """Return the change of the left rows that pass."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
@@ -57,7 +56,7 @@ class SemiJoinOperator:
             yield from self._turning(right, most_rows)
 
     def _passing(self, left: Delta) -> Delta:
-        """dL where the right as it was has a match (semi) or none (anti)."""
+        """Return the rows of dL that have a match (semi) or none (anti) in the old right input."""
         if len(left) == 0:
             return left
         counts = self._counts.lookup(columns_at(left, self._keys[LEFT]))[0]
@@ -66,7 +65,7 @@ class SemiJoinOperator:
         return left.filter((counts == 0) == self._is_anti)
 
     def _turning(self, right: Delta, most_rows: int) -> Iterator[Delta]:
-        """L_new of the keys whose first match came or last match went."""
+        """Return the rows of L_new whose key has gained its first match or lost its last."""
         representative, turns = self._turns.advance(right)
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
@@ -91,18 +90,17 @@ class ResidualSemiJoinOperator:
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
         self._left_kinds = kinds_of(plan.left.fields)
-        self._sides = Sides(plan, context)
+        self._state = JoinState(plan, context)
 
     def step(self, left: Delta, right: Delta) -> Delta:
-        """The change of the left rows that pass."""
+        """Return the change of the left rows that pass."""
         return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts."""
         yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
-        sides = self._sides
+        sides = self._state
         left, left_nulls = split_nulls(left, sides.keys[LEFT])
         right, _ = split_nulls(right, sides.keys[RIGHT])
         matches = np.zeros(len(left), np.int64)
@@ -113,6 +111,6 @@ class ResidualSemiJoinOperator:
             yield left_nulls
         sides.take(LEFT, left)
         sides.take(RIGHT, right)
-        for pairs in sides.meet_by_kept(RIGHT, right, most_rows):
+        for pairs in sides.meet_by_stored(RIGHT, right, most_rows):
             turning = row_turns(sides, pairs, most_rows)
             yield turning if self._is_anti else turning.negate()

@@ -1,7 +1,7 @@
-"""A change of ordered rows: from the leaves up, nodes are filled, cut, joined and taken away.
+"""A change of ordered rows: from the leaves up, nodes are filled, split, merged and removed.
 
-Invariant: after each level its items lie in nodes of bounded size, and what changed of the nodes
-is the change of the level above; the root stays node 0, and grows and shrinks in place.
+Invariant: after each level its items are in nodes of bounded size, and the changed nodes are the
+change of the level above. The root stays node 0, and grows and shrinks in place.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from storage.errors import NegativeWeightError
 
 @dataclass
 class _Content:
-    """What the nodes of a level hold after a change.
+    """The contents of a level's nodes after a change.
 
     items, owner: as of Nodes; filled and rows int64[k]: items and rows of each node; leader
-    int64[k]: the first of the siblings that a node is joined with, itself if none.
+    int64[k]: the first of the siblings that a node is merged with; itself if none.
     """
 
     items: Delta
@@ -42,8 +42,8 @@ class _Content:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """p new nodes: the node that each is cut from, its number, and its first item or -1 where it
-    keeps the separator of the node that it comes from; filled and rows as of _Content."""
+    """p new nodes: the node that each is split from, its number, and its first item, or -1 where it
+    keeps the separator of that node; filled and rows as of _Content."""
 
     source: np.ndarray
     id: np.ndarray
@@ -62,7 +62,7 @@ class OrderedChange:
         self._lonely: list[np.ndarray] = []
 
     def run(self, change: Delta, at: np.ndarray) -> None:
-        """Take a change of the leaves, each row of it in the leaf `at`."""
+        """Apply a change of the leaves, each row of it in the leaf `at`."""
         level = 0
         while len(change):
             change, at = self._resolve(level, change, at)
@@ -71,7 +71,7 @@ class OrderedChange:
             self._collapse(np.unique(np.concatenate(self._lonely)))
 
     def _resolve(self, level: int, change: Delta, at: np.ndarray) -> tuple[Delta, np.ndarray]:
-        """Change the items of a level: the change of the level above, and in which nodes."""
+        """Change the items of a level; return the change of the level above, and its nodes."""
         content = self._merged(level, change, at)
         nodes = self._levels[level]
         is_root = nodes.parent < 0
@@ -102,7 +102,7 @@ class OrderedChange:
         return _consolidated(entries, np.concatenate([p[1] for p in parts]))
 
     def _merged(self, level: int, change: Delta, at: np.ndarray) -> _Content:
-        """The items after a change; nodes left too small are joined with a sibling."""
+        """Return the items after a change; nodes left too small are merged with a sibling."""
         nodes = self._levels[level]
         items = Delta.concat([nodes.items, change])
         items, owner = _consolidated(items, np.concatenate([nodes.owner, at]))
@@ -124,7 +124,8 @@ class OrderedChange:
         return _Content(items, owner, filled, rows, leader)
 
     def _links(self, level: int, low: np.ndarray) -> np.ndarray:
-        """Entries of the level above that are joined with the entry after them: int64, sorted."""
+        """Return the entries of the level above that are merged with the next entry: int64,
+        sorted."""
         above, entry = self._levels[level + 1], self._levels[level].entry[low]
         owner = np.concatenate([np.array([-1]), above.owner, np.array([-1])])
         has_left = owner[entry] == owner[entry + 1]
@@ -132,20 +133,20 @@ class OrderedChange:
         return np.unique(np.where(has_left, entry - 1, entry)[has_left | has_right])
 
     def _add_siblings(self, level: int, low: np.ndarray) -> Nodes:
-        """Fetch the siblings that small nodes are joined with, and are not here yet.
+        """Fetch the siblings that small nodes are merged with, unless already read.
 
-        The answer's owners are positions among all nodes of the level.
+        The result's owners are positions among all nodes of the level.
         """
         above, nodes = self._levels[level + 1], self._levels[level]
         left = self._links(level, low)
-        wanted = np.setdiff1d(np.concatenate([left, left + 1]), nodes.entry)
-        more = self._store.children(level, self._keys, above, wanted)
+        required = np.setdiff1d(np.concatenate([left, left + 1]), nodes.entry)
+        more = self._store.children(level, self._keys, above, required)
         self._levels[level] = nodes.added(more)
         more.owner = more.owner + nodes.count
         return more
 
     def _leaders(self, level: int, low: np.ndarray) -> np.ndarray:
-        """int64[k]: the first node of each run of joined siblings."""
+        """Return int64[k]: the first node of each run of merged siblings."""
         nodes, left = self._levels[level], self._links(level, low)
         leader = np.arange(nodes.count)
         node_of = np.full(int(nodes.entry.max()) + 2, -1, np.int64)
@@ -161,13 +162,13 @@ class OrderedChange:
     def _cut(
         self, level: int, content: _Content, is_cut: np.ndarray, total: np.ndarray
     ) -> tuple[Delta, np.ndarray]:
-        """Lay the items of joined and overfull nodes into pieces; the entries of these."""
+        """Distribute the items of merged and overfull nodes over pieces; return their entries."""
         store, nodes = self._store, self._levels[level]
         moved = np.flatnonzero(is_cut[content.owner])
         leader = content.leader[content.owner[moved]]
         items = content.items.take(moved)
-        places = store.order.places(items.columns[: store.width], len(items))
-        sequence = np.lexsort((places, leader))
+        row_ranks = store.order.ranks(items.columns[: store.width], len(items))
+        sequence = np.lexsort((row_ranks, leader))
         items, leader = items.take(sequence), leader[sequence]
         heads = np.flatnonzero(is_cut & (content.leader == np.arange(nodes.count)))
         size = total[heads]
@@ -189,8 +190,8 @@ class OrderedChange:
         first = np.searchsorted(piece, np.arange(len(source)))
         rows = kernels.sum_by_group(piece, store.sizes(level, items), len(source))
         filled = np.bincount(piece, minlength=len(source))
-        # Each by its own first row: the first node of its parent may have rows from before the one
-        # that it is known by, and the next piece would come to stand before it.
+        # Sort by the first row of each node: the first node of a parent may have rows before its
+        # separator, and the next piece would precede it.
         made = _Pieces(heads[source], id, first, filled, rows)
         parent = self._parents(level, heads)[source]
         return self._entries(level, made, items, parent)
@@ -204,7 +205,7 @@ class OrderedChange:
         self._store.write(level, where, moved)
 
     def _parents(self, level: int, heads: np.ndarray) -> np.ndarray:
-        """The node above each; a root that is cut gets a new root above it."""
+        """Return the parent of each; a root that is split gets a new root above it."""
         nodes = self._levels[level]
         parent = nodes.parent[heads]
         grown = np.flatnonzero(parent < 0)
@@ -225,7 +226,7 @@ class OrderedChange:
     def _entries(
         self, level: int, pieces: _Pieces, items: Delta, parent: np.ndarray
     ) -> tuple[Delta, np.ndarray]:
-        """The entries of nodes, and the nodes above that they go to."""
+        """Return the entries of nodes, and the parents that they go to."""
         w, nodes, n = self._store.width, self._levels[level], len(parent)
         if n == 0:
             return self._store.empty(level + 1), parent
@@ -241,13 +242,13 @@ class OrderedChange:
         columns += [Column(values[order]) for values in numbers]
         return Delta(columns, np.ones(n, np.int64)), parent[order]
 
-    def _number(self, part: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """int64[h]: the first of so many new node numbers in each partition."""
+    def _number(self, part: np.ndarray, required: np.ndarray) -> np.ndarray:
+        """Return int64[h]: the first of that many new node numbers in each partition."""
         sequence = np.argsort(part, kind="stable")
         parts, first = np.unique(part[sequence], return_index=True)
         keys = [k.take(parts) for k in self._keys]
-        ends = np.cumsum(wanted[sequence])
-        starts = ends - wanted[sequence]
+        ends = np.cumsum(required[sequence])
+        starts = ends - required[sequence]
         used = self._store.numbers.lookup(keys)[0]
         sums = np.diff(np.append(starts[first], ends[-1]))
         some = np.flatnonzero(sums)
@@ -260,7 +261,7 @@ class OrderedChange:
         return out
 
     def _collapse(self, parts: np.ndarray) -> None:
-        """Roots with one child take its items over; those with none are gone."""
+        """Replace roots with one child by that child's items; remove those with none."""
         store = self._store
         while len(parts):
             keys = [k.take(parts) for k in self._keys]
@@ -286,7 +287,7 @@ class OrderedChange:
             parts = parts[np.concatenate(again)] if again else parts[:0]
 
     def _forget(self, keys: Sequence[Column], n: int) -> None:
-        """Number the nodes of partitions that are one leaf from the start again."""
+        """Restart the node numbers of partitions that are one leaf."""
         if n:
             numbers = self._store.numbers.lookup(keys)
             some = np.flatnonzero(numbers[0])
@@ -296,7 +297,7 @@ class OrderedChange:
 
 
 def _consolidated(items: Delta, owner: np.ndarray) -> tuple[Delta, np.ndarray]:
-    """Each item of an owner once, with its summed weight, those of none left out."""
+    """Return each item of an owner once, with its summed weight, without zero weights."""
     n = len(items)
     group, first = group_rows([Column(owner), *items.columns], n)
     if len(first) == n:

@@ -1,10 +1,10 @@
-"""The nodes of ordered rows as they lie in arrangements, and the way down to a row.
+"""The nodes of ordered rows as stored in arrangements, and the descent to a row.
 
 A partition is a B+-tree. A leaf holds rows; an inner node holds entries, one for each child: the
-child's number, how much lies below it, and a separator: a row that is not above the child's first
-one, and above all of the child before. The root is node 0 always, so that a partition of few rows
-is one leaf, found by one look. Invariant: of a node with siblings at least LEAST items are kept,
-of any node MOST at most; separators stay as they are until a node is cut or joined.
+child's number, the number of rows below it, and a separator: a row not above the child's first one,
+and above every row of the previous child. The root is always node 0, so that a small partition is
+one leaf, found in one lookup. Invariant: a node with siblings has at least LEAST items, any node at
+most MOST. A separator changes only when its node is split or merged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dataflow.operators.ordered.row_order import RowOrder
 MOST = 128
 LEAST = 32
 FILL = 96
-# What an entry has after the row columns: the child's number, the level of the entry's own node,
-# and the items and rows of the child.
+# The columns of an entry after the row columns: the child's number, the level of the entry's own
+# node, and the items and rows of the child.
 CHILD, LEVEL, ITEMS, ROWS = range(4)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How far to look: is_total: by the whole order, else by ORDER BY alone. is_after: past the
-    rows that are equal, else before them."""
+    """A bound of a search. is_total: by the whole order, else by ORDER BY alone. is_after: after
+    equal rows, else before them."""
 
     is_total: bool
     is_after: bool
@@ -64,15 +64,15 @@ class Nodes:
         return len(self.part)
 
     def reorder(self, sequence: np.ndarray) -> None:
-        """Put the items into this sequence."""
+        """Reorder the items into this sequence."""
         self.items, self.owner = self.items.take(sequence), self.owner[sequence]
 
     def starts(self) -> np.ndarray:
-        """int64[k + 1]: where each node's items begin, once they stand by node."""
+        """Return int64[k + 1]: where each node's items begin, if sorted by node."""
         return np.searchsorted(self.owner, np.arange(self.count + 1))
 
     def added(self, other: Nodes) -> Nodes:
-        """These nodes, then the other ones."""
+        """Return these nodes, followed by the other ones."""
         return Nodes(
             np.concatenate([self.part, other.part]),
             np.concatenate([self.id, other.id]),
@@ -101,11 +101,11 @@ class NodeStore:
         self.numbers = context.arrange_sums(f"{role} numbers", key_kinds, 1)
 
     def empty(self, level: int) -> Delta:
-        """No items of a level."""
+        """Return an empty delta of a level's items."""
         return Delta.empty(self._kinds[level > 0])
 
     def read(self, level: int, keys: Sequence[Column], ids: np.ndarray) -> tuple[np.ndarray, Delta]:
-        """The items of n nodes of a level: (int64[m] which of the n, items)."""
+        """Return the items of n nodes of a level: (int64[m] which of the n, items)."""
         if len(ids) == 0:
             return np.empty(0, np.int64), self.empty(level)
         rows = self._inner if level else self._leaves
@@ -120,7 +120,7 @@ class NodeStore:
         rows.apply(Delta((*items.columns[:w], Column(ids), *items.columns[w:]), items.weights))
 
     def roots(self, keys: Sequence[Column], count: int) -> tuple[np.ndarray, list[Nodes]]:
-        """Levels of the roots of `count` partitions, int64, and the roots by level."""
+        """Return int64 levels of the roots of `count` partitions, and the roots by level."""
         every = np.arange(count)
         owner, rows = self.read(0, keys, np.zeros(count, np.int64))
         level = np.zeros(count, np.int64)
@@ -137,15 +137,16 @@ class NodeStore:
             if number:
                 own = np.flatnonzero(level[asked[found]] == number)
                 items, of = entries.take(own), asked[found][own]
-            place = np.full(count, -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
+            position = np.full(count, -1, np.int64)
+            position[chosen] = np.arange(len(chosen))
             none = np.full(len(chosen), -1, np.int64)
             zeros = np.zeros(len(chosen), np.int64)
-            out.append(Nodes(chosen, zeros, none, none, items, place[of]))
+            out.append(Nodes(chosen, zeros, none, none, items, position[of]))
         return level, out
 
     def children(self, level: int, keys: Sequence[Column], above: Nodes, at: np.ndarray) -> Nodes:
-        """The nodes of a level that the entries at these positions of the level above lead to."""
+        """Return the nodes of a level that the entries at these positions of the level above lead
+        to."""
         parent = above.owner[at]
         part = above.part[parent]
         ids = above.items.columns[self.width + CHILD].values[at]
@@ -153,33 +154,33 @@ class NodeStore:
         return Nodes(part, ids, parent, at, items, owner)
 
     def sizes(self, level: int, items: Delta) -> np.ndarray:
-        """int64[m]: how many rows, with their weights, each item stands for."""
+        """Return Return int64[m]: how many rows, with their weights, each item stands for."""
         return items.columns[self.width + ROWS].values if level else items.weights
 
     def sort(self, nodes: Nodes) -> None:
-        """Put the items of each node into the total order, node by node."""
-        places = self.order.places(nodes.items.columns[: self.width], len(nodes.items))
-        nodes.reorder(np.lexsort((places, nodes.owner)))
+        """Sort the items of each node in the total order, node by node."""
+        row_ranks = self.order.ranks(nodes.items.columns[: self.width], len(nodes.items))
+        nodes.reorder(np.lexsort((row_ranks, nodes.owner)))
 
     def seek(
         self, nodes: Nodes, rows: Sequence[Column], at: np.ndarray, bound: Bound
     ) -> np.ndarray:
-        """int64[r]: for each row, in the node `at`, the last item up to the bound, or the place
-        before the node's first one. Afterwards the items are sorted."""
+        """Return int64[r]: for each row, in the node `at`, the last item up to the bound, or the
+        position before the node's first one. Also sorts the items."""
         m, r = len(nodes.items), len(at)
         own = nodes.items.columns[: self.width]
         columns = [Column.concat([a, b]) for a, b in zip(own, rows, strict=True)]
-        places = self.order.peers(columns, m + r)
+        row_ranks = self.order.peers(columns, m + r)
         within = np.zeros(m + r, np.int64)
         if bound.is_total:
-            places = self.order.places(columns, m + r, places)
+            row_ranks = self.order.ranks(columns, m + r, row_ranks)
         else:
-            # A row stands before or after all of its peers, which keep their own order.
-            within[:m] = self.order.places(own, m, places[:m])
+            # A row comes before or after all of its peers, which keep their own order.
+            within[:m] = self.order.ranks(own, m, row_ranks[:m])
         is_row = np.arange(m + r) >= m
         last = is_row if bound.is_after else ~is_row
         owner = np.concatenate([nodes.owner, at])
-        sequence = np.lexsort((within, last, places, owner))
+        sequence = np.lexsort((within, last, row_ranks, owner))
         is_item = sequence < m
         ordinal = np.cumsum(is_item) - 1
         out = np.empty(r, np.int64)

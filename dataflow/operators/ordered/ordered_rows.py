@@ -1,8 +1,8 @@
-"""Rows kept in order, partition by partition: what top-k, windows, min and max look things up in.
+"""Ordered rows, partition by partition: the index of top-k, windows, min and max.
 
-Invariant: everything is in arrangements (see ordered_nodes), so that a restart finds it; a look or
-a change of one row reads and writes O(log rows) nodes of bounded size, whatever the partition's
-size, and all rows of a step go down together, one comparison a level.
+Invariant: everything is in arrangements (see ordered_nodes), so that a restart finds it. A lookup
+or a change of one row reads and writes O(log rows) nodes of bounded size, whatever the partition's
+size. All rows of a step descend together, one comparison a level.
 
     rows = OrderedRows(context, "rows", kinds, (0,), [Order(2, DATE, is_descending=True)])
     rows.apply(delta)                                   # rows of `kinds` with weights
@@ -65,10 +65,10 @@ class Range:
 class OrderedRows:
     """A multiset of rows in partitions, each in a total order (see row_order).
 
-    kinds: of the rows' columns. partition: positions of the partition columns, in key form; NULL
-    is a partition as any other. Positions count copies: a row of weight 3 has three.
-    State: two arrangements and one Sums, "<role> rows", "<role> nodes" and "<role> numbers".
-    Cost: O(log n) nodes of at most 128 items for each row, asked or changed.
+    kinds: of the rows' columns. partition: positions of the partition columns, in key form; NULL is
+    a partition as any other. Positions count copies: a row of weight 3 has three. State: two
+    arrangements and one Sums, "<role> rows", "<role> nodes" and "<role> numbers". Cost: O(log n)
+    nodes of at most 128 items for each row looked up or changed.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class OrderedRows:
         OrderedChange(self._store, touched.keys, way.levels).run(delta, at)
 
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
-        """int64[n]: how many rows, with their weights, each partition has.
+        """Return Return int64[n]: how many rows, with their weights, each partition has.
 
         keys: the partition columns of n partitions.
         """
@@ -106,10 +106,11 @@ class OrderedRows:
         return out
 
     def ranks(self, rows: Delta, bound: Bound = BEFORE_ROW) -> np.ndarray:
-        """int64[n]: how many rows of its partition come before a bound at each of n rows.
+        """Return Return int64[n]: how many rows of its partition come before a bound at each of n
+        rows.
 
-        BEFORE_ROW and AFTER_ROW: by the total order, without and with its own copies.
-        BEFORE_PEERS and AFTER_PEERS: by ORDER BY alone. The rows need not be kept themselves.
+        BEFORE_ROW and AFTER_ROW: by the total order, without and with its own copies. BEFORE_PEERS
+        and AFTER_PEERS: by ORDER BY alone. The rows themselves need not be stored.
         """
         if len(rows) == 0:
             return np.empty(0, np.int64)
@@ -123,7 +124,7 @@ class OrderedRows:
         return before + total[last + 1] - total[leaves.starts()[at]]
 
     def ranges(self, keys: Sequence[Column], low: np.ndarray, high: np.ndarray) -> Range:
-        """The rows at positions low <= p < high of n partitions, which may repeat.
+        """Return the rows at positions low <= p < high of n partitions, which may repeat.
 
         keys: their partition columns; low and high: int64[n] from 0 on, beyond the end too.
         """
@@ -147,14 +148,14 @@ class OrderedRows:
         part = nodes.part[nodes.owner]
         within = np.minimum(first + sizes, high[part]) - np.maximum(first, low[part])
         chosen = np.flatnonzero(within > 0)
-        # Of one partition the leaves are in order already, but those of several are mixed.
+        # The leaves of one partition are in order already; those of several are mixed.
         chosen = chosen[np.lexsort((first[chosen], part[chosen]))]
         rows = nodes.items.take(chosen).weighted(within[chosen])
         return Range(part[chosen], rows, first[chosen], sizes[chosen])
 
 
 class _Way:
-    """The nodes met on the way down to some rows, by level."""
+    """The nodes visited on the descent to some rows, by level."""
 
     def __init__(self, store: NodeStore, keys: Sequence[Column], count: int) -> None:
         self._store = store
@@ -164,7 +165,7 @@ class _Way:
     def down(
         self, rows: Sequence[Column], part: np.ndarray, bound: Bound
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For n rows of partitions: (int64[n] the leaf of each, int64[n] the rows in the leaves
+        """Descend for n rows; return (int64[n] the leaf of each, int64[n] the rows in the leaves
         before it)."""
         store = self._store
         at = np.full(len(part), -1, np.int64)
@@ -192,13 +193,13 @@ class _Way:
 
 
 def _summed(sizes: np.ndarray) -> np.ndarray:
-    """int64[m + 1]: the sum of the sizes before each place."""
+    """Return int64[m + 1]: the sum of the sizes before each position."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
 def _placed(nodes: Nodes, start: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(position of each item's first row in its partition, its sizes), items being sorted and
-    start being the position at which each node begins."""
+    """Return (position of each item's first row in its partition, its sizes), items being sorted
+    and start being the position at which each node begins."""
     total = _summed(sizes)
     own = nodes.starts()[nodes.owner]
     return start[nodes.owner] + total[:-1] - total[own], sizes

@@ -1,8 +1,8 @@
 """The order of values of a type, as integers.
 
 Invariant: within one call the order is total on bits: equal numbers are equal bits, so that the
-extreme of a group is one value, whatever the order of arrival. Where PostgreSQL holds different
-bits to be equal (1.5 and 1.50), the bytes of the text decide.
+extreme of a group is one value, whatever the order of arrival. Where PostgreSQL considers different
+bits equal (1.5 and 1.50), the bytes of the text decide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_PADDED_BYTES = 1 << 24
 
 
 def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
-    """int64[n]: the place of each value in PostgreSQL's order; no value is NULL."""
+    """Return int64[n]: the rank of each value in PostgreSQL's order; no value is NULL."""
     kind = column.kind
     if kind == KIND_FLOAT:
         return _float_ranks(column.values)
@@ -35,28 +35,28 @@ def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
 
 
 def peer_ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
-    """int64[n]: the same order, with one place for all that PostgreSQL calls equal."""
+    """Return int64[n]: the same order, with one rank for all values that PostgreSQL calls equal."""
     kind = column.kind
     if kind == KIND_FLOAT:
-        # There is one NaN, above all numbers; adding 0 makes -0 the 0 that it equals.
+        # There is one NaN, above all numbers; adding 0 turns -0 into 0, which it equals.
         return _float_ranks(column.values + 0.0)
     if kind != KIND_BYTES or _is_bytewise(type):
         return text_ranks(column)
     if type.kind is TypeKind.DECIMAL:
         return _number_ranks(column)
     if type.kind is TypeKind.INTERVAL:
-        return _places([span_of(text) for text in column.to_list()])
+        return _dense_ranks([span_of(text) for text in column.to_list()])
     return evaluator.rank(type, column)
 
 
 def text_ranks(column: Column) -> np.ndarray:
-    """int64[n]: the place of each value by the bytes it is kept as; no value is NULL."""
+    """Return int64[n]: the rank of each value by its stored bytes; no value is NULL."""
     kind = column.kind
     if kind == KIND_FLOAT:
         return _float_ranks(column.values)
     if kind != KIND_BYTES:
         return column.values.astype(np.int64)
-    return _byte_places(column)
+    return _byte_ranks(column)
 
 
 def _is_bytewise(type: SqlType) -> bool:
@@ -64,31 +64,31 @@ def _is_bytewise(type: SqlType) -> bool:
 
 
 def _float_ranks(values: np.ndarray) -> np.ndarray:
-    # NaN is above all numbers, as its bits are: there is one, and its sign is plus.
+    # NaN is above all numbers, as are its bits: there is one NaN, with a positive sign.
     bits = values.view(np.int64)
     return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
 
 
-def _byte_places(column: Column) -> np.ndarray:
-    """int64[n]: the place of each value of a bytes column among the distinct ones."""
+def _byte_ranks(column: Column) -> np.ndarray:
+    """Return int64[n]: the rank of each value of a bytes column among the distinct ones."""
     assert column.data is not None
     n = len(column)
     lengths = np.diff(column.values)
     width = int(lengths.max(initial=1)) or 1
     if n * width > _MOST_PADDED_BYTES:
-        return _places(column.to_list())
-    # No value holds a zero byte, so that padding with zeros keeps both order and identity.
+        return _dense_ranks(column.to_list())
+    # No value has a zero byte, so padding with zeros preserves order and identity.
     padded = np.zeros((n, width), np.uint8)
     inside = np.arange(width) < lengths[:, np.newaxis]
     padded[inside] = column.data[column.values[0] : column.values[-1]]
-    places = np.unique(padded.view(f"S{width}").reshape(n), return_inverse=True)[1]
-    return places.astype(np.int64)
+    rank = np.unique(padded.view(f"S{width}").reshape(n), return_inverse=True)[1]
+    return rank.astype(np.int64)
 
 
-def _places(keys: Sequence[Any]) -> np.ndarray:
-    """int64[n]: the place of each key among the distinct ones."""
-    place = {key: i for i, key in enumerate(sorted(set(keys)))}
-    return np.fromiter((place[k] for k in keys), np.int64, len(keys))
+def _dense_ranks(keys: Sequence[Any]) -> np.ndarray:
+    """Return int64[n]: the rank of each key among the distinct ones."""
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}
+    return np.fromiter((rank[k] for k in keys), np.int64, len(keys))
 
 
 def _number_ranks(column: Column) -> np.ndarray:
@@ -100,13 +100,14 @@ def _number_ranks(column: Column) -> np.ndarray:
             return _ranked(keys)
     decimals = numbers.decimals().tolist()
     finite = sorted({d for d in decimals if not d.is_nan()})
-    place = {d: i for i, d in enumerate(finite)}
+    rank = {d: i for i, d in enumerate(finite)}
     nan = len(finite)
-    return np.fromiter((nan if d.is_nan() else place[d] for d in decimals), np.int64, len(column))
+    return np.fromiter((nan if d.is_nan() else rank[d] for d in decimals), np.int64, len(column))
 
 
 def _ranked(keys: np.ndarray) -> np.ndarray:
-    """int64[n]: the place of each column of int64[k, n] keys, the first key the most important."""
+    """Return int64[n]: the rank of each column of int64[k, n] keys, the first key the most
+    significant."""
     sequence = np.lexsort(keys[::-1])
     ordered = keys[:, sequence]
     fresh = np.zeros(len(sequence), np.int64)
@@ -117,7 +118,7 @@ def _ranked(keys: np.ndarray) -> np.ndarray:
 
 
 def _tied(order: np.ndarray, column: Column) -> np.ndarray:
-    """The order, with values of one place told apart by their text."""
+    """Return the order, with values of equal rank ordered by their text."""
     texts = text_ranks(column)
     sequence = np.lexsort((texts, order))
     fresh = np.ones(len(sequence), np.int64)

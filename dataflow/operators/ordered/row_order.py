@@ -1,8 +1,8 @@
 """A total order of rows: the parts of an ORDER BY, then all columns.
 
-Invariant: rows that ORDER BY cannot tell apart come in the order of all their columns, the first
-column first, NULLs last, numbers by value and everything else by the bytes of its text; so two
-different rows never share a place, and nothing depends on the order of arrival.
+Invariant: rows that tie in ORDER BY are ordered by all their columns, the first column first, NULLs
+last, numbers by value and everything else by the bytes of its text. So two different rows never
+share a rank, and nothing depends on the order of arrival.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataflow.types import INT8, SqlType
 class Order:
     """One part of an ORDER BY: the column at a position, of a type.
 
-    operator: of USING, as PostgreSQL writes it, where that is not the type's own < or >.
+    operator: of USING, as PostgreSQL writes it, if it is not the type's own < or >.
     """
 
     column: int
@@ -40,32 +40,33 @@ class RowOrder:
         self._evaluator = evaluator
 
     def peers(self, columns: Sequence[Column], n: int) -> np.ndarray:
-        """int64[n]: the place of each of n rows by ORDER BY alone, equal for its peers.
+        """Return int64[n]: the rank of each of n rows by ORDER BY alone, equal for its peers.
 
         Comparable within one call only.
         """
         keys: list[np.ndarray] = []
         for part in self._order if n else ():
             keys += self._keys(part, columns[part.column])
-        return dense_places(keys, n)
+        return dense_ranks(keys, n)
 
-    def places(
+    def ranks(
         self, columns: Sequence[Column], n: int, peers: np.ndarray | None = None
     ) -> np.ndarray:
-        """int64[n]: the place of each of n rows by the total order; only equal rows share one.
+        """Return int64[n]: the rank of each of n rows by the total order; only equal rows share
+        one.
 
-        peers: what `peers` said of these rows, if that is known.
+        peers: the result of `peers` for these rows, if already computed.
         """
-        peers = self.peers(columns, n) if peers is None else dense_places([peers], n)
+        peers = self.peers(columns, n) if peers is None else dense_ranks([peers], n)
         if int(peers.max(initial=0)) == n:
             return peers
         shared = np.flatnonzero(np.bincount(peers)[peers] > 1)
         within = np.zeros(n, np.int64)
-        within[shared] = _text_places([c.take(shared) for c in columns], len(shared))
-        return dense_places([peers, within], n)
+        within[shared] = _text_ranks([c.take(shared) for c in columns], len(shared))
+        return dense_ranks([peers, within], n)
 
     def _keys(self, part: Order, column: Column) -> list[np.ndarray]:
-        """Integers in the order of one part, the most significant first."""
+        """Return integers in the order of one part, the most significant first."""
         if column.valid is None:
             return [self._directed(part, column)]
         present = np.flatnonzero(column.valid)
@@ -82,10 +83,10 @@ class RowOrder:
         return ~found if part.is_descending else found
 
     def _by_operator(self, part: Order, column: Column) -> np.ndarray:
-        """An order that only PostgreSQL knows."""
+        """Return the keys of an order that only PostgreSQL can compute."""
         n = len(column)
         rows = Column(np.arange(n))
-        _, (at, place), _ = self._evaluator.evaluate_groups(
+        _, (at, position), _ = self._evaluator.evaluate_groups(
             "SELECT tidemark_row.g, $2 AS at, "
             f"dense_rank() OVER (ORDER BY $1 USING {part.operator}) AS place FROM tidemark_row",
             (part.type, INT8),
@@ -94,12 +95,13 @@ class RowOrder:
             (INT8, INT8),
         )
         out = np.empty(n, np.int64)
-        out[at.values] = place.values
+        out[at.values] = position.values
         return out
 
 
-def dense_places(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
-    """int64[n]: the place, from 1, of each row by its int64 keys, the most significant first."""
+def dense_ranks(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Return int64[n]: the dense rank, from 1, of each row by its int64 keys, the most significant
+    first."""
     if not keys or n == 0:
         return np.ones(n, np.int64)
     sequence = np.lexsort(tuple(reversed(keys)))
@@ -113,16 +115,16 @@ def dense_places(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
     return out
 
 
-def _text_places(columns: Sequence[Column], n: int) -> np.ndarray:
-    """int64[n]: places by all columns; equal rows share one."""
+def _text_ranks(columns: Sequence[Column], n: int) -> np.ndarray:
+    """Return int64[n]: ranks by all columns; equal rows share one."""
     group, first = group_rows(columns, n)
-    places = np.ones(len(first), np.int64)
+    row_ranks = np.ones(len(first), np.int64)
     for column in columns:
-        if int(places.max()) == len(first):
+        if int(row_ranks.max()) == len(first):
             break
         column = column.take(first)
-        keys = [places, text_ranks(Column(column.values, None, column.data))]
+        keys = [row_ranks, text_ranks(Column(column.values, None, column.data))]
         if column.valid is not None:
             keys.insert(1, (~column.valid).astype(np.int64))
-        places = dense_places(keys, len(first))
-    return places[group]
+        row_ranks = dense_ranks(keys, len(first))
+    return row_ranks[group]

@@ -1,8 +1,8 @@
 """The first rows of each partition in an order: LIMIT, OFFSET, WITH TIES, DISTINCT ON.
 
-Invariant: after each epoch, of each partition exactly the rows at positions offset to offset +
-limit are out. The answer is the rows before the end less those before the offset; each of these
-two beginnings moves by what of the change lies in it, and by the few rows that cross its edge.
+Invariant: after each epoch, the output of each partition is exactly the rows at positions offset to
+offset + limit. The output is the rows before the end minus those before the offset. Each of these
+two prefixes changes by the part of the delta inside it, and by the few rows that cross its edge.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from storage import kernels
 
 
 class TopKOperator:
-    """Group: touched partitions give out new minus old.
+    """Group: touched partitions emit new minus old.
 
-    Partition and order are plain columns (lowering sees to it), the partition in key form.
-    State: all rows, in order (see OrderedRows), so that rows which leave are followed by the next.
-    Cost: O(log n) for each changed row, and the rows that cross an edge: a row beyond the edge
-    costs its place only.
-    NULL: a partition of its own; in the order as NULLS FIRST or LAST says.
+    Partition and order are plain columns (lowering sees to it), the partition in key form. State:
+    all rows, in order (see OrderedRows), so that the next row replaces one that leaves. Cost: O(log
+    n) for each changed row, and the rows that cross an edge: a row beyond the edge costs only its
+    insertion. NULL: a partition of its own; in the order as NULLS FIRST or LAST says.
     """
 
     traits = Traits()
@@ -46,7 +45,7 @@ class TopKOperator:
                 self._edges.append(_Edge(min(plan.offset, ENDLESS), -1, False))
 
     def step(self, delta: Delta) -> Delta:
-        """The change of the rows that are out."""
+        """Return the change of the rows that are out."""
         if len(delta) == 0 or not self._edges:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._partition), len(delta))
@@ -56,54 +55,54 @@ class TopKOperator:
         return Delta.concat(found).consolidate()
 
     def _before(self, edge: _Edge, touched: Touched, delta: Delta) -> _Move:
-        """Which changed rows lie before an edge as it stands."""
+        """Return which changed rows are before an edge at its old position."""
         n = touched.count
         if edge.position >= ENDLESS:
             every = np.ones(len(delta), np.bool_)
             return _Move(edge, every, np.full(n, -1), Range(*_nothing(self._kinds)))
         at = np.full(n, edge.position - edge.has_ties)
         found = self._rows.ranges(touched.keys, at, at + 1)
-        place = np.full(n, -1, np.int64)
-        place[found.index] = np.arange(len(found.index))
+        position = np.full(n, -1, np.int64)
+        position[found.index] = np.arange(len(found.index))
         m = len(found.index)
         columns = [
             Column.concat([a, b]) for a, b in zip(found.rows.columns, delta.columns, strict=True)
         ]
-        places = self._rows.order.peers(columns, m + len(delta))
+        row_ranks = self._rows.order.peers(columns, m + len(delta))
         if not edge.has_ties:
-            places = self._rows.order.places(columns, m + len(delta), places)
+            row_ranks = self._rows.order.ranks(columns, m + len(delta), row_ranks)
         limit = np.full(n, np.iinfo(np.int64).max)
-        limit[found.index] = places[:m] + edge.has_ties
-        return _Move(edge, places[m:] < limit[touched.group], place, found)
+        limit[found.index] = row_ranks[:m] + edge.has_ties
+        return _Move(edge, row_ranks[m:] < limit[touched.group], position, found)
 
     def _after(self, move: _Move, touched: Touched, delta: Delta) -> list[Delta]:
-        """The change of the rows before an edge, with the edge's sign."""
+        """Return the change of the rows before an edge, with the edge's sign."""
         edge, sign = move.edge, move.edge.sign
         before = delta.filter(move.is_before)
         parts = [before.weighted(before.weights * sign)]
         if edge.position >= ENDLESS:
             return parts
         if edge.has_ties:
-            reached, wanted = self._ends_with_ties(move, touched)
+            reached, required = self._ends_with_ties(move, touched)
         else:
-            reached, wanted, copies = self._ends(move, touched, delta)
+            reached, required, copies = self._ends(move, touched, delta)
             parts.append(copies.weighted(copies.weights * -sign))
-        moved = np.flatnonzero(reached != wanted)
+        moved = np.flatnonzero(reached != required)
         if len(moved):
-            low, high = np.minimum(reached, wanted)[moved], np.maximum(reached, wanted)[moved]
+            low, high = np.minimum(reached, required)[moved], np.maximum(reached, required)[moved]
             keys = [k.take(moved) for k in touched.keys]
             crossing = self._rows.ranges(keys, low, high)
-            signs = np.where(reached < wanted, sign, -sign)[moved[crossing.index]]
+            signs = np.where(reached < required, sign, -sign)[moved[crossing.index]]
             parts.append(crossing.rows.weighted(crossing.rows.weights * signs))
         return parts
 
     def _ends(
         self, move: _Move, touched: Touched, delta: Delta
     ) -> tuple[np.ndarray, np.ndarray, Delta]:
-        """(int64[n] where the old beginnings end now, int64[n] where the new ones do, copies).
+        """Return (int64[n] where the old prefixes end now, int64[n] where the new ones do, copies).
 
-        The row at an edge may have copies on both sides of it: the old beginning is counted up to
-        its first copy, and the copies before the edge are given apart.
+        The row at an edge may have copies on both sides of it. The old prefix is counted up to the
+        first copy; the copies before the edge are returned separately.
         """
         n, k = touched.count, move.edge.position
         is_moved = np.where(move.is_before, delta.weights, 0)
@@ -116,20 +115,20 @@ class TopKOperator:
         return reached, np.full(n, k), copies
 
     def _ends_with_ties(self, move: _Move, touched: Touched) -> tuple[np.ndarray, np.ndarray]:
-        """As _ends, where a beginning goes on to the last peer of its last row."""
+        """Like _ends, where a prefix extends to the last peer of its last row."""
         n = touched.count
-        reached, wanted = np.full(n, ENDLESS), np.full(n, ENDLESS)
+        reached, required = np.full(n, ENDLESS), np.full(n, ENDLESS)
         at = np.full(n, move.edge.position - 1)
         new = self._rows.ranges(touched.keys, at, at + 1)
-        wanted[new.index] = self._rows.ranks(new.rows, AFTER_PEERS)
+        required[new.index] = self._rows.ranks(new.rows, AFTER_PEERS)
         reached[move.found.index] = self._rows.ranks(move.found.rows, AFTER_PEERS)
-        return reached, wanted
+        return reached, required
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """The position that a beginning ends at; sign: how it counts in the answer. has_ties: the
-    beginning takes in all peers of its last row."""
+    """The end of a prefix; sign: its sign in the output. has_ties: the prefix includes all peers of
+    its last row."""
 
     position: int
     sign: int
@@ -138,8 +137,9 @@ class _Edge:
 
 @dataclass(frozen=True)
 class _Move:
-    """An edge and the row at it before a change: found, and place int64[n] of each partition in
-    it, -1 where the partition ends earlier. is_before: the changed rows before the edge."""
+    """An edge and the row at it before a change: found, and place int64[n], each partition's
+    position in it, -1 where the partition ends earlier. is_before: the changed rows before the
+    edge."""
 
     edge: _Edge
     is_before: np.ndarray
@@ -148,7 +148,7 @@ class _Move:
 
 
 def orders_of(keys: Sequence[SortKey]) -> list[Order]:
-    """Sort keys that lowering has made plain columns, as the order of rows."""
+    """Return the row order of sort keys that lowering has made plain columns."""
     out = []
     for key, column in zip(keys, plain_columns([k.expression for k in keys]), strict=True):
         type = key.expression.type

@@ -1,6 +1,6 @@
 """WITH RECURSIVE: a loop of ordinary operators inside one (decision 11).
 
-`body` has the operators of the step, `first_rounds` the rounds in which a row of UNION is found,
-`agenda` the rounds that are still to come. May import: the root of dataflow.operators. Start
+`loop_body` has the operators of the step, `first_rounds` finds the first round of each row of a
+UNION, `round_queue` has the rounds still to come. May import: the root of dataflow.operators. Start
 reading at `recursive`.
 """

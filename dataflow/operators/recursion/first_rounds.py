@@ -1,8 +1,8 @@
 """UNION of a recursion: in which round each row is found first.
 
-Invariant: once round i is settled, the rows found in it are those that are derived in it and in
-no earlier round. So rows that lose their first derivation move to a later round, and a row that
-is only derived from itself through a cycle is found in none.
+Invariant: once round i is resolved, the rows found in it are those derived in it and in no earlier
+round. So a row that loses its first derivation moves to a later round, and a row derived only from
+itself through a cycle is found in none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Again:
-    """Keys to be looked at again in a later round, because they turned in an earlier one.
+    """Keys to examine again in a later round, because they were found or lost in an earlier one.
 
     was_found bool[n]: whether they were found in that round before this step.
     """
@@ -36,10 +36,10 @@ class _Again:
 
 
 class FirstRounds:
-    """Settles one round after the other, in increasing order within a step.
+    """Resolves one round after the other, in increasing order within a step.
 
-    State: every derived row with its rounds and weights, by its key.
-    Cost of a round: O(changed rows + the rounds that they are derived in).
+    State: every derived row with its rounds and weights, by key. Cost of a round: O(changed rows +
+    the rounds that they are derived in).
     """
 
     def __init__(self, plan: Loop, context: Context) -> None:
@@ -51,24 +51,24 @@ class FirstRounds:
         kinds = kinds_of(plan.inputs[0].fields) + KIND_INT
         self._derived = context.arrange("derived", kinds, plan.keys)
         self._again: dict[int, list[_Again]] = {}
-        self._agenda = RoundQueue()
+        self._queue = RoundQueue()
 
-    def begin(self, agenda: RoundQueue) -> None:
-        """A new step. agenda: where rounds are asked for in which keys are to be looked at."""
-        self._again, self._agenda = {}, agenda
+    def begin(self, queue: RoundQueue) -> None:
+        """Begin a step. queue: takes the rounds in which keys must be examined again."""
+        self._again, self._queue = {}, queue
 
-    def settle(self, number: int, derived: Delta) -> Delta:
-        """How the rows found in a round change.
+    def resolve(self, number: int, derived: Delta) -> Delta:
+        """Return how the rows found in a round change.
 
-        derived: how the rows derived in it change, consolidated: fields, then key forms.
+        derived: the consolidated change of the rows derived in it: fields, then key forms.
         """
         again = self._again.pop(number, [])
         given = [columns_at(derived, self._keys), *(a.keys for a in again)]
         columns = [Column.concat(parts) for parts in zip(*given, strict=True)]
         n = len(derived)
         touched = touch(columns, n + sum(len(a.was_found) for a in again))
-        index, kept = self._derived.lookup(touched.keys)
-        rounds = kept.columns[-1].values
+        index, stored = self._derived.lookup(touched.keys)
+        rounds = stored.columns[-1].values
         count = touched.count
         is_covered, was_found = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         is_covered[index[rounds < number]] = True
@@ -76,7 +76,7 @@ class FirstRounds:
         was_found[index[here]] = True
         was_found &= ~is_covered
         is_again = _overrule(was_found, touched.group[n:], again)
-        before = kept.take(here)
+        before = stored.take(here)
         before = Delta(before.columns[:-1], before.weights)
         after, group = _added(before, index[here], derived, touched.group[:n])
         self._derived.apply(_in_round(derived, number))
@@ -85,28 +85,29 @@ class FirstRounds:
         is_found &= ~is_covered
         later = np.full(count, _NEVER)
         np.minimum.at(later, index[rounds > number], rounds[rounds > number])
-        # First found here now: no longer later. No longer here: perhaps later from now on.
-        self._look_again(touched.keys, later, is_found & ~was_found & ~is_again, was_found=True)
+        # Now first found here: no longer in a later round. No longer found here: perhaps in a later
+        # one.
+        self._examine_later(touched.keys, later, is_found & ~was_found & ~is_again, was_found=True)
         lost = (was_found | is_again) & ~is_found & ~is_covered
-        self._look_again(touched.keys, later, lost, was_found=False)
+        self._examine_later(touched.keys, later, lost, was_found=False)
         if self._is_plain:
             change = is_found.astype(np.int64) - was_found
             return Delta(touched.keys, change).filter(change != 0)
         old = self._shown(before, index[here], was_found).negate()
         return Delta.concat([old, self._shown(after, group, is_found)]).consolidate()
 
-    def _look_again(
+    def _examine_later(
         self, keys: Sequence[Column], later: np.ndarray, chosen: np.ndarray, *, was_found: bool
     ) -> None:
-        wanted = np.flatnonzero(chosen & (later < _NEVER))
-        for number in np.unique(later[wanted]).tolist():
-            at = wanted[later[wanted] == number]
+        required = np.flatnonzero(chosen & (later < _NEVER))
+        for number in np.unique(later[required]).tolist():
+            at = required[later[required] == number]
             again = _Again(tuple(k.take(at) for k in keys), np.full(len(at), was_found))
             self._again.setdefault(number, []).append(again)
-            self._agenda.add(number)
+            self._queue.add(number)
 
     def _shown(self, rows: Delta, group: np.ndarray, is_found: np.ndarray) -> Delta:
-        """Of the rows of each found key the least by text, once."""
+        """Return the least row by text of each found key, once."""
         at = np.flatnonzero(is_found[group])
         if len(at) == 0:
             return Delta.empty(self._kinds)
@@ -119,9 +120,9 @@ class FirstRounds:
 
 
 def _overrule(was_found: np.ndarray, groups: np.ndarray, again: Sequence[_Again]) -> np.ndarray:
-    """Correct was_found by what is known; bool[n]: the keys that were looked at again.
+    """Correct was_found by the recorded changes; return bool[n]: the keys examined again.
 
-    A key that was found in an earlier round was not found here, whatever else is said.
+    A key found in an earlier round was not found here, whatever else is recorded.
     """
     is_again = np.zeros(len(was_found), np.bool_)
     if again:
@@ -135,7 +136,7 @@ def _overrule(was_found: np.ndarray, groups: np.ndarray, again: Sequence[_Again]
 def _added(
     before: Delta, before_group: np.ndarray, change: Delta, change_group: np.ndarray
 ) -> tuple[Delta, np.ndarray]:
-    """The rows before and their change, added up: the rows that are left, and their keys."""
+    """Return the sum of the old rows and their change: the remaining rows, and their keys."""
     if len(before) == 0:
         keep = change.weights != 0
         return change.filter(keep), change_group[keep]

@@ -1,6 +1,6 @@
-"""The operators inside a loop: a dataflow whose sources are named, stepped as often as asked.
+"""The operators inside a loop: a dataflow over named sources, stepped once a round.
 
-Invariant: what has no input is not stepped, so a round that touches little costs little.
+Invariant: an operator without input is not stepped, so a round that touches little costs little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Part:
 
 
 class Body:
-    """Parts in topological order, the output last; their state is theirs."""
+    """Nodes in topological order, the output last; each has its own state."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = tuple(parts)
@@ -31,7 +31,8 @@ class Body:
         self.leaves = frozenset(part.leaf for part in parts if part.leaf)
 
     def step(self, feeds: Mapping[str, Delta]) -> Delta:
-        """The output's change for changes of the sources, by name; what is missing is unchanged."""
+        """Return the output's change for changes of the sources, by name; a missing source is
+        unchanged."""
         deltas: list[Delta] = []
         for position, part in enumerate(self._parts):
             out = self._empty[position]

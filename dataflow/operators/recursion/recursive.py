@@ -1,9 +1,9 @@
-"""WITH RECURSIVE: the rounds of a recursion, kept up to date together.
+"""WITH RECURSIVE: all rounds of a recursion, maintained together.
 
-Invariant: after each step the output is the sum of all rounds, as PostgreSQL computes them from
-the inputs as they are now: round 0 is the base, round i + 1 the step over the rows of round i,
-without those found before if it is a UNION. Rounds are settled in increasing order, each once, so
-nothing is derived from a row that is not there, also where rows are derived in circles.
+Invariant: after each step the output is the sum of all rounds, as PostgreSQL computes them from the
+present inputs: round 0 is the base, round i + 1 the step over the rows of round i, without those
+found before if it is a UNION. Rounds are resolved in increasing order, each once, so no row is
+derived from a row that is gone, even in cycles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataflow.operators.recursion.loop_body import Body
 from dataflow.operators.recursion.round_queue import RoundQueue
 from dataflow.plan.nodes import LOOP_INPUT, LOOP_ROUNDS, LOOP_ROWS, Loop
 
-# PostgreSQL would go on for ever; these end what has no end.
+# PostgreSQL would never return; these limits end an infinite recursion.
 MOST_ROUNDS = 10_000
 MOST_ROWS = 10_000_000
 
@@ -29,12 +29,10 @@ MOST_ROWS = 10_000_000
 class RecursiveOperator:
     """Group: a loop over the rounds that change.
 
-    State: that of the operators of its body, whose rows have their round beside them; for UNION
-    every derived row with its rounds; where the step has rows of its own also the number of rows
-    of each round.
-    Cost: O(rows derived, or no longer derived, because of the deltas), and one step of the body
-    for each round that has any.
-    NULL: equal to NULL under UNION.
+    State: that of its body's operators, whose rows carry their round; for UNION every derived row
+    with its rounds; if the step makes rows from nothing, also the number of rows of each round.
+    Cost: O(rows newly derived or no longer derived), and one step of the body for each round that
+    has any. NULL: equals NULL under UNION.
 
     Rows beyond MOST_ROUNDS are error rows, and nothing is derived from them. A step that finds
     more than MOST_ROWS rows raises ViewError view.recursion_too_large: the view fails.
@@ -55,22 +53,22 @@ class RecursiveOperator:
         self._counts = None
         if LOOP_ROUNDS in body.leaves:
             self._counts = context.arrange_sums("rounds", "i", 1)
-        self._agenda = RoundQueue()
+        self._queue = RoundQueue()
         self._derived: dict[int, list[Delta]] = {}
 
     def step(self, base: Delta, *inputs: Delta) -> Delta:
-        """The change of the rows of all rounds."""
-        self._agenda, self._derived = RoundQueue(), {}
+        """Return the change of the rows of all rounds."""
+        self._queue, self._derived = RoundQueue(), {}
         if self._first is not None:
-            self._first.begin(self._agenda)
+            self._first.begin(self._queue)
         if len(base):
             self._await(0, base)
         feeds = {f"{LOOP_INPUT} {i}": delta for i, delta in enumerate(inputs) if len(delta)}
         self._derive(feeds | self._first_round())
         found: list[Delta] = []
         total = 0
-        while self._agenda:
-            number = self._agenda.pop()
+        while self._queue:
+            number = self._queue.pop()
             rows = self._resolve(number)
             if len(rows) == 0:
                 continue
@@ -81,7 +79,7 @@ class RecursiveOperator:
                 self._refuse(rows)
                 continue
             found.append(rows)
-            # What is found is held until the end, and once more when it is added up.
+            # Found rows are in memory until the end, and a second time while they are consolidated.
             self._context.store.require_space(rows.nbytes())
             self._derive({LOOP_ROWS: _in_round(rows, number)} | self._turned(number, rows))
         if not found:
@@ -89,7 +87,7 @@ class RecursiveOperator:
         return found[0] if len(found) == 1 else Delta.concat(found).consolidate()
 
     def _derive(self, feeds: Mapping[str, Delta]) -> None:
-        """Step the body: what it derives from rows of a round belongs to the next one."""
+        """Step the body: rows derived from a round belong to the next one."""
         if not feeds:
             return
         out = self._body.step(feeds)
@@ -102,20 +100,21 @@ class RecursiveOperator:
 
     def _await(self, number: int, rows: Delta) -> None:
         self._derived.setdefault(number, []).append(rows)
-        self._agenda.add(number)
+        self._queue.add(number)
 
     def _resolve(self, number: int) -> Delta:
-        """The change of the rows found in a round; all that is derived in it is known."""
+        """Return the change of the rows found in a round; everything derived in it must be
+        known."""
         parts = self._derived.pop(number, [])
         derived = Delta.concat(parts).consolidate() if parts else Delta.empty(self._row_kinds)
-        return derived if self._first is None else self._first.settle(number, derived)
+        return derived if self._first is None else self._first.resolve(number, derived)
 
     def _first_round(self) -> dict[str, Delta]:
-        """The step is computed once at least, whatever the base has."""
+        """Compute the step at least once, even over an empty base."""
         return {} if self._counts is None else self._count(0, 1, only_once=True)
 
     def _turned(self, number: int, rows: Delta) -> dict[str, Delta]:
-        """A round that has rows now, or none any more."""
+        """Record that a round has gained its first row or lost its last."""
         if self._counts is None or number == 0:
             return {}
         return self._count(number, int(rows.weights.sum()))
@@ -139,8 +138,8 @@ class RecursiveOperator:
         return ViewError(
             "view.recursion_too_large",
             f"the recursion {self._name} found more than {MOST_ROWS} rows at once",
-            hint="end it with a condition, or write UNION instead of UNION ALL where rows are "
-            "found in circles",
+            hint="end it with a condition, or write UNION instead of UNION ALL if the rows "
+            "form cycles",
         )
 
 

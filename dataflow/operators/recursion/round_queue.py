@@ -1,6 +1,6 @@
-"""The rounds of a loop that are still to be settled in this step.
+"""The rounds of a loop that are still to be resolved in this step.
 
-Invariant: they come in increasing order, each once, however often they were asked for.
+Invariant: they are taken in increasing order, each once, however often they were added.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import heapq
 
 
 class RoundQueue:
-    """Rounds by number. A round may be added until it has come, and only after the last one."""
+    """Rounds by number. Only a round after the last one taken may be added."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -19,13 +19,13 @@ class RoundQueue:
         return bool(self._numbers)
 
     def add(self, number: int) -> None:
-        """Ask for a round."""
+        """Add a round."""
         if number not in self._waiting:
             self._waiting.add(number)
             heapq.heappush(self._numbers, number)
 
     def pop(self) -> int:
-        """The lowest round that was asked for."""
+        """Remove and return the lowest round."""
         number = heapq.heappop(self._numbers)
         self._waiting.remove(number)
         return number

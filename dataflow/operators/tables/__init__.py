@@ -1,5 +1,5 @@
-"""Rows that are kept as they came: base tables, and values that must stay as first computed.
+"""Rows stored as they arrived: base tables, and values that must stay as first computed.
 
-`table` makes exact deltas of a source's changes; `remember` and `remember_answers` keep what a
-function gave. May import: the root of dataflow.operators. Start reading at `table`.
+`table` turns a source's changes into exact deltas; `remember` and `remember_answers` store results
+of functions. May import: the root of dataflow.operators. Start reading at `table`.
 """

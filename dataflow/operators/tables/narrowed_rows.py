@@ -1,8 +1,8 @@
-"""The rows of a table without key, once some of its columns are no longer told.
+"""The rows of a table without key, once the source no longer reports some of its columns.
 
-A row that leaves is told without those columns, so it is not found among the rows kept with them:
-rows as they were are left alone, and what changed since is added up beside them. Invariant: both
-together, without those columns, are the table's present rows.
+A deleted row arrives without those columns, so it cannot be found among the stored rows that have
+them. The old rows therefore stay unchanged, and changes since are summed separately. Invariant:
+both together, without those columns, are the table's present rows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from storage.store import Arrangement, Sums
 
 
 class NarrowedRows:
-    """The part of an arrangement that a TableState needs.
+    """The subset of an arrangement's interface that a TableState needs.
 
-    State: the rows as they were, by the whole row; for each row told since, how often it came
-    more than it left.
-    Cost: O(changes).
-    NULL: what stands in the columns that are no longer told.
+    State: the old rows, by the whole row; the net weight of each row reported since. Cost:
+    O(changes). NULL: the value of the columns that are no longer reported.
     """
 
     def __init__(self, whole: Arrangement, since: Sums, dead: Sequence[int]) -> None:
@@ -28,14 +26,14 @@ class NarrowedRows:
         self._dead = frozenset(dead)
 
     def apply(self, delta: Delta) -> None:
-        """Take rows whose dead columns are NULL."""
+        """Apply rows whose dead columns are NULL."""
         self._since.add(delta.columns, delta.weights.reshape(1, -1))
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, their dead columns NULL, in chunks that add up to them.
+        """Yield all rows, dead columns NULL, in chunks that add up to them.
 
-        What changed since comes first: so no row is taken away more often than it is there by
-        whoever takes the chunks away one by one.
+        The changes since come first, so that a reader that retracts chunk by chunk never retracts a
+        row more often than it exists.
         """
         for keys, sums in self._since.scan():
             yield Delta(keys, sums[0])
@@ -48,7 +46,7 @@ class NarrowedRows:
         self._since.clear()
 
     def row_count(self) -> int:
-        """About how many rows there are, at most."""
+        """Return an upper estimate of the number of rows."""
         return self._whole.row_count() + self._since.key_count()
 
     def _without_dead(self, rows: Delta) -> Delta:

@@ -1,7 +1,7 @@
-"""Remember: expressions whose result may be another one later, computed once for each row.
+"""Remember: expressions whose result may change later, computed once for each row.
 
-Invariant: a row leaves with exactly the values that it came with, so that what they led to is
-taken back whole.
+Invariant: a row leaves with exactly the values that it arrived with, so that everything derived
+from them is retracted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from dataflow.plan.nodes import Remember
 
 
 class RememberOperator:
-    """Linear, over what it keeps of each row.
+    """Linear, over the stored values of each row.
 
     State: the input rows with their values, by the whole input row; the rows that failed, with
-    their errors.
-    Cost: O(rows of the delta); only rows that are not known yet are computed.
-    NULL: as each expression says.
+    their errors. Cost: O(rows of the delta); only new rows are computed. NULL: as each expression
+    defines.
     """
 
     traits = Traits()
@@ -37,14 +36,14 @@ class RememberOperator:
         self._failed = context.arrange("failed", kinds_of(plan.input.fields) + "ss", key)
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows with the values that are kept or now computed."""
+        """Return the delta's rows with their stored or newly computed values."""
         if len(delta) == 0:
             return Delta.empty(self._kinds)
         delta = delta.consolidate()
-        index, kept = self._rows.lookup(delta.columns)
+        index, stored = self._rows.lookup(delta.columns)
         known = np.zeros(len(delta), np.bool_)
         known[index] = True
-        parts = [kept.weighted(delta.weights[index])]
+        parts = [stored.weighted(delta.weights[index])]
         index, failed = self._failed.lookup(delta.columns)
         known[index] = True
         failures = [failed.weighted(delta.weights[index])]
@@ -64,7 +63,7 @@ class RememberOperator:
         return out
 
     def _compute(self, rows: Delta) -> tuple[Delta, Delta]:
-        """(rows with their values, rows that fail with SQLSTATE and message)."""
+        """Return Return (rows with their values, rows that fail with SQLSTATE and message)."""
         n = len(rows)
         failed = RowErrors()
         columns = []
@@ -78,7 +77,7 @@ class RememberOperator:
             return out, Delta.empty(self._kinds[: self._width] + "ss")
         is_lost = failed.mask(n)
         positions = np.flatnonzero(is_lost)
-        told = [failed.by_row[int(i)] for i in positions]
-        texts = [Column.of("s", [error[i] for error in told]) for i in (0, 1)]
+        reported = [failed.by_row[int(i)] for i in positions]
+        texts = [Column.of("s", [error[i] for error in reported]) for i in (0, 1)]
         lost = rows.take(positions)
         return out.take(np.flatnonzero(~is_lost)), Delta([*lost.columns, *texts], lost.weights)

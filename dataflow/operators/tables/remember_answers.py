@@ -1,8 +1,8 @@
-"""Remember by arguments: an expression that somebody may define otherwise, computed once for each
-of its arguments.
+"""Remember by arguments: an expression that calls a replaceable function, computed once for each
+combination of its arguments.
 
-Invariant: as long as a row with these arguments is there, all rows with them have one answer, an
-error included, and leave with it.
+Invariant: while a row with these arguments exists, all rows with them have one result, possibly an
+error, and leave with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from dataflow.plan.nodes import Remember
 
 
 class RememberAnswersOperator:
-    """Linear, over the answers that it keeps, of one expression.
+    """Linear, over the stored results of one expression.
 
-    State: (arguments, answer) and (arguments, SQLSTATE, words of the error) by the arguments, as
-    often as there are rows with them.
-    Cost: O(rows of the delta); only arguments that are not known yet are computed.
+    State: (arguments, result) and (arguments, SQLSTATE, error message) by the arguments, weighted
+    by the number of rows with them. Cost: O(rows of the delta); only new arguments are computed.
     NULL: as the expression says.
     """
 
@@ -42,14 +41,14 @@ class RememberAnswersOperator:
         self._failed = context.arrange("failed", kinds + "ss", key)
 
     def step(self, delta: Delta) -> Delta:
-        """The delta's rows with the answers that are kept or now computed."""
+        """Return the delta's rows with their stored or newly computed results."""
         n = len(delta)
         if n == 0:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._used), n)
-        answers, place, errors = self._answered(delta, touched)
-        self._keep(touched, touched.sum(delta.weights), (answers, place, errors))
-        out = Delta([*delta.columns, value_at(answers, place[touched.group])], delta.weights)
+        answers, position, errors = self._answered(delta, touched)
+        self._keep(touched, touched.sum(delta.weights), (answers, position, errors))
+        out = Delta([*delta.columns, value_at(answers, position[touched.group])], delta.weights)
         if not errors:
             return out
         is_lost = errors.mask(touched.count)[touched.group]
@@ -59,26 +58,26 @@ class RememberAnswersOperator:
         return out.take(np.flatnonzero(~is_lost))
 
     def _answered(self, delta: Delta, touched: Touched) -> tuple[Column, np.ndarray, RowErrors]:
-        """(answers, int64 place among them of each touched key or -1, errors of keys)."""
-        place = np.full(touched.count, -1, np.int64)
-        index, kept = self._answers.lookup(touched.keys)
-        place[index] = np.arange(len(index))
+        """Return (results, int64 position among them of each touched key or -1, errors of keys)."""
+        position = np.full(touched.count, -1, np.int64)
+        index, stored = self._answers.lookup(touched.keys)
+        position[index] = np.arange(len(index))
         errors = RowErrors()
         index, failed = self._failed.lookup(touched.keys)
         states, texts = (column.texts() for column in failed.columns[-2:])
         for at, state, text in zip(index.tolist(), states, texts, strict=True):
             errors.add(at, state or "", text or "")
-        fresh = np.flatnonzero((place < 0) & ~errors.mask(touched.count))
-        answers = kept.columns[-1]
+        fresh = np.flatnonzero((position < 0) & ~errors.mask(touched.count))
+        answers = stored.columns[-1]
         if len(fresh):
             rows = delta.take(touched.representative[fresh])
             found, failures = self._cell.evaluate(rows.columns, len(fresh))
-            place[fresh] = len(answers) + np.arange(len(fresh))
+            position[fresh] = len(answers) + np.arange(len(fresh))
             answers = Column.concat([answers, found])
             for at, error in failures.by_row.items():
                 errors.add(int(fresh[at]), *error)
-                place[fresh[at]] = -1
-        return answers, place, errors
+                position[fresh[at]] = -1
+        return answers, position, errors
 
     def _keep(
         self,
@@ -86,14 +85,14 @@ class RememberAnswersOperator:
         counts: np.ndarray,
         found: tuple[Column, np.ndarray, RowErrors],
     ) -> None:
-        answers, place, errors = found
-        moved = np.flatnonzero((counts != 0) & (place >= 0))
+        answers, position, errors = found
+        moved = np.flatnonzero((counts != 0) & (position >= 0))
         if len(moved):
             keys = [k.take(moved) for k in touched.keys]
-            self._answers.apply(Delta([*keys, answers.take(place[moved])], counts[moved]))
+            self._answers.apply(Delta([*keys, answers.take(position[moved])], counts[moved]))
         failed = np.array([k for k in sorted(errors.by_row) if counts[k]], np.int64)
         if len(failed):
             keys = [k.take(failed) for k in touched.keys]
-            told = [errors.by_row[int(k)] for k in failed]
-            texts = [Column.of("s", [error[i] for error in told]) for i in (0, 1)]
+            reported = [errors.by_row[int(k)] for k in failed]
+            texts = [Column.of("s", [error[i] for error in reported]) for i in (0, 1)]
             self._failed.apply(Delta([*keys, *texts], counts[failed]))

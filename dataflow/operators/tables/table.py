@@ -1,7 +1,7 @@
-"""The rows of a base relation as views need them, and exact deltas out of what a source reports.
+"""The stored rows of a base relation, which turn a source's changes into exact deltas.
 
-Invariant: the sum of all deltas given out is the relation's present rows. A change that does not
-fit the rows kept (an update of a row that is not there) is refused, never guessed.
+Invariant: the sum of all emitted deltas is the relation's present rows. A change that contradicts
+the stored rows (an update of a missing row) is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.store import Arrangement, ArrangementSpec, Store, SumsSpec
 
 
 def _is_one_of(*kinds: int) -> np.ndarray:
-    """bool[256]: by kind of change, whether it is one of these."""
+    """Return Return bool[256]: by kind of change, whether it is one of these."""
     found = np.zeros(256, np.bool_)
     found[list(kinds)] = True
     return found
@@ -33,7 +33,8 @@ _IS_BY_PRESENCE = _is_one_of(Changes.UPSERT, Changes.REMOVE)
 
 
 def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
-    """The arrangement of a relation's rows: by primary key, or by the whole row without one."""
+    """Return the arrangement of a relation's rows: by primary key, or by the whole row without
+    one."""
     kinds = "".join(relation.fields[c].type.physical for c in columns)
     key = tuple(range(len(columns)))
     if relation.key and set(relation.key) <= set(columns):
@@ -43,19 +44,18 @@ def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> Arrang
 
 
 def is_keyed(relation: Relation) -> bool:
-    """Whether old rows are found by primary key, not sent whole."""
+    """Return whether old rows are found by primary key rather than sent whole."""
     return bool(relation.key) and not relation.is_full
 
 
 class TableState:
     """The needed columns of one relation.
 
-    dead: names of columns that are no longer needed nor told; NULL in new rows. source.no_old_value
-    (SourceError) when a value was not sent and there is no row that it could stand in.
-    State: the rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when
-    the table is truncated. None of a relation that rows are only added to.
-    Cost: O(changes), one lookup for each row that is updated or deleted.
-    NULL: carried through; never in a primary key.
+    dead: names of columns that are no longer needed or reported; NULL in new rows. Raise
+    SourceError source.no_old_value when a value was not sent and no stored row has it. State: the
+    rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when the table is
+    truncated. No state for an append-only relation. Cost: O(changes), one lookup for each row that
+    is updated or deleted. NULL: carried through; never in a primary key.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TableState:
         dead: Collection[str] = (),
     ) -> None:
         self._relation = relation
-        # What is told of rows that were left out; whoever reads it empties it.
+        # Dead letters of rejected rows; the reader clears it.
         self.rejected: list[Letter] = []
         spec = table_spec(relation, columns, scope)
         self._key = spec.key
@@ -83,50 +83,52 @@ class TableState:
         self._bag: Arrangement | NarrowedRows = self._rows
         if dead and not self._is_keyed:
             since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
-            places = [i for i, name in enumerate(self._names) if name in self._dead]
-            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), places)
+            positions = [i for i, name in enumerate(self._names) if name in self._dead]
+            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), positions)
 
     def load(self, delta: Delta) -> None:
-        """Take snapshot rows of exactly the needed columns into the state."""
+        """Load snapshot rows of exactly the needed columns into the state."""
         if len(delta) and not self._relation.is_append:
             self._bag.apply(delta)
 
     def row_count(self) -> int:
-        """About how many distinct rows are kept."""
+        """Return an estimate of the number of distinct stored rows."""
         return 0 if self._relation.is_append else self._bag.row_count()
 
     def emptied(self) -> Iterator[Delta]:
-        """All rows taken away, in chunks of bounded size; once all are read nothing is kept.
+        """Yield the retraction of all rows, in chunks of bounded size; after the last one the state
+        is empty.
 
-        Each is consolidated, and between two of them what reads the table may be stepped.
+        Each is consolidated; readers of the table may be stepped between two of them.
         """
-        for kept in self._bag.scan():
-            yield kept.negate()
+        for stored in self._bag.scan():
+            yield stored.negate()
         self._bag.clear()
 
     def resolve(self, changes: Changes) -> Delta:
-        """The exact, consolidated delta of the needed columns; the state has it on return.
+        """Return the exact, consolidated delta of the needed columns; the state includes it on
+        return.
 
-        changes may be of another version of the relation, which has the needed columns too.
+        changes may be of another version of the relation that has the needed columns too.
         """
-        kinds, places = changes.kinds, self._places_in(changes.relation)
+        kinds, positions = changes.kinds, self._places_in(changes.relation)
         columns = [
             Column.nulls(kind, len(kinds)) if c < 0 else changes.columns[c]
-            for c, kind in zip(places, self._kinds, strict=True)
+            for c, kind in zip(positions, self._kinds, strict=True)
         ]
         rows = Delta(columns, np.ones(len(kinds), np.int64))
         if self._relation.is_append:
             if (kinds != Changes.INSERT).any():
-                raise self._refusal("rows of a relation that is only added to were changed")
+                raise self._refusal("rows of an append-only relation were changed")
             return rows if self._has_unique_rows else rows.consolidate()
         unchanged = {
-            i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
+            i: changes.unchanged[c] for i, c in enumerate(positions) if c in changes.unchanged
         }
         letters = changes.letters
         truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
         parts: list[Delta] = []
         if len(truncates):
-            # What came before the last truncation is gone with everything else.
+            # The last truncation also deletes everything that came before it.
             start = int(truncates[-1]) + 1
             parts = list(self.emptied())
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
@@ -146,7 +148,7 @@ class TableState:
         return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
 
     def _places_in(self, relation: Relation) -> tuple[int, ...]:
-        """Where the needed columns stand in changes of this version of the relation."""
+        """Return the positions of the needed columns in changes of this version of the relation."""
         if relation is not self._sent:
             self._sent, self._places = relation, self._find_places(relation)
         return self._places
@@ -157,13 +159,13 @@ class TableState:
         return tuple(-1 if n in self._dead else names.index(n) for n in self._names)
 
     def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
-        """Old rows come whole, each directly before its new one."""
+        """Resolve changes whose old rows come whole, each directly before its new one."""
         adds = _ADDS[kinds]
         if _KEYS_ONLY[kinds].any():
-            raise self._refusal("a change of a relation without key came without its old row")
+            raise self._refusal("a change of a relation without key has no old row")
         is_new = kinds == Changes.NEW
         if is_new.any() and (is_new[0] or (kinds[:-1][is_new[1:]] != Changes.OLD).any()):
-            raise self._refusal("an update of a relation without key came without its old row")
+            raise self._refusal("an update of a relation without key has no old row")
         before = np.arange(len(rows)) - 1
         columns = [
             _filled(column, unchanged.get(i), column, before)
@@ -172,10 +174,11 @@ class TableState:
         return Delta(columns, np.where(adds, 1, -1))
 
     def _by_key(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
-        """Of each key only the row before the batch and the last one in it matter: consolidated.
+        """Resolve by key; only the row before the batch and the last one in it matter.
+        Consolidated.
 
-        Changes of a key must alternate: a row is added where there is none and removed where
-        there is one. Columns that were not sent are followed back to where they were.
+        Changes of a key must alternate: a row is added where there is none and removed where there
+        is one. Values that were not sent are taken from the row before.
         """
         n = len(kinds)
         touched = touch(columns_at(rows, self._key), n)
@@ -189,9 +192,9 @@ class TableState:
         present = ~is_first & adds[previous]
         broken = ~is_first & (present != removes)
         if broken.any():
-            raise self._refusal("two changes of one row do not follow each other", rows, broken)
+            raise self._refusal("two changes of one row contradict each other", rows, broken)
         asked = np.flatnonzero(is_first & removes)
-        index, kept = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
+        index, stored = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
         found = np.bincount(index, minlength=len(asked))
         if (found != 1).any():
             missing = np.zeros(n, np.bool_)
@@ -199,17 +202,17 @@ class TableState:
             raise self._refusal("the old row of a change is not in the state", rows, missing)
         columns = rows.columns
         if unchanged:
-            # Where a row's own past stands: at n and beyond the kept rows, else in the batch.
+            # The position of a row's predecessor: stored rows from n on, else in the batch.
             past = previous.copy()
             past[asked[index]] = n + np.arange(len(index))
             past[follows] = past[np.flatnonzero(follows) - 1]
             columns = [
-                _filled(c, unchanged.get(i), Column.concat([c, kept.columns[i]]), past)
+                _filled(c, unchanged.get(i), Column.concat([c, stored.columns[i]]), past)
                 for i, c in enumerate(columns)
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return _difference(kept, group[asked[index]], added, group[final], touched.count)
+        return _difference(stored, group[asked[index]], added, group[final], touched.count)
 
     def _by_presence(
         self,
@@ -218,15 +221,15 @@ class TableState:
         unchanged: dict[int, np.ndarray],
         letters: tuple[Letter | None, ...] | None,
     ) -> Delta:
-        """Of each key the last change stands, whatever was there before it."""
+        """Resolve upserts: the last change of each key wins, whatever was there before."""
         if not (_IS_BY_PRESENCE[kinds].all() and self._is_keyed):
-            raise self._refusal("rows are told by key and otherwise too, or have none")
+            raise self._refusal("changes mix upserts by key with other kinds, or have no key")
         n = len(kinds)
         touched = touch(columns_at(rows, self._key), n)
         group = touched.group
         adds = kinds == Changes.UPSERT
         previous, last = _neighbours(group, touched.count)
-        index, kept = self._rows.lookup(touched.keys)
+        index, stored = self._rows.lookup(touched.keys)
         columns = rows.columns
         if unchanged:
             home = np.full(touched.count, -1, np.int64)
@@ -237,32 +240,32 @@ class TableState:
             for mask in unchanged.values():
                 missing |= mask & adds & ~was_there
             if missing.any() and letters is not None:
-                told = (letters[i] for i in np.flatnonzero(missing).tolist())
-                self.rejected += [letter for letter in told if letter is not None]
+                reported = (letters[i] for i in np.flatnonzero(missing).tolist())
+                self.rejected += [letter for letter in reported if letter is not None]
                 kept_rows = np.flatnonzero(~missing)
                 unchanged = {c: mask[kept_rows] for c, mask in unchanged.items()}
                 letters = tuple(letters[i] for i in kept_rows.tolist())
-                # A later one of the key may have rested on one of these.
+                # A later change of the key may depend on one of these.
                 return self._by_presence(kinds[kept_rows], rows.take(kept_rows), unchanged, letters)
             if missing.any():
                 raise SourceError(
                     "source.no_old_value",
-                    f'a change of "{self._relation.name}" leaves out a value of a row not known',
-                    detail="the value was not sent since it had not changed, and no earlier row"
-                    " of its key has been seen",
-                    hint="begin to read the relation where its rows are sent whole (a snapshot)",
+                    f'a change of "{self._relation.name}" omits a value of an unknown row',
+                    detail="the source did not send the value because it had not changed, and no"
+                    " earlier row of its key is stored",
+                    hint="start reading the relation from a snapshot, which has whole rows",
                     relation=self._relation.name,
                 )
-            # Only rows that stay are looked at: what a removal lacks needs no filling.
+            # Examine only rows that stay: a removal needs no missing values.
             columns = [
                 _filled(
-                    c, _among(unchanged.get(i), adds), Column.concat([c, kept.columns[i]]), past
+                    c, _among(unchanged.get(i), adds), Column.concat([c, stored.columns[i]]), past
                 )
                 for i, c in enumerate(columns)
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return _difference(kept, index, added, group[final], touched.count)
+        return _difference(stored, index, added, group[final], touched.count)
 
     def _refusal(
         self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
@@ -283,13 +286,13 @@ class TableState:
 def _difference(
     old: Delta, old_key: np.ndarray, new: Delta, new_key: np.ndarray, keys: int
 ) -> Delta:
-    """New rows less old ones, each side having at most one of each numbered key.
+    """Return new rows minus old ones; each has at most one row of each numbered key.
 
-    Only rows of one key can be equal: those cancel out without a look at any others.
+    Only rows of one key can be equal, so they cancel out without comparison to others.
     """
-    place = np.full(keys, -1, np.int64)
-    place[new_key] = np.arange(len(new))
-    mate = place[old_key]
+    position = np.full(keys, -1, np.int64)
+    position[new_key] = np.arange(len(new))
+    mate = position[old_key]
     changed = np.flatnonzero(mate >= 0)
     same = equal_rows(old.columns, changed, new.columns, mate[changed])
     if same.any():
@@ -305,7 +308,8 @@ def _among(mask: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 
 
 def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[n] the row before of the same group or -1, bool[n] whether it is the group's last)."""
+    """Return (int64[n] the previous row of the same group or -1, bool[n] whether it is the group's
+    last)."""
     n = len(group)
     previous = np.full(n, -1, np.int64)
     last = np.ones(n, np.bool_)
@@ -318,9 +322,9 @@ def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np.ndarray) -> Column:
-    """The column, its unchanged values taken from pool at where the row was before.
+    """Return the column, with unchanged values taken from pool at the row's predecessor.
 
-    pool starts with the column itself, so that a row that was not sent either leads on.
+    pool starts with the column itself, so that a predecessor without the value leads to its own.
     """
     if unchanged is None or not unchanged.any():
         return column
@@ -330,7 +334,7 @@ def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np
         within = source < len(column)
         follow = np.zeros(len(column), np.bool_)
         follow[within] = unchanged[source[within]]
-        # An old side holds only the key: its row is where it was before, too.
+        # OLD_KEY has only the key: its row also comes from the predecessor.
         if not follow.any():
             return pool.take(source)
         source[follow] = past[source[follow]]

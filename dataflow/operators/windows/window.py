@@ -1,8 +1,8 @@
 """Window functions over any partition, order and frame.
 
 Invariant: after each epoch the output is each live input row beside the values of its calls, as
-PostgreSQL computes them over the live rows of its partition; rows that tie stand in the order of
-all their columns by text.
+PostgreSQL computes them over the live rows of its partition; rows that tie are in the order of all
+their columns by text.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from dataflow.operators.windows.window_values import Answer, numbering, picking,
 from dataflow.plan.nodes import Frame, SortKey, Window, WindowCall
 from dataflow.plan.window_functions import NUMBERING, PICKING, SHIFTING, UNFRAMED, is_native
 
-# What is held at once while partitions of more than this are computed, beside their rows as they
-# were and as they are: these together, in sequence and given out; numbers, frames and hashes.
+# Memory beside the old and new rows while partitions of more than this are computed: both versions
+# together, in sequence and as output; numbers, frames and hashes.
 LARGE_BYTES = 4 << 20
 _TIMES_HELD = 3
 _BYTES_A_ROW = 200
 
 
 class WindowOperator:
-    """Group: touched partitions are numbered and computed again, new minus old.
+    """Group: touched partitions are sorted and computed again, new minus old.
 
     Partition, order and arguments are plain columns (lowering sees to it), the partition in key
-    form.
-    State: the input rows by partition.
-    Cost: O(rows of the touched partitions), twice: as they were and as they are.
-    NULL: a partition of its own; in ORDER BY where NULLS FIRST or LAST says; what a function makes
-    of NULL arguments is the function's.
+    form. State: the input rows by partition. Cost: O(rows of the touched partitions), once for the
+    old and once for the new version. NULL: a partition of its own; in ORDER BY as NULLS FIRST or
+    LAST says; each function defines its treatment of NULL arguments.
     """
 
     traits = Traits()
@@ -57,7 +55,7 @@ class WindowOperator:
         self._rows = context.arrange("rows", kinds_of(plan.input.fields), self._partition)
 
     def step(self, delta: Delta) -> Delta:
-        """The rows of touched partitions whose values are not what they were."""
+        """Return the change of the rows of touched partitions whose values differ."""
         if len(delta) == 0:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._partition), len(delta))
@@ -84,9 +82,9 @@ class WindowOperator:
 
 
 class WindowCalls:
-    """Calls of one node by their places, computed over the rows as they are given.
+    """The calls of one node by position, computed over a sequence of rows.
 
-    by_frame: what PostgreSQL computes, it computes for each frame alone (see window_postgres).
+    by_frame: PostgreSQL computes each frame separately (see window_postgres).
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class WindowCalls:
         }
 
     def frames(self, rows: WindowRows) -> tuple[dict[Frame, Frames], RowErrors]:
-        """The frames of all rows, and the rows without one."""
+        """Return the frames of all rows, and the rows without one."""
         errors = RowErrors()
         frames: dict[Frame, Frames] = {}
         for frame, finder in self._finders.items():
@@ -115,7 +113,7 @@ class WindowCalls:
     def compute(
         self, rows: WindowRows, frames: Mapping[Frame, Frames]
     ) -> tuple[dict[int, Column], RowErrors]:
-        """A column for each call, and the rows for which one fails."""
+        """Return a column for each call, and the rows for which one fails."""
         errors = RowErrors()
         columns = {}
         for i, (frame, compute) in self._compute.items():
@@ -125,7 +123,7 @@ class WindowCalls:
 
 
 def orders_of(keys: Sequence[SortKey]) -> tuple[Order, ...]:
-    """The parts of an ORDER BY over plain columns."""
+    """Return the parts of an ORDER BY over plain columns."""
     orders = []
     for key in keys:
         if not isinstance(key.expression, ColumnRef):
@@ -136,7 +134,7 @@ def orders_of(keys: Sequence[SortKey]) -> tuple[Order, ...]:
 
 
 def note_errors(failed: RowErrors, errors: RowErrors) -> None:
-    """Add the rows that failed to the errors."""
+    """Add the failed rows to the errors."""
     for row, error in failed.by_row.items():
         errors.add(row, *error)
 

@@ -1,8 +1,7 @@
-"""Window functions followed through long partitions: work by what a change can reach.
+"""Window functions over long partitions, recomputed only where a change can have an effect.
 
-Invariant: as of the operator of dataflow.operators.windows.window, whose answer it gives; the slabs
-that are read hold every row whose value may have changed, and outside of them every state is as
-kept.
+Invariant: the output is that of the operator in dataflow.operators.windows.window. The slabs read
+contain every row whose value may have changed; outside of them all stored states are valid.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ _GROWTH = 3
 
 
 class IncrementalWindowOperator:
-    """Group: of each partition the rows that a change can reach are computed again.
+    """Group: the rows of each partition that a change can affect are computed again.
 
-    For numbers of rows, running values, and what looks at rows nearby (see window_reach).
-    State: the input rows in order (see ordered_rows); for running values each different row
-    with the state before it.
-    Cost: O(log rows) for each change, and the rows that it reaches: those nearby whose value looks
-    at it; for numbers and running values all rows behind, as far as their state is another.
+    For row numbers, running values, and functions of nearby rows (see window_reach). State: the
+    input rows in order (see ordered_rows); for running values each distinct row with the state
+    before it. Cost: O(log rows) for each change, and the affected rows: nearby rows whose value
+    depends on it; for numbers and running values all later rows, as long as their state differs.
     NULL: as WindowOperator.
     """
 
@@ -69,7 +67,7 @@ class IncrementalWindowOperator:
         self._goes_on = any(k != "local" for k in self._kind)
 
     def step(self, delta: Delta) -> Delta:
-        """The rows whose values are not what they were."""
+        """Return the change of the rows whose values differ."""
         if len(delta) == 0:
             return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._partition), len(delta))
@@ -78,15 +76,16 @@ class IncrementalWindowOperator:
         slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._goes_on)
         while True:
             turn = read_turn(slabs, changes, self._rows)
-            look = self._look(turn)
-            if not (look.grows_left.any() or look.grows_right.any()):
-                return self._turned(turn, slabs, look)
-            before = np.where(look.grows_left, _GROWTH * (turn.change + _FIRST_ROWS), 0)
-            after = np.where(look.grows_right, _GROWTH * (turn.same + _FIRST_ROWS), 0)
+            extent = self._find_extent(turn)
+            if not (extent.grows_left.any() or extent.grows_right.any()):
+                return self._turned(turn, slabs, extent)
+            before = np.where(extent.grows_left, _GROWTH * (turn.change + _FIRST_ROWS), 0)
+            after = np.where(extent.grows_right, _GROWTH * (turn.same + _FIRST_ROWS), 0)
             slabs = slabs.grown(before, after, changes.sizes)
 
-    def _look(self, turn: Turn) -> _Look:
-        """Whether the slabs are wide enough, and which of their rows a change may have reached."""
+    def _find_extent(self, turn: Turn) -> _Extent:
+        """Return whether the slabs are wide enough, and which of their rows a change may have
+        affected."""
         rows = turn.rows
         frames, errors = self._near.frames(rows)
         low, high = self._reach(rows, frames)
@@ -99,8 +98,8 @@ class IncrementalWindowOperator:
             left |= turn.is_left_open & ((origin > first) | (origin >= turn.change))
         if left.any():
             nowhere = np.zeros(len(left), np.bool_)
-            return _Look(left, nowhere, np.empty(0, np.int64), frames, errors, {})
-        behind = turn.of_sides(turn.behind)
+            return _Extent(left, nowhere, np.empty(0, np.int64), frames, errors, {})
+        behind = turn.of_versions(turn.after_changes)
         unreached = (turn.index >= behind) & (low - rows.begin >= behind)
         rest = turn.counts_of(unreached).min(axis=0)
         ran = self._run(turn, origin)
@@ -111,14 +110,14 @@ class IncrementalWindowOperator:
             rest = np.where(turn.is_right_open, edge, 0)
         is_cut = _at_rows(turn, turn.count - rest - 1, high >= rows.end)
         right = turn.is_right_open & (~is_resolved | is_cut)
-        last = turn.of_sides(turn.count - rest)
+        last = turn.of_versions(turn.count - rest)
         zone = np.flatnonzero((turn.index >= first[turn.slab]) & (turn.index < last))
-        return _Look(left, right, zone, frames, errors, ran)
+        return _Extent(left, right, zone, frames, errors, ran)
 
     def _reach(
         self, rows: WindowRows, frames: Mapping[Frame, Frames]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The rows near each row that its values look at, int64[n] low and high."""
+        """Return the nearby rows that each row's values depend on, int64[n] low and high."""
         low, high = rows.position, rows.position + 1
         if self._by_peers:
             low, high = rows.peer_begin, rows.peer_end
@@ -129,8 +128,8 @@ class IncrementalWindowOperator:
         return low, high
 
     def _origin(self, turn: Turn) -> np.ndarray:
-        """int64[s]: the index at which running values are taken up: an unchanged row before the
-        first change, and where peers matter the first of its peers."""
+        """Return int64[s]: the index where running values resume: an unchanged row before the first
+        change, and where peers matter the first of its peers."""
         rows, origin = turn.rows, np.full(len(turn.change), ENDLESS)
         is_fit = turn.index < turn.change[turn.slab]
         if self._by_peers:
@@ -139,7 +138,7 @@ class IncrementalWindowOperator:
         return np.where(turn.is_left_open, origin, 0)
 
     def _run(self, turn: Turn, origin: np.ndarray) -> dict[int, Ran]:
-        """The running calls over all slabs."""
+        """Run the running calls over all slabs."""
         if self._states is None:
             return {}
         rows = turn.rows
@@ -147,31 +146,31 @@ class IncrementalWindowOperator:
         at = turn.at(1, origin)[asked]
         index, found = self._states.lookup([rows.columns[i].take(at) for i in self._row])
         width = len(rows.columns)
-        place = np.zeros(len(turn.change), np.int64)
-        place[asked[index]] = 1 + np.arange(len(index))
+        position = np.zeros(len(turn.change), np.int64)
+        position[asked[index]] = 1 + np.arange(len(index))
         start, ran = rows.begin + origin[turn.slab], {}
         for i, call in self._running.items():
-            kept = found.columns[width : width + len(call.kinds)]
+            stored = found.columns[width : width + len(call.kinds)]
             width += len(call.kinds)
-            pools = zip(call.first(1), kept, strict=True)
-            base = [Column.concat([a, b]).take(place) for a, b in pools]
+            pools = zip(call.first(1), stored, strict=True)
+            base = [Column.concat([a, b]).take(position) for a, b in pools]
             ran[i] = call.run(rows, Start(turn.slab, start, base))
         return ran
 
     def _edge(self, turn: Turn) -> np.ndarray:
-        """int64[s]: how many rows at the end of a slab may be left out, being unchanged and not
-        cut from their peers or copies; 0 where there are none."""
+        """Return int64[s]: how many rows at the end of a slab may be left out: unchanged, and not
+        separated from their peers or copies; 0 for none."""
         rows, edges = turn.rows, []
         starts = rows.peer_begin if self._by_peers else rows.first_copy
         for side in (0, 1):
             last = turn.at(side, turn.count[side] - 1)
             index = starts[last] - rows.begin[last]
-            is_same = (last >= 0) & (index >= turn.behind[side])
+            is_same = (last >= 0) & (index >= turn.after_changes[side])
             edges.append(np.where(is_same, turn.count[side] - index, 0))
         return np.where(edges[0] == edges[1], edges[1], 0)
 
     def _is_resolved(self, turn: Turn, edge: np.ndarray, ran: Mapping[int, Ran]) -> np.ndarray:
-        """bool[s]: whether everything that goes on is behind the edge what it was."""
+        """Return bool[s]: whether all running states after the edge are unchanged."""
         old, new = (turn.at(side, turn.count[side] - edge) for side in (0, 1))
         settled = (old >= 0) & (new >= 0)
         if "number" in self._kind:
@@ -180,44 +179,44 @@ class IncrementalWindowOperator:
             settled &= equal_rows(found.states, old, found.states, new)
         return settled
 
-    def _turned(self, turn: Turn, slabs: Slabs, look: _Look) -> Delta:
-        """New minus old of the rows in the zone, and their new states."""
-        rows, zone = turn.rows, look.zone
-        values, failed = self._near.compute(rows, look.frames)
-        for i, found in look.ran.items():
+    def _turned(self, turn: Turn, slabs: Slabs, extent: _Extent) -> Delta:
+        """Return new minus old of the rows in the zone, and their new states."""
+        rows, zone = turn.rows, extent.zone
+        values, failed = self._near.compute(rows, extent.frames)
+        for i, found in extent.ran.items():
             values[i] = found.values
             note_errors(found.errors, failed)
-        note_errors(look.errors, failed)
+        note_errors(extent.errors, failed)
         for i, call in enumerate(self._calls):
             if self._kind[i] == "number":
                 at = rows.peer_begin if call.function == "rank" else rows.position
                 values[i] = Column(at - rows.begin + slabs.low[turn.slab] + 1)
         weights = np.where(rows.partition[zone] % 2 == 0, -1, 1)
         given = Delta([c.take(zone) for c in rows.columns], weights)
-        self._keep_states(turn, look, given)
+        self._keep_states(turn, extent, given)
         own = (values[i].take(zone) for i in range(len(self._calls)))
         out = Delta((*given.columns, *own), weights)
-        place = {int(row): i for i, row in enumerate(zone)} if failed else {}
-        errors = RowErrors({place[r]: e for r, e in failed.by_row.items() if r in place})
+        position = {int(row): i for i, row in enumerate(zone)} if failed else {}
+        errors = RowErrors({position[r]: e for r, e in failed.by_row.items() if r in position})
         if errors:
             self._context.collect(self._types, given, errors)
             out = out.filter(~errors.mask(len(out)))
         return out.consolidate()
 
-    def _keep_states(self, turn: Turn, look: _Look, given: Delta) -> None:
+    def _keep_states(self, turn: Turn, extent: _Extent, given: Delta) -> None:
         if self._states is None:
             return
-        first = np.flatnonzero(turn.rows.first_copy[look.zone] == look.zone)
-        at = look.zone[first]
-        states = [s.take(at) for found in look.ran.values() for s in found.states]
-        kept = given.take(first)
-        self._states.apply(Delta((*kept.columns, *states), kept.weights).consolidate())
+        first = np.flatnonzero(turn.rows.first_copy[extent.zone] == extent.zone)
+        at = extent.zone[first]
+        states = [s.take(at) for found in extent.ran.values() for s in found.states]
+        stored = given.take(first)
+        self._states.apply(Delta((*stored.columns, *states), stored.weights).consolidate())
 
 
 @dataclass(frozen=True)
-class _Look:
-    """grows_left, grows_right bool[s]: where a slab is too narrow. zone: the rows that may have
-    been reached, when none is."""
+class _Extent:
+    """The extent of the slabs. grows_left, grows_right bool[s]: where a slab is too narrow. zone:
+    the rows that may be affected, if none is too narrow."""
 
     grows_left: np.ndarray
     grows_right: np.ndarray
@@ -228,7 +227,8 @@ class _Look:
 
 
 def _at_rows(turn: Turn, index: np.ndarray, holds: np.ndarray) -> np.ndarray:
-    """bool[s]: whether it holds of the row at an index of either sequence; int64[s] or [2, s]."""
+    """Return bool[s]: whether it holds of the row at an index of either sequence; int64[s] or [2,
+    s]."""
     index = np.broadcast_to(index, turn.count.shape)
     found = np.zeros(turn.count.shape[1], np.bool_)
     for side in (0, 1):

@@ -1,8 +1,8 @@
 """The frame of each row of a window, as ranges of positions in the sequence.
 
-A frame is one range, or up to three where EXCLUDE cuts it: what lies before, the row itself, what
-lies behind. Invariant: both ends of a range never fall from row to row, so that functions may walk
-along with them. Bounds of RANGE with a distance are found in window_ranges.
+A frame is one range, or up to three where EXCLUDE cuts it: the rows before, the row itself, the
+rows after. Invariant: both ends of a range never decrease from row to row, so that functions can
+advance with them. Bounds of RANGE with a distance are found in window_ranges.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FrameFinder:
             self._by_value = RangeFinder(frame, order[0], evaluator)
 
     def find(self, rows: WindowRows) -> tuple[Frames, RowErrors]:
-        """The frames of all rows, and the rows whose frame PostgreSQL refuses to give."""
+        """Return the frames of all rows, and the rows whose frame is an error in PostgreSQL."""
         errors, frame = RowErrors(), self._frame
         low, high = _low(frame, rows), _high(frame, rows)
         if self._by_value is not None:
@@ -53,7 +53,7 @@ class FrameFinder:
 
 
 def _low(frame: Frame, rows: WindowRows) -> np.ndarray:
-    """Where each frame begins, RANGE with a distance left out."""
+    """Return where each frame begins, except RANGE with a distance."""
     kind = frame.start.kind
     if kind == "unbounded preceding":
         return rows.begin
@@ -68,7 +68,7 @@ def _low(frame: Frame, rows: WindowRows) -> np.ndarray:
 
 
 def _high(frame: Frame, rows: WindowRows) -> np.ndarray:
-    """Behind the last row of each frame, RANGE with a distance left out."""
+    """Return the position after the last row of each frame, except RANGE with a distance."""
     kind = frame.end.kind
     if kind == "unbounded following":
         return rows.end
@@ -89,19 +89,21 @@ def _steps(bound: FrameBound, rows: WindowRows) -> int:
 
 
 def _group_ends(rows: WindowRows, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of the peer group that many groups further on; beyond the partition, both its
-    nearer end."""
+    """Return begin and end of the peer group at that distance in groups; beyond the partition, both
+    are its nearer end."""
     if len(rows) == 0:
         return rows.begin, rows.end
     is_first = rows.peer_begin == rows.position
     group = np.cumsum(is_first) - 1
     begins = np.flatnonzero(is_first)
     ends = np.append(begins[1:], len(rows))
-    wanted = group + steps
+    required = group + steps
     first, last = group[rows.begin], group[rows.end - 1]
-    within = np.clip(wanted, 0, len(begins) - 1)
-    low = np.where(wanted < first, rows.begin, np.where(wanted > last, rows.end, begins[within]))
-    high = np.where(wanted < first, rows.begin, np.where(wanted > last, rows.end, ends[within]))
+    within = np.clip(required, 0, len(begins) - 1)
+    low = np.where(
+        required < first, rows.begin, np.where(required > last, rows.end, begins[within])
+    )
+    high = np.where(required < first, rows.begin, np.where(required > last, rows.end, ends[within]))
     return low, high
 
 

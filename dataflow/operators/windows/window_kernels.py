@@ -1,8 +1,8 @@
 """Compiled loops over the sequence of a window: bounds by value, sums of floats, best rows.
 
-Frames are low, high int64[pieces, n], neither falling within a piece. Sums of floats go from the
+Frames are low, high int64[pieces, n], neither decreasing within a piece. Sums of floats go from the
 first row of a frame to its last in double (or single) precision, as PostgreSQL's do: the frame's
-sum is extended where it only grows, and begun anew where it loses rows.
+sum is extended where it only grows, and restarted where it loses rows.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ _INT_MIN = np.int64(-(2**63))
 
 @njit(nogil=True, cache=True)
 def range_ends(values, first, last, distance, is_low):
-    """int64[n]: where the rows of [first, last), in the order of int64 values, reach the row's own
-    value plus a distance: the first that is not below it, or (is_low False) behind the last that
-    is not above."""
+    """Return int64[n]: the bound among the rows of [first, last), in the order of int64 values, of
+    the row's own value plus a distance: the first row not below it, or (is_low False) after the
+    last row not above it."""
     n = len(values)
     out = np.empty(n, np.int64)
     for i in range(n):
@@ -41,7 +41,7 @@ def range_ends(values, first, last, distance, is_low):
 
 @njit(nogil=True, cache=True)
 def sum_floats(values, valid, low, high, is_single):
-    """(float64[n] sums, int64[n] counts of valid rows, bool[n] overflowed)."""
+    """Return (float64[n] sums, int64[n] counts of valid rows, bool[n] overflowed)."""
     pieces, n = low.shape
     sums = np.zeros(n, np.float64)
     counts = np.zeros(n, np.int64)
@@ -75,7 +75,7 @@ def sum_floats(values, valid, low, high, is_single):
 
 @njit(nogil=True, cache=True)
 def average_floats(values, valid, low, high):
-    """As sum_floats, with averages; overflow as in float8_accum, squares included."""
+    """Like sum_floats, with averages; overflow as in float8_accum, squares included."""
     pieces, n = low.shape
     averages = np.zeros(n, np.float64)
     counts = np.zeros(n, np.int64)
@@ -111,19 +111,19 @@ def average_floats(values, valid, low, high):
 
 
 @njit(nogil=True, cache=True)
-def best_rows(places, valid, low, high):
-    """int64[n]: the position of the greatest place in each range, the last of equal ones; -1 where
-    no row is valid. low, high int64[n]: one piece."""
+def best_rows(positions, valid, low, high):
+    """Return int64[n]: the position of the greatest rank in each range, the last of equal ones; -1
+    where no row is valid. low, high int64[n]: one piece."""
     n = len(low)
     out = np.full(n, -1, np.int64)
-    waiting = np.empty(len(places), np.int64)
+    waiting = np.empty(len(positions), np.int64)
     front, back, next_row = 0, 0, np.int64(0)
     for i in range(n):
         if low[i] > next_row:
             next_row = low[i]
         while next_row < high[i]:
             if valid[next_row]:
-                while back > front and places[waiting[back - 1]] <= places[next_row]:
+                while back > front and positions[waiting[back - 1]] <= positions[next_row]:
                     back -= 1
                 waiting[back] = next_row
                 back += 1
@@ -137,7 +137,7 @@ def best_rows(places, valid, low, high):
 
 @njit(nogil=True, cache=True)
 def tiles(begin, end, buckets, valid):
-    """(int64[n] ntile numbers, 0 for NULL; bool[n] rows of a bucket count below 1).
+    """Return (int64[n] ntile numbers, 0 for NULL; bool[n] rows of a bucket count below 1).
 
     As window_ntile (windowfuncs.c): the first count that is not NULL is the partition's."""
     n = len(begin)
@@ -177,7 +177,7 @@ def tiles(begin, end, buckets, valid):
 
 @njit(nogil=True, cache=True)
 def running_floats(values, valid, origin, base, kind):
-    """Sums of floats from each sequence's origin on, taken up from its base.
+    """Return sums of floats from each sequence's origin on, resumed from its base.
 
     origin int64[n]: of each row the first row of its sequence that counts. base float64[4, n]: at
     that row total, squares, count and 1 for an overflow before it. kind: 0 sums, 1 sums in single

@@ -1,10 +1,9 @@
-"""Window calls without a kernel: any aggregate the database has over any frame, and window
-functions of extensions.
+"""Window calls without a kernel: any aggregate over any frame, and window functions of extensions.
 
-PostgreSQL is given positions, not what they came from, so that rows which tie stand as they stand
-in our sequence: an aggregate is computed over ROWS of the sequence where its frames are such, else
-for each different frame over the frame's rows. Invariant: nothing rests on an order that SQL
-leaves open but the one that window functions of extensions see among peers: they are fed sorted.
+PostgreSQL gets positions instead of sort keys, so that ties have the order of our sequence. An
+aggregate is computed over ROWS of the sequence if its frames allow it, else once for each distinct
+frame. Invariant: no result depends on an order that SQL leaves open, except the order of peers in
+window functions of extensions, which get sorted rows.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from dataflow.types import BOOL, INT8, SqlType
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 _RUNNING = "UNBOUNDED PRECEDING AND CURRENT ROW"
 _REMAINING = "CURRENT ROW AND UNBOUNDED FOLLOWING"
-# So many rows of frames for each row are looked at one frame after the other before a frame that
-# slides or grows is left to PostgreSQL; and so many go there at once.
+# Frame rows per row that are computed frame by frame before a sliding or growing frame is left to
+# PostgreSQL; and the rows of one query.
 _CHEAP_FACTOR = 8
 _CHUNK_ROWS = 1 << 20
 _AT, _IS_INSIDE = 1, 2
 
 
 class PostgresCall:
-    """One call. order: the window's. by_frame: each frame alone, so that what fails in one says
-    nothing of another; only for aggregates."""
+    """One call. order: the window's. by_frame: each frame is computed separately, so that an error
+    in one affects no other; only for aggregates."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class PostgresCall:
         self._columns = list(self._types)
 
     def compute(self, rows: WindowRows, frames: Frames) -> Answer:
-        """The call's value for each row, and the rows for which it fails."""
+        """Return the call's value for each row, and the rows for which it fails."""
         if len(rows) == 0:
             return Column.empty(self._call.field.type.physical), RowErrors()
         if not self._call.is_aggregate:
@@ -80,8 +79,8 @@ class PostgresCall:
             return self._over(rows, _REMAINING, low)
         return self._of_frames(rows, different, frame_of)
 
-    def _over(self, rows: WindowRows, bounds: str, place: np.ndarray) -> Answer:
-        """The value at int64[n] places of a window over ROWS of the sequence."""
+    def _over(self, rows: WindowRows, bounds: str, position: np.ndarray) -> Answer:
+        """Return the value at int64[n] positions of a window over ROWS of the sequence."""
         sql = (
             f"SELECT tidemark_row.g, ${_AT} AS at, {self._text(_AT)}{self._filtered(_AT)} "
             f"OVER (PARTITION BY tidemark_row.g ORDER BY ${_AT} ROWS BETWEEN {bounds}) "
@@ -89,11 +88,11 @@ class PostgresCall:
         )
         types = (INT8, *(self._types[c] for c in self._columns))
         columns = (Column(rows.position), *(rows.columns[c] for c in self._columns))
-        return self._answered(rows, sql, types, columns, place)
+        return self._answered(rows, sql, types, columns, position)
 
     def _in_sequence(self, rows: WindowRows) -> Answer:
-        """A window function, which may look at peers and at its frame: rows come sorted, the
-        window's own order being the first part of what they are sorted by."""
+        """Compute a window function, which may depend on peers and on its frame: rows are sorted,
+        first by the window's own order."""
         first = _AT + len(self._columns)
         parts = [order_text(o, f"${first + i}") for i, o in enumerate(self._order, 1)]
         frame = self._call.frame
@@ -120,18 +119,18 @@ class PostgresCall:
         sql: str,
         types: Sequence[SqlType],
         columns: Sequence[Column],
-        place: np.ndarray,
+        position: np.ndarray,
     ) -> Answer:
         _, (at, values), failed = self._evaluator.evaluate_groups(
             sql, types, columns, rows.partition, (INT8, self._call.field.type)
         )
         answer = np.full(len(rows), -1, np.int64)
         answer[at.values] = np.arange(len(at))
-        return pick(values, answer[place]), of_partitions(failed, rows)
+        return pick(values, answer[position]), of_partitions(failed, rows)
 
     def _of_frames(self, rows: WindowRows, different: Frames, frame_of: np.ndarray) -> Answer:
-        """Each different frame as a group of its rows; a row that is not inside keeps a group
-        that would have none."""
+        """Compute each distinct frame as a group of its rows; a placeholder row represents an empty
+        frame."""
         text = self._text(_IS_INSIDE)
         if not text.endswith("(*)"):
             text = f"{text[:-1]}{'' if text.endswith('()') else f' ORDER BY ${_AT}'})"
@@ -162,13 +161,13 @@ class PostgresCall:
                 for row in np.flatnonzero(frame_of == frame).tolist():
                     errors.add(row, *error)
             first = last
-        place = np.full(len(counts), -1, np.int64)
+        position = np.full(len(counts), -1, np.int64)
         every = np.concatenate(numbers)
-        place[every] = np.arange(len(every))
-        return pick(Column.concat(parts), place[frame_of]), errors
+        position[every] = np.arange(len(every))
+        return pick(Column.concat(parts), position[frame_of]), errors
 
     def _text(self, before: int) -> str:
-        """The call over columns that stand after `before` others; constants written out."""
+        """Return the call over columns that follow `before` others; constants are literals."""
 
         def argument(token: re.Match[str]) -> str:
             if token[1] is None:
@@ -182,7 +181,7 @@ class PostgresCall:
         return _TOKENS.sub(argument, self._call.sql)
 
     def _filtered(self, before: int, condition: str = "") -> str:
-        """The FILTER clause: a condition and the call's own."""
+        """Return the FILTER clause: a condition and the call's own."""
         parts = [condition] if condition else []
         if isinstance(self._call.filter, ColumnRef):
             parts.append(f"${before + 1 + self._columns.index(self._call.filter.index)}")
@@ -192,7 +191,7 @@ class PostgresCall:
 
 
 def _different(frames: Frames) -> tuple[Frames, np.ndarray]:
-    """The different frames, and for each row which one is its own."""
+    """Return the distinct frames, and the index of each row's frame."""
     bounds = np.concatenate([frames.low, frames.high])
     empty = frames.counts == 0
     bounds[:, empty] = 0
@@ -202,8 +201,8 @@ def _different(frames: Frames) -> tuple[Frames, np.ndarray]:
 
 
 def _members(frames: Frames, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(frame, position, whether inside) of the rows of the frames [first, last), and for each
-    frame of one row that is not inside it."""
+    """Return (frame, position, whether inside) of the rows of the frames [first, last), and for
+    each frame of one row that is not inside it."""
     chosen = np.arange(first, last)
     groups, positions, inside = [chosen], [np.zeros(len(chosen), np.int64)], [chosen < 0]
     for low, high in zip(frames.low[:, chosen], frames.high[:, chosen], strict=True):

@@ -2,8 +2,8 @@
 
 Natively over integers, fixed point, dates and times (distances without months); over anything else
 PostgreSQL finds them. Source: the in_range functions (int.c, timestamp.c, date.c, numeric.c).
-Invariant: a row that is NULL, NaN or infinite has its peers for a bound with a distance; a bound
-beyond the range of times is an error of its row alone.
+Invariant: a bound with a distance of a row that is NULL, NaN or infinite is its peers. A bound
+beyond the range of times is an error of its row only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STAMPS = (TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
 _INT_MAX, _INT_MIN = np.int64(2**63 - 1), np.int64(-(2**63))
 _DATE_MAX, _DATE_MIN = 2**31 - 1, -(2**31)
 _DAY_US = 86_400_000_000
-# What PostgreSQL's timestamps may be, and the first date beyond them.
+# The range of PostgreSQL's timestamps, and the first date beyond them.
 _LEAST_US, _END_US = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 _END_DAYS = 106_751_983
 _LARGEST = 2**62
@@ -39,12 +39,12 @@ Bounds = tuple[np.ndarray, np.ndarray, RowErrors]
 
 
 def has_distance(frame: Frame) -> bool:
-    """Whether a bound has a distance."""
+    """Return whether a bound has a distance."""
     return frame.start.distance is not None or frame.end.distance is not None
 
 
 def is_native_range(frame: Frame, type: SqlType) -> bool:
-    """Whether a RANGE frame over values of a type needs no question to PostgreSQL."""
+    """Return whether a RANGE frame over values of a type needs no query to PostgreSQL."""
     bounds = (frame.start, frame.end)
     return all(b.distance is None or _distance(type, b.distance) is not None for b in bounds)
 
@@ -59,14 +59,14 @@ class RangeFinder:
         self._is_native = is_native_range(frame, order.type)
 
     def find(self, rows: WindowRows, low: np.ndarray, high: np.ndarray) -> Bounds:
-        """The bounds of all rows; low and high: those of bounds without a distance."""
+        """Return the bounds of all rows; low and high: those of bounds without a distance."""
         if not self._is_native:
             return self._in_postgres(rows)
         frame, order = self._frame, self._order
         column = rows.columns[order.column]
         units, special, errors = _units(order.type, column)
         null = ~column.mask()
-        # NULLs stand at one end of the partition.
+        # NULLs are at one end of the partition.
         nulls = np.concatenate([[0], np.cumsum(null)])
         count = nulls[rows.end] - nulls[rows.begin]
         first = rows.begin + (count if order.nulls_first else 0)
@@ -85,7 +85,8 @@ class RangeFinder:
         return ends[0], ends[1], errors
 
     def _in_postgres(self, rows: WindowRows) -> Bounds:
-        """The first and last row of each frame, asked of PostgreSQL; peers are whole."""
+        """Return the first and last row of each frame, computed by PostgreSQL; peer groups are
+        whole."""
         order = self._order
         window = (
             f"PARTITION BY g ORDER BY {order_text(order, '$2')} "
@@ -110,18 +111,19 @@ class RangeFinder:
 
 
 def _directed(units: np.ndarray, order: Order) -> np.ndarray:
-    """Units that rise in the direction of the order."""
+    """Return units that increase in the direction of the order."""
     return ~units if order.is_descending else units
 
 
 def _signed(bound: FrameBound, order: Order) -> int:
-    """A distance as what is added to the row's value, in the direction of the order."""
+    """Return a distance as an addend to the row's value, in the direction of the order."""
     distance = _distance(order.type, bound.distance) if bound.distance is not None else 0
     return -(distance or 0) if bound.kind == "preceding" else distance or 0
 
 
 def _units(type: SqlType, column: Column) -> tuple[np.ndarray, np.ndarray, RowErrors]:
-    """(int64[n] values that distances add to, bool[n] NaN or infinite, rows out of range)."""
+    """Return (int64[n] values that distances add to, bool[n] NaN or infinite, rows out of
+    range)."""
     values, errors = column.values, RowErrors()
     if type.kind in _INTS:
         return values, np.zeros(len(values), np.bool_), errors
@@ -139,14 +141,14 @@ def _units(type: SqlType, column: Column) -> tuple[np.ndarray, np.ndarray, RowEr
 
 
 def _check_stamps(units: np.ndarray, distance: int, own: np.ndarray, errors: RowErrors) -> None:
-    """Note the rows whose bound is no time that PostgreSQL has."""
+    """Record the rows whose bound is outside PostgreSQL's range of times."""
     beyond = (units >= _END_US - distance) if distance > 0 else (units < _LEAST_US - distance)
     for row in np.flatnonzero(beyond & ~own).tolist():
         errors.add(row, *_BAD_STAMP)
 
 
 def _distance(type: SqlType, distance: Literal) -> int | None:
-    """A distance in the units of `_units`; None: PostgreSQL must look."""
+    """Return a distance in the units of `_units`; None: PostgreSQL must compute it."""
     text, kind = str(distance.text), distance.type.kind
     if type.kind in _INTS and kind in _INTS:
         return int(text) if int(text) >= 0 else None
@@ -158,7 +160,7 @@ def _distance(type: SqlType, distance: Literal) -> int | None:
         return None
     parts = parse_interval(text.encode())
     if parts is None or parts[0]:
-        # Months are of different lengths.
+        # Months differ in length.
         return None
     us = parts[1] * _DAY_US + parts[2]
     return us if 0 <= us < _LARGEST else None

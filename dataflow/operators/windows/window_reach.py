@@ -1,8 +1,8 @@
-"""How a call may be followed through a long partition, and which rows its value looks at.
+"""Whether a call can be maintained row by row in a long partition, and which rows it depends on.
 
-"number": a position in the partition. "running": all rows up to the current one, taken up from a
-state. "local": rows about the current one, wherever the partition begins and ends. None: whatever
-changes, all rows of the partition may.
+"number": a position in the partition. "running": all rows up to the current one, resumed from a
+state. "local": rows near the current one, whatever the partition's ends. None: any change may
+affect all rows of the partition.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def kind_of(call: WindowCall, order: Sequence[SortKey]) -> str | None:
 
 
 def sees_peers(call: WindowCall) -> bool:
-    """Whether rows that ORDER BY holds equal have a say as such."""
+    """Return whether the value depends on which rows are peers."""
     frame = call.frame
     if call.function in ("rank", "dense_rank"):
         return True
@@ -58,7 +58,8 @@ def sees_peers(call: WindowCall) -> bool:
 
 
 def is_followed(plan: Window) -> bool:
-    """Whether each call can be followed; with peers and no order all rows are peers."""
+    """Return whether each call can be maintained row by row; with peers and no order all rows are
+    peers."""
     if not plan.order and any(map(sees_peers, plan.calls)):
         return False
     return all(kind_of(c, plan.order) is not None for c in plan.calls)
@@ -67,8 +68,8 @@ def is_followed(plan: Window) -> bool:
 def reach_of(
     call: WindowCall, rows: WindowRows, frames: Mapping[Frame, Frames]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The positions low <= p < high that a local call's value looks at, the own one included;
-    neither falls from row to row."""
+    """Return the positions low <= p < high that a local call's value depends on, its own included;
+    neither decreases from row to row."""
     low = high = rows.position
     if call.function in SHIFTING:
         offset = call.arguments[1] if len(call.arguments) > 1 else None

@@ -1,8 +1,8 @@
-"""Rows of partitions in their order: what the functions of a window look at.
+"""Rows of partitions in order: the input of window functions.
 
-Invariant: the sequence is one for the same rows, whatever the order of arrival: partition by
-partition, each in the order of ORDER BY and then of all columns by text. A row of weight 3 stands
-there three times.
+Invariant: the same rows give the same sequence, whatever the order of arrival: partition by
+partition, each in the order of ORDER BY and then of all columns by text. A row of weight 3 occurs
+three times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from dataflow.operators.ordered.row_order import RowOrder
 class WindowRows:
     """n rows in sequence.
 
-    columns: n values each. source int64[n]: the given row that each stands for. partition
-    int64[n]: never falling. begin, end int64[n]: where the row's partition lies; peer_begin,
-    peer_end int64[n]: where the rows lie that ORDER BY holds equal to it. first_copy int64[n]:
-    where the first of its copies stands.
+    columns: n values each. source int64[n]: the input row of each. partition int64[n]: never
+    decreasing. begin, end int64[n]: the bounds of the row's partition; peer_begin, peer_end
+    int64[n]: those of its peers. first_copy int64[n]: the position of its first copy.
     """
 
     columns: tuple[Column, ...]
@@ -44,11 +43,11 @@ class WindowRows:
 
 
 def sequence_rows(rows: Delta, partition: np.ndarray, order: RowOrder) -> WindowRows:
-    """Rows with weights > 0, of the partitions int64[m] (any numbers), in sequence."""
+    """Return the rows (weights > 0) of the partitions int64[m] (any numbers), in sequence."""
     m = len(rows)
     peers = order.peers(rows.columns, m)
-    places = order.places(rows.columns, m, peers)
-    source = np.lexsort((places, partition))
+    positions = order.ranks(rows.columns, m, peers)
+    source = np.lexsort((positions, partition))
     source = np.repeat(source, rows.weights[source])
     part, peers = partition[source], peers[source]
     begin, end = runs_of(_changes(part))
@@ -59,7 +58,7 @@ def sequence_rows(rows: Delta, partition: np.ndarray, order: RowOrder) -> Window
 
 
 def runs_of(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the run of each row begins and ends, int64[n], from bool[n]: a run begins here.
+    """Return where the run of each row begins and ends, int64[n], from bool[n]: a run begins here.
 
     >>> [x.tolist() for x in runs_of(np.array([True, False, True]))]
     [[0, 0, 2], [2, 2, 3]]
@@ -70,7 +69,7 @@ def runs_of(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _changes(values: np.ndarray) -> np.ndarray:
-    """bool[n]: True where a value differs from the one before, and for the first one."""
+    """Return bool[n]: True where a value differs from the one before, and for the first one."""
     out = np.ones(len(values), np.bool_)
     out[1:] = values[1:] != values[:-1]
     return out

@@ -1,9 +1,9 @@
-"""Calls over all rows up to the current one: taken up where the rows before left off.
+"""Calls over all rows up to the current one, resumed from the state of the row before.
 
-Of each row the state before it is kept (before its first copy; before its peers where the frame
-goes by peers). Invariant: the state is a function of the rows before alone, bit for bit, however
-it was reached: sums of integers and numerics are exact, floats are added in sequence. So a change
-needs no row before it, and none after one whose state is what it was.
+The state before each row is stored (before its first copy; before its peers if the frame is defined
+by peers). Invariant: the state is a function of the earlier rows alone, bit for bit: sums of
+integers and numerics are exact, floats are added in sequence. So a change needs no row before it,
+and no row after one whose state is unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataflow.operators.windows.window_sums import (
     decimals_of,
     linear_call,
     overflowed,
-    places_of,
+    ranks_of,
     running_sums,
 )
 from dataflow.operators.windows.window_values import argument_column, as_type, pick
@@ -36,10 +36,10 @@ from dataflow.values import one_nan
 
 @dataclass(frozen=True)
 class Start:
-    """Where each of k sequences is taken up.
+    """Where each of k sequences resumes.
 
-    sequence int64[n]: of each row its sequence, 0 to k - 1. origin int64[n]: the row at which it
-    is taken up; rows before that have no value. base: the state there, k rows.
+    sequence int64[n]: of each row its sequence, 0 to k - 1. origin int64[n]: the row where it
+    resumes; earlier rows have no value. base: the state there, k rows.
     """
 
     sequence: np.ndarray
@@ -62,16 +62,16 @@ class RunningCall(Protocol):
     kinds: str
 
     def first(self, n: int) -> list[Column]:
-        """The state before any row, n times."""
+        """Return the state before any row, n times."""
         ...
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """The call's value for each row."""
+        """Return the call's value for each row."""
         ...
 
 
 def running_call(call: WindowCall, evaluator: Evaluator) -> RunningCall:
-    """The call over "unbounded preceding" to "current row", natively."""
+    """Return the native call over "unbounded preceding" to "current row"."""
     by_peers = call.frame.mode != "rows" or call.function == "dense_rank"
     if call.function == "dense_rank":
         return _Linear(_GROUPS, by_peers=True)
@@ -93,7 +93,8 @@ _GROUPS = LinearCall(
 
 
 class _Running:
-    """What the calls share: where a row's value ends, and where the state before it stands."""
+    """Shared parts of the calls: the end of a row's value, and the position of the state before
+    it."""
 
     kinds = ""
 
@@ -101,7 +102,6 @@ class _Running:
         self._by_peers = by_peers
 
     def first(self, n: int) -> list[Column]:
-        """See RunningCall."""
         return [
             Column.nulls(k, n) if k == KIND_BYTES else Column.of(k, [0] * n) for k in self.kinds
         ]
@@ -122,7 +122,6 @@ class _Linear(_Running):
         self.kinds = "i" * call.width
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """See RunningCall."""
         high, before = self._high(rows), self._before(rows)
         totals, states = [], []
         for base, measure in zip(start.base, self._call.measures(rows), strict=True):
@@ -134,7 +133,7 @@ class _Linear(_Running):
 
 
 class _First(_Running):
-    """first_value: whether there is a row before, and the first one's value."""
+    """first_value: whether there is an earlier row, and the first one's value."""
 
     def __init__(self, call: WindowCall, *, by_peers: bool) -> None:
         super().__init__(by_peers=by_peers)
@@ -142,19 +141,17 @@ class _First(_Running):
         self.kinds = "b" + call.field.type.physical
 
     def first(self, n: int) -> list[Column]:
-        """See RunningCall."""
         return [Column(np.zeros(n, np.bool_)), Column.nulls(self.kinds[1], n)]
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """See RunningCall."""
         argument, result = self._call.arguments[0], self._call.field.type
         own = as_type(argument.type, argument_column(argument, rows), result)
         known = start.base[0].values[start.sequence]
         pool = Column.concat([own, start.base[1]])
-        place = np.where(known, len(rows) + start.sequence, start.origin)
+        position = np.where(known, len(rows) + start.sequence, start.origin)
         has_before = known | (self._before(rows) > start.origin)
-        states = [Column(has_before), pick(pool, np.where(has_before, place, -1))]
-        return Ran(pick(pool, place), RowErrors(), states)
+        states = [Column(has_before), pick(pool, np.where(has_before, position, -1))]
+        return Ran(pick(pool, position), RowErrors(), states)
 
 
 class _Extreme(_Running):
@@ -167,21 +164,19 @@ class _Extreme(_Running):
         self.kinds = call.arguments[0].type.physical
 
     def first(self, n: int) -> list[Column]:
-        """See RunningCall."""
         return [Column.nulls(self.kinds, n)]
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """See RunningCall."""
         n, argument = len(rows), self._call.arguments[0]
         pool = Column.concat([argument_column(argument, rows), start.base[0]])
-        places = places_of(self._call.function, argument.type, pool, self._evaluator)
+        positions = ranks_of(self._call.function, argument.type, pool, self._evaluator)
         valid = pool.mask()
         base = np.where(valid[n:], np.arange(n, len(pool)), -1)[start.sequence]
 
         def best(high: np.ndarray) -> Column:
             high = np.maximum(high, start.origin)
-            found = best_rows(places[:n], valid[:n], start.origin, high)
-            wins = (found >= 0) & ((base < 0) | (places[found] >= places[base]))
+            found = best_rows(positions[:n], valid[:n], start.origin, high)
+            wins = (found >= 0) & ((base < 0) | (positions[found] >= positions[base]))
             return pick(pool, np.where(wins, found, base))
 
         values = as_type(argument.type, best(self._high(rows)), self._call.field.type)
@@ -200,7 +195,6 @@ class _Float(_Running):
         self._kind = 2 if call.function == "avg" else int(is_single)
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """See RunningCall."""
         column = argument_column(self._call.arguments[0], rows)
         base = np.stack([b.values[start.sequence] for b in start.base])
         after = running_floats(column.values, column.mask(), start.origin, base, self._kind)
@@ -226,12 +220,10 @@ class _Decimal(_Running):
         self._call = call
 
     def first(self, n: int) -> list[Column]:
-        """See RunningCall."""
         zeros = np.zeros(n, np.int64)
         return [Column.of(KIND_BYTES, ["0"] * n), Column(zeros), Column(zeros), Column(zeros)]
 
     def run(self, rows: WindowRows, start: Start) -> Ran:
-        """See RunningCall."""
         after = self._after(rows, start)
         base = list(zip(*(b.to_list() for b in start.base), strict=True))
         values = [
@@ -250,27 +242,27 @@ class _Decimal(_Running):
             )
         ]
         columns = list(zip(*states, strict=True)) or [()] * 4
-        kept = [Column.of(k, part) for k, part in zip(self.kinds, columns, strict=True)]
-        return Ran(Column.of(KIND_BYTES, values), RowErrors(), kept)
+        stored = [Column.of(k, part) for k, part in zip(self.kinds, columns, strict=True)]
+        return Ran(Column.of(KIND_BYTES, values), RowErrors(), stored)
 
     def _after(self, rows: WindowRows, start: Start) -> list[tuple]:
-        """(units, scale, count, flags) after each row."""
+        """Return Return (units, scale, count, flags) after each row."""
         column = argument_column(self._call.arguments[0], rows)
         numbers, valid = decimals_of(column), column.mask().tolist()
         base = list(zip(*(b.to_list() for b in start.base), strict=True))
         scales, flags = numbers.scales.tolist(), numbers.flags.tolist()
         out: list[tuple] = []
-        units, scale, count, seen = 0, 0, 0, 0
+        units, scale, count, visited = 0, 0, 0, 0
         for i, (origin, of) in enumerate(
             zip(start.origin.tolist(), start.sequence.tolist(), strict=True)
         ):
             if i == origin:
-                units, scale, count, seen = base[of]
+                units, scale, count, visited = base[of]
                 units = int_of(units.decode())
             if valid[i]:
                 wider = max(scale, scales[i])
                 units *= 10 ** (wider - scale)
                 units += numbers.units[i] * 10 ** (wider - scales[i])
-                scale, count, seen = wider, count + 1, seen | flags[i]
-            out.append((units, scale, count, seen))
+                scale, count, visited = wider, count + 1, visited | flags[i]
+            out.append((units, scale, count, visited))
         return out

@@ -1,8 +1,8 @@
-"""The parts of long partitions that a change can reach: slabs of rows in order.
+"""The parts of long partitions that a change can affect: slabs of ordered rows.
 
-A slab is a range of positions of one partition, as it is now; what it was is the same rows without
-the changes in it. Invariant: every change lies in one slab, slabs of a partition do not touch, and
-outside of them both sequences are the same rows.
+A slab is a range of positions of one partition in its new version; its old version is the same rows
+without the changes. Invariant: every change is in one slab, slabs of a partition do not touch, and
+outside of them both versions have the same rows.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataflow.operators.windows.window_rows import WindowRows, sequence_rows
 
 # Beyond the length of any partition.
 _STRIDE = np.int64(2**44)
-# Partitions of so few rows are read as a whole, which is cheaper than to look where.
+# Partitions this small are read as a whole, which is cheaper than finding slabs.
 _SHORT = 64
 
 
 @dataclass
 class Changes:
-    """c changed rows in place: delta: with their weights. part int64[c]: the partition of each,
-    among the touched ones. first, last int64[c]: how many rows of it, as it is now, come before
-    the row, and with it; in a short partition 0 and its size. keys, sizes: of the touched
-    partitions."""
+    """c changed rows and their positions. delta: the rows with weights. part int64[c]: the
+    partition of each, among the touched ones. first, last int64[c]: how many rows of its new
+    version come before the row, and up to its last copy; in a short partition 0 and its size. keys,
+    sizes: of the touched partitions."""
 
     delta: Delta
     part: np.ndarray
@@ -40,7 +40,8 @@ class Changes:
     def of(
         delta: Delta, part: np.ndarray, keys: Sequence[Column], count: int, rows: OrderedRows
     ) -> Changes:
-        """Changes that the ordered rows already have. In a short partition one stands for all."""
+        """Return changes that are already applied to the ordered rows. In a short partition one
+        represents all."""
         sizes = rows.sizes(keys, count)
         first, last = np.zeros(len(delta), np.int64), sizes[part]
         in_long = np.flatnonzero(last > _SHORT)
@@ -61,18 +62,19 @@ class Slabs:
 
     @staticmethod
     def around(changes: Changes, before: int, after: int, *, is_one: bool) -> Slabs:
-        """Slabs with so many rows on either side of each change; is_one: one a partition."""
+        """Return slabs with that many rows on either side of each change; is_one: one per
+        partition."""
         low, high = changes.first - before, changes.last + after
         every = np.arange(len(low))
         return Slabs(changes.part, low, high, every)._joined(changes.sizes, is_one)
 
     def grown(self, before: np.ndarray, after: np.ndarray, sizes: np.ndarray) -> Slabs:
-        """Slabs with int64[s] more rows on either side."""
+        """Return slabs with int64[s] more rows on either side."""
         wider = Slabs(self.part, self.low - before, self.high + after, self.of)
         return wider._joined(sizes, is_one=False)
 
     def _joined(self, sizes: np.ndarray, is_one: bool) -> Slabs:
-        """Slabs that meet become one."""
+        """Return the slabs, merged where they meet."""
         low = np.clip(self.low, 0, sizes[self.part])
         high = np.clip(self.high, 0, sizes[self.part])
         order = np.lexsort((low, self.part))
@@ -90,11 +92,11 @@ class Slabs:
 
 @dataclass
 class Turn:
-    """Both sequences of s slabs: rows of partition 2i as slab i was, 2i + 1 as it is.
+    """Both versions of s slabs: partition 2i has the old rows of slab i, 2i + 1 the new ones.
 
-    slab, index int64[n]: of each row, index from the slab's begin. count int64[2, s]: rows of
-    each. change int64[s]: the index of the first change; same int64[s]: the rows at the end that
-    are behind the last change. is_left_open, is_right_open bool[s]: the partition goes on there.
+    slab, index int64[n]: of each row, index from the slab's begin. count int64[2, s]: rows of each.
+    change int64[s]: the index of the first change; same int64[s]: the rows after the last change.
+    is_left_open, is_right_open bool[s]: the partition extends beyond the slab.
     """
 
     rows: WindowRows
@@ -107,17 +109,17 @@ class Turn:
     is_right_open: np.ndarray
 
     def at(self, side: int, index: np.ndarray) -> np.ndarray:
-        """The row at int64[s] indexes of a side's sequences; -1 where there is none."""
+        """Return the row at int64[s] indexes of a side's sequences; -1 where there is none."""
         begins = self.begins[side]
         within = (index >= 0) & (index < self.count[side])
         return np.where(within, begins + index, -1)
 
-    def of_sides(self, values: np.ndarray) -> np.ndarray:
-        """int64[n]: of each row the value, int64[2, s], of its sequence."""
+    def of_versions(self, values: np.ndarray) -> np.ndarray:
+        """Return int64[n]: of each row the value, int64[2, s], of its sequence."""
         return values.T.reshape(-1)[self.rows.partition]
 
     def counts_of(self, chosen: np.ndarray) -> np.ndarray:
-        """int64[2, s]: how many rows of each sequence are chosen, bool[n]."""
+        """Return int64[2, s]: how many rows of each sequence are chosen, bool[n]."""
         n = self.count.size
         return np.bincount(self.rows.partition[chosen], minlength=n).reshape(-1, 2).T
 
@@ -128,13 +130,13 @@ class Turn:
         return (np.cumsum(counts) - counts).reshape(-1, 2).T
 
     @property
-    def behind(self) -> np.ndarray:
-        """int64[2, s]: the index of the first row behind the last change."""
+    def after_changes(self) -> np.ndarray:
+        """Return int64[2, s]: the index of the first row after the last change."""
         return self.count - self.same
 
 
 def read_turn(slabs: Slabs, changes: Changes, ordered: OrderedRows) -> Turn:
-    """The rows of slabs; a slab is widened where a row has copies beyond it."""
+    """Return the rows of slabs; a slab is widened where a row has copies beyond it."""
     keys = [k.take(slabs.part) for k in changes.keys]
     found = ordered.ranges(keys, slabs.low, slabs.high)
     np.minimum.at(slabs.low, found.index, found.start)

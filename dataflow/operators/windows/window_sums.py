@@ -2,8 +2,8 @@
 
 Sums of integers, fixed point and numeric are exact, by differences of running sums; numeric shows
 the greatest scale in the frame, as PostgreSQL does. Floats are added in the order of the frame, in
-PostgreSQL's own steps. Of equal extremes the last of the frame is shown, as by int4larger and its
-kin. Arguments are NULL where FILTER does not hold.
+PostgreSQL's own steps. Of equal extremes the last of the frame is shown, as by int4larger and
+similar functions. Arguments are NULL where FILTER does not hold.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LinearCall:
 
 
 def frame_aggregate(call: WindowCall, evaluator: Evaluator) -> Compute:
-    """How to compute an aggregate that has a kernel (see dataflow.plan.window_functions)."""
+    """Return how to compute an aggregate that has a kernel (see dataflow.plan.window_functions)."""
     linear = linear_call(call)
     if linear is not None:
         return lambda rows, frames: (
@@ -98,7 +98,7 @@ def linear_call(call: WindowCall) -> LinearCall | None:
 
 
 def _counted(call: WindowCall, rows: WindowRows) -> np.ndarray:
-    """bool[n]: the rows that count."""
+    """Return bool[n]: the rows that count."""
     if call.arguments:
         return argument_column(call.arguments[0], rows).mask()
     if call.filter is not None:
@@ -107,7 +107,7 @@ def _counted(call: WindowCall, rows: WindowRows) -> np.ndarray:
 
 
 def running_sums(values: np.ndarray) -> np.ndarray:
-    """The sum of the values before each place, [n + 1], in whatever numpy adds them up as."""
+    """Return the sum of the values before each position, [n + 1], in numpy's type for the sum."""
     kind = np.int64 if values.dtype == np.bool_ else values.dtype
     running = np.zeros(len(values) + 1, kind)
     running[1:] = np.cumsum(values, dtype=kind)
@@ -115,7 +115,7 @@ def running_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _totals(values: np.ndarray, frames: Frames) -> np.ndarray:
-    """The sum of values over each frame."""
+    """Return the sum of values over each frame."""
     running = running_sums(values)
     return (running[frames.high] - running[frames.low]).sum(axis=0)
 
@@ -163,23 +163,23 @@ def _extremes(
     how: tuple[str, SqlType, SqlType, Evaluator], column: Column, frames: Frames
 ) -> Answer:
     name, type, result, evaluator = how
-    places = places_of(name, type, column, evaluator)
+    positions = ranks_of(name, type, column, evaluator)
     valid = column.mask()
     best = np.full(len(column), -1, np.int64)
     for low, high in zip(frames.low, frames.high, strict=True):
-        found = best_rows(places, valid, low, high)
-        wins = (found >= 0) & ((best < 0) | (places[found] >= places[best]))
+        found = best_rows(positions, valid, low, high)
+        wins = (found >= 0) & ((best < 0) | (positions[found] >= positions[best]))
         best = np.where(wins, found, best)
     return as_type(type, pick(column, best), result), RowErrors()
 
 
-def places_of(name: str, type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
-    """int64[n]: the greater the place, the more a value is the "min" or "max"."""
-    places = np.zeros(len(column), np.int64)
+def ranks_of(name: str, type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
+    """Return int64[n] ranks: the "min" or "max" is the value of the greatest rank."""
+    positions = np.zeros(len(column), np.int64)
     present = np.flatnonzero(column.mask())
     if len(present):
-        places[present] = peer_ranks(type, column.take(present), evaluator)
-    return ~places if name == "min" else places
+        positions[present] = peer_ranks(type, column.take(present), evaluator)
+    return ~positions if name == "min" else positions
 
 
 def _sums_of(name: str, type: SqlType) -> Callable[[Column, Frames], Answer]:
@@ -198,7 +198,7 @@ class Decimals:
 
 
 def decimals_of(column: Column) -> Decimals:
-    """The numbers of a column of numeric text."""
+    """Return the numbers of a column of numeric text."""
     n = len(column)
     units, scales, flags = [0] * n, np.zeros(n, np.int64), np.zeros(n, np.int64)
     numbers = Numbers.of_text(column).decimals()
@@ -215,7 +215,8 @@ def decimals_of(column: Column) -> Decimals:
 
 
 def decimal_text(name: str, total: tuple[int, int], count: int, flags: int) -> str | None:
-    """sum or avg as PostgreSQL prints it. total: units and display scale; flags: those present."""
+    """Return Return sum or avg as PostgreSQL prints it. total: units and display scale; flags:
+    those present."""
     if count == 0:
         return None
     if flags & NAN or flags == PLUS_INFINITY | MINUS_INFINITY:
@@ -265,5 +266,5 @@ def _average_of_floats(column: Column, frames: Frames) -> Answer:
 
 
 def overflowed(failed: np.ndarray) -> RowErrors:
-    """The errors of sums beyond the range of floats."""
+    """Return the errors of sums beyond the range of floats."""
     return RowErrors({int(row): _OVERFLOW for row in np.flatnonzero(failed)})

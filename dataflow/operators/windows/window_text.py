@@ -1,4 +1,4 @@
-"""Parts of a window in SQL, for what PostgreSQL computes, and whose fault an error of it is."""
+"""Parts of a window as SQL text for PostgreSQL, and the rows that its errors belong to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataflow.plan.nodes import FrameBound
 
 
 def of_partitions(failed: RowErrors, rows: WindowRows) -> RowErrors:
-    """The errors of partitions as errors of all their rows."""
+    """Return the errors of partitions as errors of all their rows."""
     errors = RowErrors()
     for partition, error in failed.by_row.items():
         for row in np.flatnonzero(rows.partition == partition).tolist():
@@ -21,7 +21,7 @@ def of_partitions(failed: RowErrors, rows: WindowRows) -> RowErrors:
 
 
 def order_text(order: Order, column: str) -> str:
-    """One part of an ORDER BY."""
+    """Return one part of an ORDER BY."""
     word = "DESC" if order.is_descending else "ASC"
     if order.operator:
         word = f"USING {order.operator}"
@@ -29,13 +29,13 @@ def order_text(order: Order, column: str) -> str:
 
 
 def bound_text(bound: FrameBound) -> str:
-    """A frame's bound."""
+    """Return a frame's bound."""
     distance = f"{literal_text(bound.distance)} " if bound.distance is not None else ""
     return distance + bound.kind.upper()
 
 
 def literal_text(literal: Literal) -> str:
-    """A constant."""
+    """Return a constant."""
     if literal.text is None:
         return f"CAST(NULL AS {literal.type.name})"
     quoted = literal.text.replace("'", "''")

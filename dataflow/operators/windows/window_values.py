@@ -1,4 +1,4 @@
-"""Window functions that number rows or pick one: nothing but positions, so of any type.
+"""Window functions that number rows or pick one: they use positions only, so any type works.
 
 Source: windowfuncs.c. Invariant: numbers depend on the sequence alone; a picked value is the
 picked row's own, in the result's form.
@@ -27,14 +27,14 @@ _BAD_NTH = ("22016", "argument of nth_value must be greater than zero")
 
 
 def as_type(type: SqlType, column: Column, result: SqlType) -> Column:
-    """The same values in the form of the result's type: numeric(p,s) as plain numeric."""
+    """Return the same values in the form of the result's type: numeric(p,s) as plain numeric."""
     if type.kind is result.kind and type.scale == result.scale:
         return column
     return from_text(result, to_text(type, column))
 
 
 def pick(column: Column, rows: np.ndarray) -> Column:
-    """The values at int64 positions, NULL at -1."""
+    """Return the values at int64 positions, NULL at -1."""
     if len(rows) == 0 or int(rows.min()) >= 0:
         return column.take(rows)
     pool = Column.concat([column, Column.nulls(column.kind, 1)])
@@ -42,7 +42,7 @@ def pick(column: Column, rows: np.ndarray) -> Column:
 
 
 def argument_column(argument: Expression, rows: WindowRows) -> Column:
-    """An argument's value for each row."""
+    """Return an argument's value for each row."""
     if isinstance(argument, ColumnRef):
         return rows.columns[argument.index]
     if not isinstance(argument, Literal):
@@ -101,8 +101,8 @@ def shifting(call: WindowCall) -> Callable[[WindowRows], Answer]:
             return pick(column, np.where(within & known, at, -1)), RowErrors()
         others = as_type(default.type, argument_column(default, rows), result)
         pool = Column.concat([column, others])
-        place = np.where(within, at, rows.position + len(rows))
-        return pick(pool, np.where(known, place, -1)), RowErrors()
+        position = np.where(within, at, rows.position + len(rows))
+        return pick(pool, np.where(known, position, -1)), RowErrors()
 
     return compute
 
@@ -130,7 +130,7 @@ def picking(call: WindowCall) -> Callable[[WindowRows, Frames], Answer]:
 
 
 def _at(frames: Frames, number: np.ndarray) -> np.ndarray:
-    """The positions of each frame's row of a number from 0 on, which it has."""
+    """Return the positions of each frame's row of a number from 0 on, which it has."""
     out = np.full(len(number), -1, np.int64)
     rest = number.copy()
     for low, high in zip(frames.low, frames.high, strict=True):

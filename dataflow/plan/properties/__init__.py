@@ -1,4 +1,5 @@
-"""What is known of a plan without running it: keys, NULLs, single rows, origins, requirements.
+"""Static properties of a plan: keys, NULLs, single rows, origins, requirements.
 
-Imports only `dataflow.plan` and expressions. Start with `unique_keys.py`.
+All are conservative: an unknown property costs speed, never correctness. May import only
+`dataflow.plan` and expressions. Start reading at `unique_keys`.
 """

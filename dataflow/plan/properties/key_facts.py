@@ -1,7 +1,7 @@
-"""What is known of the rows of a node: keys, equal columns, constants, columns never NULL.
+"""Facts about the rows of a node: keys, equal columns, constants, columns never NULL.
 
-Values are held to be the same when PostgreSQL's `=` says so, NULL being NULL. Columns are said to
-be equal to each other or to a constant only where their type shows that by its bits.
+Two values are the same if PostgreSQL's `=` says so, or both are NULL. Columns count as equal to
+each other or to a constant only if equality of their type is equality of bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_FACTS = 64
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of an output, and what else is known of its rows.
+    """The keys of an output, and other facts about its rows.
 
     keys: sets of columns on which no two rows agree; the empty set: at most one row. equal: pairs
     of columns that hold one value in every row. determined: (columns, the columns whose values
@@ -36,7 +36,7 @@ class Keys:
     present: Key = NO_COLUMNS
 
     def __post_init__(self) -> None:
-        # Each fact once, and no more than can matter: else they double with every self join.
+        # Keep each fact once, and only useful ones: otherwise they double with every self join.
         equal = {(min(pair), max(pair)) for pair in self.equal if pair[0] != pair[1]}
         follows: dict[Key, Key] = {}
         for source, columns in self.determined:
@@ -48,7 +48,7 @@ class Keys:
         object.__setattr__(self, "constants", tuple(sorted(dict(self.constants).items())))
 
     def closure(self, columns: Key) -> Key:
-        """All columns whose values follow from those of `columns`."""
+        """Return all columns whose values follow from those of `columns`."""
         found = {*columns, *(c for c, _ in self.constants)}
         size = -1
         while len(found) > size:
@@ -62,27 +62,29 @@ class Keys:
         return frozenset(found)
 
     def reduced(self, columns: Key) -> Key:
-        """Fewer columns that determine all of `columns`, at least one; later ones go first."""
-        kept = set(columns)
+        """Return fewer columns that determine all of `columns`, at least one; later ones are
+        removed first."""
+        retained = set(columns)
         for column in sorted(columns, reverse=True):
-            if len(kept) > 1 and column in self.closure(frozenset(kept - {column})):
-                kept.remove(column)
-        return frozenset(kept)
+            if len(retained) > 1 and column in self.closure(frozenset(retained - {column})):
+                retained.remove(column)
+        return frozenset(retained)
 
     def is_once(self, columns: Iterable[int]) -> bool:
-        """Whether no two rows agree on the columns."""
+        """Return whether no two rows agree on the columns."""
         known = self.closure(frozenset(columns))
         return any(key <= known for key in self.keys)
 
-    def settled(self, width: int) -> Keys:
-        """The same with smaller keys, each determining all of the output's `width` columns."""
+    def minimized(self, width: int) -> Keys:
+        """Return the same facts with smaller keys, each determining all of the output's `width`
+        columns."""
         keys = fewest([self.reduced(key) for key in self.keys])
         every = frozenset(range(width))
         follows = tuple((key, every) for key in keys)
         return replace(self, keys=keys, determined=(*follows, *self.determined))
 
     def shifted(self, by: int) -> Keys:
-        """The facts of the same rows, their columns `by` positions further right."""
+        """Return the facts with all columns `by` positions further right."""
 
         def moved(columns: Key) -> Key:
             return frozenset(c + by for c in columns)
@@ -97,14 +99,14 @@ class Keys:
 
 
 def fewest(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """The keys that hold no other key, the smallest first."""
-    kept: list[Key] = []
+    """Return the keys that contain no other key, the smallest first."""
+    retained: list[Key] = []
     for key in sorted(set(keys), key=lambda k: (len(k), sorted(k))):
-        if not any(other <= key for other in kept):
-            kept.append(key)
-    return tuple(kept[:_MOST_KEYS])
+        if not any(other <= key for other in retained):
+            retained.append(key)
+    return tuple(retained[:_MOST_KEYS])
 
 
 def is_plain(type: SqlType) -> bool:
-    """Whether equal values of the type are equal bits."""
+    """Return whether equal values of the type are equal bits."""
     return key_form(ColumnRef(0, type)) == ColumnRef(0, type)

@@ -1,6 +1,6 @@
 """Which columns cannot be NULL in rows for which a condition is true.
 
-Conservative: only functions are looked through that are NULL whenever an argument is.
+Conservative: it looks only into functions that are NULL whenever an argument is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STRICT = {
 
 
 def nulls_reach(expression: Expression) -> set[int]:
-    """The columns whose NULL makes the expression NULL."""
+    """Return the columns whose NULL makes the expression NULL."""
     if isinstance(expression, ColumnRef):
         return {expression.index}
     if not isinstance(expression, Call):
@@ -28,7 +28,7 @@ def nulls_reach(expression: Expression) -> set[int]:
 
 
 def rejects_null(condition: Expression | None) -> set[int]:
-    """The columns that are not NULL where the condition is true; none for no condition."""
+    """Return the columns that are not NULL where the condition is true; none for no condition."""
     if condition is None:
         return set()
     if isinstance(condition, Call):

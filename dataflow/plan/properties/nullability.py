@@ -23,7 +23,7 @@ _DOCUMENTS = (TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE)
 
 
 def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
-    """Whether the expression over `fields` may be NULL."""
+    """Return whether the expression over `fields` may be NULL."""
     if isinstance(expression, ColumnRef):
         return fields[expression.index].is_nullable
     if isinstance(expression, Literal):
@@ -41,7 +41,7 @@ def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
         return inner.type.kind in _DOCUMENTS or is_nullable(inner, fields)
     if expression.function == "extract":
         field, inner = arguments
-        # Fields that do not repeat are infinite where the moment is; all others are NULL there.
+        # Monotonic fields are infinite for an infinite timestamp; all others are NULL.
         is_endless = isinstance(field, Literal) and field.text in _ENDLESS
         return not is_endless or is_nullable(inner, fields)
     if expression.function in _STRICT or expression.function.startswith(CHAIN):

@@ -1,8 +1,8 @@
-"""What is known of a numeric column before any row: its scales, and how many digits it can have.
+"""Static bounds of a numeric column: its scales, and its largest number of digits.
 
 `price * (1 - discount)` of numeric(15,2) columns has the scale 4 in every row and at most 31
-digits, whatever PostgreSQL's type of it says (plain numeric). Invariant: conservative; a form
-holds for every row that an expression can give, NaN apart, and says that none is infinite.
+digits, whatever PostgreSQL's type of it says (plain numeric). Invariant: conservative: a form holds
+for every value of an expression except NaN, and implies that none is infinite.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAME = (Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK,
 
 
 def numeric_form(plan: Plan, expression: Expression) -> NumericForm | None:
-    """The form of a numeric or integer expression over a plan's columns; None: not known."""
+    """Return the form of a numeric or integer expression over a plan's columns; None if unknown."""
     kind = expression.type.kind
     if kind in _INT_DIGITS:
         return NumericForm(_INT_DIGITS[kind], frozenset({0}))
@@ -55,7 +55,7 @@ def numeric_form(plan: Plan, expression: Expression) -> NumericForm | None:
 
 
 def _of_limits(type: SqlType) -> NumericForm | None:
-    """Of the values that a cast to the type gives, and that a table's column can have."""
+    """Return the form of the results of a cast to the type, and of a table's column of the type."""
     limit = limits(type) if type.oid == NUMERIC_OID else None
     if limit is None:
         return None
@@ -104,7 +104,7 @@ def _either(plan: Plan, expressions: tuple[Expression, ...]) -> NumericForm | No
 
 
 def _of_column(plan: Plan, index: int) -> NumericForm | None:
-    """The form of a column of a plan whose type does not tell it."""
+    """Return the form of a plan's column whose type does not determine it."""
     if isinstance(plan, Scan):
         return _of_limits(plan.fields[index].type)
     if isinstance(plan, Project):

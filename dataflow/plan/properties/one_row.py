@@ -1,7 +1,7 @@
 """Whether a plan has one row, or one at most, whatever its tables hold.
 
-What is said of the right side of an Apply holds for each left row: an outer reference is a
-constant there. Conservative: True only where that is certain.
+For the right side of an Apply the property holds for each left row: an outer reference is a
+constant there. Conservative: True only if certain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataflow.types import SqlType
 
 
 def has_one_row(plan: Plan) -> bool:
-    """Exactly one row always."""
+    """Return whether the plan always has exactly one row."""
     if isinstance(plan, Values):
         return len(plan.rows) == 1
     if isinstance(plan, Aggregate):
@@ -24,7 +24,7 @@ def has_one_row(plan: Plan) -> bool:
 
 
 def has_at_most_one_row(plan: Plan) -> bool:
-    """Never two rows."""
+    """Return whether the plan never has two rows."""
     if isinstance(plan, Project):
         return has_at_most_one_row(plan.input)
     if isinstance(plan, TopK) and not plan.partition and plan.limit is not None:
@@ -35,7 +35,7 @@ def has_at_most_one_row(plan: Plan) -> bool:
 
 
 def _is_key_given(plan: Filter) -> bool:
-    """Whether each column of a key is equal to something that is no column."""
+    """Return whether each column of a key equals an expression without columns."""
     given = set()
     for part in conjuncts(plan.predicate):
         if isinstance(part, Call) and part.function == "=":
@@ -49,6 +49,6 @@ def _is_key_given(plan: Filter) -> bool:
 
 
 def _is_one_value(type: SqlType, value: Expression) -> bool:
-    """Whether values of the type that are equal to `value` are equal to each other."""
+    """Return whether values of the type that are equal to `value` are equal to each other."""
     kinds = {type.kind, value.type.kind}
     return not columns_of(value) and (len(kinds) == 1 or kinds <= set(INT_RANGES))

@@ -1,4 +1,4 @@
-"""Where a column of a plan comes from: the table's column that it is, unchanged."""
+"""The origin of a plan's column: the table's column that it is, unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _BPCHAR_OID = 1042
 
 
 def table_column(plan: Plan, expression: Expression) -> SqlType | None:
-    """The type of the table's column that a column of the plan is (or NULL); None: of no table."""
+    """Return the type of the table's column that a plan's column is (or NULL); None for no
+    table."""
     if not isinstance(expression, ColumnRef):
         return None
     index = expression.index
@@ -42,9 +43,9 @@ def table_column(plan: Plan, expression: Expression) -> SqlType | None:
 
 
 def is_padded(plan: Plan, expression: Expression) -> bool:
-    """Whether all values of a char(n) have n characters, so that equal ones are equal bytes.
+    """Return whether all values of a char(n) have n characters, so that equal ones are equal bytes.
 
-    A table's column has; what a function returns need not.
+    True for a table's column; not necessarily for the result of a function.
     """
     type = table_column(plan, expression)
     if type is None or type.kind is not TypeKind.BPCHAR:

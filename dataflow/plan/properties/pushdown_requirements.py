@@ -1,9 +1,9 @@
-"""What a plan asks of each relation: the columns that it reads, and plain conditions on them.
+"""The requirements of a plan on each relation: the columns that it reads, and plain conditions on
+them.
 
-A condition stands here only when every row for which it does not hold is dropped directly above
-the scan, in every place where the relation is read. So whoever keeps such rows back changes no
-answer. Conditions that another language could compare otherwise (text by a collation, padded
-text, arrays) are left out: to ask for more rows is always right.
+Invariant: rows that violate a condition are dropped directly above every scan of the relation, so a
+source may omit them without changing any answer. Conditions that another system could evaluate
+differently (text by a collation, padded text, arrays) are left out: extra rows are always correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataflow.schema import RelationName
 from dataflow.types import SqlType, TypeKind
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-# Where a comparison is false; where it is NULL neither holds.
+# The negation of a comparison; where it is NULL, neither holds.
 _NEGATED = {
     "=": "<>",
     "<>": "=",
@@ -47,13 +47,13 @@ _NAMES = {
     TypeKind.FLOAT8: "float",
 }
 _NUMBERS = ("int", "decimal")
-# Equal texts are equal bytes under these, their order is the collation's.
+# Under these, equal texts are equal bytes, but order is the collation's.
 _OF_TEXT = ("=", "<>", "in")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """kind: bool, int, decimal, float, text, date, timestamp, timestamptz or uuid, of values;
+    """One condition. kind: bool, int, decimal, float, text, date, timestamp, timestamptz or uuid;
     values: as PostgreSQL prints them, none for "is null" and "is not null"."""
 
     column: str
@@ -64,7 +64,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class PushdownRequirements:
-    """Of one relation: every column that is read somewhere, the conditions that hold everywhere."""
+    """The requirements on one relation: the union of the columns read, the conditions common to all
+    scans."""
 
     relation: RelationName
     columns: tuple[str, ...]
@@ -72,7 +73,8 @@ class PushdownRequirements:
 
 
 def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
-    """What a plan, after the rules, asks of the relations that it reads, each once."""
+    """Return the requirements of a plan, after the rules, on the relations that it reads, each
+    once."""
     columns: dict[RelationName, dict[str, None]] = {}
     conditions: dict[RelationName, list[Asked]] = {}
     for scan, found in _readings(root):
@@ -88,7 +90,7 @@ def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
 
 
 def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:
-    """Each scan with what each of its readers drops rows by; a scan may have several readers."""
+    """Return each scan with the filters of each of its readers."""
     nodes = nodes_of(root)
     if isinstance(root, Scan):
         yield root, []
@@ -101,7 +103,7 @@ def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:
 
 
 def _asked(part: Expression, scan: Scan) -> Asked | None:
-    """One conjunct as a condition on a column, if it is one."""
+    """Return one conjunct as a condition on a column, if it is one."""
     if isinstance(part, ColumnRef):
         found = _column(part, scan)
         return Asked(found[0], "=", "bool", ("t",)) if found and found[1] == "bool" else None
@@ -157,7 +159,7 @@ def _compared(
 
 
 def _column(part: Expression, scan: Scan) -> tuple[str, str, SqlType] | None:
-    """(name, kind, type) of a plain column, also of a varchar that is read as text."""
+    """Return (name, kind, type) of a plain column, also of a varchar that is read as text."""
     if (
         isinstance(part, Call)
         and part.function == "cast"

@@ -1,6 +1,6 @@
 """Unique keys of a plan's output, carried from primary keys and GROUP BY through the operators.
 
-One function a kind of node says what is known of its rows; what is not known of a node costs keys,
+One function for each kind of node derives the facts about its rows. An unknown fact costs keys,
 never rows.
 """
 
@@ -52,7 +52,7 @@ _ONE_ROW = Keys((NO_COLUMNS,))
 
 
 def keys_of(plan: Plan) -> Keys:
-    """What is known of a plan's output."""
+    """Return the facts about a plan's output."""
     return fold(plan, _keys)
 
 
@@ -60,7 +60,7 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
     derive = _DERIVED.get(type(plan))
     found = derive(plan, *inputs) if derive else Keys(())
     declared = {i for i, f in enumerate(plan.fields) if not f.is_nullable}
-    return replace(found, present=found.present | declared).settled(len(plan.fields))
+    return replace(found, present=found.present | declared).minimized(len(plan.fields))
 
 
 def _scan(plan: Scan) -> Keys:
@@ -90,7 +90,7 @@ def _constants(expressions: tuple[Expression, ...]) -> tuple[tuple[int, str | No
 
 
 def _where(known: Keys, condition: Expression | None) -> Keys:
-    """What is known of the rows for which a condition is true."""
+    """Return the facts about the rows for which a condition is true."""
     equal, constants, follows = list(known.equal), list(known.constants), list(known.determined)
     for part in conjuncts(condition):
         if isinstance(part, ColumnRef):
@@ -104,7 +104,7 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
                 if not isinstance(a, ColumnRef) or not is_plain(a.type):
                     continue
                 if isinstance(b, Literal | OuterRef):
-                    # A row around a subquery gives one value as well.
+                    # The row around a subquery also has one value.
                     follows.append((NO_COLUMNS, frozenset({a.index})))
                 if isinstance(b, Literal) and b.type == a.type:
                     constants.append((a.index, b.text))
@@ -115,20 +115,24 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
 
 
 def _project(plan: Project, below: Keys) -> Keys:
-    places = _places(plan.expressions, below)
-    shown = frozenset(places)
-    keys = [_moved(key, places) for key in below.keys if key <= shown]
+    positions = _places(plan.expressions, below)
+    shown = frozenset(positions)
+    keys = [_moved(key, positions) for key in below.keys if key <= shown]
     if not keys and below.is_once(shown):
-        keys.append(_moved(below.reduced(shown), places))
-    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    equal += [(same[0], other) for same in places.values() for other in same[1:]]
+        keys.append(_moved(below.reduced(shown), positions))
+    equal = [
+        (positions[a][0], positions[b][0])
+        for a, b in below.equal
+        if a in positions and b in positions
+    ]
+    equal += [(same[0], other) for same in positions.values() for other in same[1:]]
     determined = []
     for source, _ in below.determined:
         if source <= shown:
             known = below.closure(source)
-            follows = _moved(known & shown, places) | _computed_from(plan, known)
-            determined.append((_moved(source, places), follows))
-    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
+            follows = _moved(known & shown, positions) | _computed_from(plan, known)
+            determined.append((_moved(source, positions), follows))
+    constants = [(p, text) for c, text in below.constants for p in positions.get(c, ())]
     constants += _constants(plan.expressions)
     tight = tuple(
         Field(f.name, f.type, f.is_nullable and i not in below.present)
@@ -139,29 +143,29 @@ def _project(plan: Project, below: Keys) -> Keys:
 
 
 def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
-    """Where each column below, or one that is equal to it, stands among the expressions."""
-    places: dict[int, list[int]] = {}
+    """Return the position of each input column, or of one equal to it, among the expressions."""
+    positions: dict[int, list[int]] = {}
     for i, expression in enumerate(expressions):
         while isinstance(expression, Call) and _is_integer_cast(expression):
             expression = expression.arguments[0]
         if isinstance(expression, ColumnRef):
-            places.setdefault(expression.index, []).append(i)
-    # Twice, so that a chain of equal columns is followed in whatever order it stands.
+            positions.setdefault(expression.index, []).append(i)
+    # Run twice to follow a chain of equal columns in any order.
     for a, b in (*below.equal, *below.equal):
         for x, y in ((a, b), (b, a)):
-            if x not in places and y in places:
-                places[x] = places[y]
-    return places
+            if x not in positions and y in positions:
+                positions[x] = positions[y]
+    return positions
 
 
 def _is_integer_cast(call: Call) -> bool:
-    """A cast between integers: the value stays, and so does its text."""
+    """Return whether it is a cast between integers, which preserves the value and its text."""
     kinds = (call.type.kind, *(a.type.kind for a in call.arguments))
     return call.function == "cast" and all(k in _INTEGERS for k in kinds)
 
 
 def _computed_from(plan: Project, known: Key) -> Key:
-    """The computed columns whose value rests on known columns of plain types alone."""
+    """Return the computed columns that depend only on output columns of plain types."""
     plain = {i for i in known if is_plain(plan.input.fields[i].type)}
     return frozenset(
         i
@@ -176,8 +180,8 @@ def _is_stable(expression: Expression) -> bool:
     return any(map(_is_stable, children(expression)))
 
 
-def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
-    return frozenset(places[i][0] for i in columns)
+def _moved(columns: Key, positions: dict[int, list[int]]) -> Key:
+    return frozenset(positions[i][0] for i in columns)
 
 
 def _join(plan: Join, left: Keys, right: Keys) -> Keys:
@@ -188,7 +192,7 @@ def _join(plan: Join, left: Keys, right: Keys) -> Keys:
     keys: list[Key] = []
     for a in own.keys:
         for b in others.keys:
-            # Of a full join, a row of either side beside NULLs must differ from the other's.
+            # In a full join, a padded row of either input must differ from those of the other.
             if plan.kind != "full" or a & own.present or b & others.present:
                 keys.append(a | b)
     if plan.kind in ("inner", "left") and others.is_once(right_columns):
@@ -217,7 +221,8 @@ def _join(plan: Join, left: Keys, right: Keys) -> Keys:
 
 
 def _padded(known: Keys) -> Keys:
-    """What still holds when rows of NULLs come to it: what follows from columns never NULL."""
+    """Return the facts that still hold after padding with NULLs: those that follow from columns
+    never NULL."""
     determined = tuple((s, c) for s, c in known.determined if s & known.present)
     constants = tuple((c, text) for c, text in known.constants if text is None)
     return Keys((), known.equal, determined, constants, NO_COLUMNS)
@@ -241,18 +246,22 @@ def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
 
 
 def _aggregate(plan: Aggregate, below: Keys) -> Keys:
-    places = _places(plan.groups, below)
-    shown = frozenset(places)
+    positions = _places(plan.groups, below)
+    shown = frozenset(positions)
     keys = [frozenset(range(len(plan.groups)))]
-    keys += [_moved(key, places) for key in below.keys if key <= shown]
+    keys += [_moved(key, positions) for key in below.keys if key <= shown]
     determined = [
-        (_moved(source, places), _moved(below.closure(source) & shown, places))
+        (_moved(source, positions), _moved(below.closure(source) & shown, positions))
         for source, _ in below.determined
         if source <= shown
     ]
-    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
-    present = frozenset(p for c in below.present for p in places.get(c, ()))
+    equal = [
+        (positions[a][0], positions[b][0])
+        for a, b in below.equal
+        if a in positions and b in positions
+    ]
+    constants = [(p, text) for c, text in below.constants for p in positions.get(c, ())]
+    present = frozenset(p for c in below.present for p in positions.get(c, ()))
     return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
 
 
@@ -261,7 +270,8 @@ def _distinct(plan: Distinct, below: Keys) -> Keys:
 
 
 def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
-    """Rows of the left side; those of an intersection are equal to rows of the right side."""
+    """Return rows are those of the left input; in an intersection they also equal rows of the right
+    one."""
     if plan.kind == "intersect":
         left = replace(
             left,
@@ -275,7 +285,8 @@ def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
 
 
 def _union_all(plan: UnionAll, *inputs: Keys) -> Keys:
-    """A key of every input beside a column in which each input has a constant of its own."""
+    """Return the key of every input, together with a column in which each input has a different
+    constant."""
     equal = set(inputs[0].equal).intersection(*(i.equal for i in inputs))
     constants = set(inputs[0].constants).intersection(*(i.constants for i in inputs))
     present = inputs[0].present.intersection(*(i.present for i in inputs))
@@ -306,7 +317,7 @@ def _top_k(plan: TopK, below: Keys) -> Keys:
 
 
 def _table_function(plan: TableFunction, below: Keys) -> Keys:
-    """Rows of one input row are told apart by their ordinality."""
+    """Return the ordinality distinguishes the rows of one input row."""
     if not plan.has_ordinality:
         return replace(below, keys=())
     last = len(plan.fields) - 1
@@ -314,7 +325,7 @@ def _table_function(plan: TableFunction, below: Keys) -> Keys:
 
 
 def _window(plan: Window, below: Keys) -> Keys:
-    """Every row stays once; row_number() tells the rows of a partition apart."""
+    """Return every row stays; row_number() distinguishes the rows of a partition."""
     n = len(plan.input.fields)
     partition = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
     if len(partition) < len(plan.partition):
@@ -325,7 +336,8 @@ def _window(plan: Window, below: Keys) -> Keys:
 
 
 def is_total(plan: TopK) -> bool:
-    """Whether partition and order alone say which rows are taken: then no other column matters."""
+    """Return whether partition and order alone determine the rows taken: then no other column
+    matters."""
     if plan.with_ties and plan.offset == 0:
         return True
     expressions = (*plan.partition, *(k.expression for k in plan.order))
@@ -336,11 +348,11 @@ def is_total(plan: TopK) -> bool:
 
 
 def _column(expression: Expression) -> int | None:
-    """The column whose value a join key compares, also beneath its key form."""
+    """Return the column whose value a join key compares, also inside its key form."""
     if isinstance(expression, ColumnRef):
         return expression.index
     if isinstance(expression, Call) and expression.function in ("key form", "cast"):
-        # A cast to a join key's common form keeps different values different.
+        # A cast to the common form of a join key is injective.
         return _column(expression.arguments[0])
     return None
 

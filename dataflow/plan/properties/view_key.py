@@ -1,7 +1,7 @@
-"""The primary key of a view, and what the sink is told of its columns.
+"""The primary key of a view, and the nullability of its columns in the sink.
 
 A primary key has only columns that are never NULL: by their declaration, or because a filter or a
-join leaves no NULL. A view without one is a bag, and says why.
+join leaves no NULL. A view without one is a multiset view, and reports why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataflow.schema import Field
 
 
 def view_key(plan: Plan) -> tuple[int, ...]:
-    """The smallest key whose columns are never NULL; () when there is none (a bag)."""
+    """Return the smallest key whose columns are never NULL; () if there is none (a multiset
+    view)."""
     known = keys_of(plan)
     found = []
     for key in known.keys:
@@ -29,25 +30,25 @@ def view_key(plan: Plan) -> tuple[int, ...]:
 
 
 def why_bag(plan: Plan) -> str:
-    """Why the view of a plan has no primary key, for people; "" when it has one."""
+    """Return a sentence why a plan's view has no primary key; "" if it has one."""
     if view_key(plan):
         return ""
     known = keys_of(plan)
     if NO_COLUMNS in known.keys:
-        return "it has one row at most, and no columns that tell rows apart"
+        return "it has at most one row, and no columns that identify rows"
     if not known.keys:
-        return "no columns of the answer tell its rows apart: select those of a unique key"
+        return "no output columns identify its rows: select those of a unique key"
     key = known.keys[0]
     unknown = [plan.fields[i].name for i in sorted(key - known.present)]
     if unknown:
         names = ", ".join(f'"{name}"' for name in unknown)
-        return f"rows are told apart by columns of which {names} may be NULL"
+        return f"its rows are identified by columns of which {names} may be NULL"
     names = ", ".join(f'"{plan.fields[i].name}"' for i in sorted(key))
-    return f"the sink's index cannot tell values of {names} apart as PostgreSQL's = does"
+    return f"the sink's index cannot compare values of {names} as PostgreSQL's = does"
 
 
 def tightened(plan: Plan) -> Plan:
-    """The plan with output columns told as not null where no row has a NULL in them."""
+    """Return the plan with output columns declared not null where no row has a NULL in them."""
     present = keys_of(plan).present
     fields = tuple(
         Field(f.name, f.type, f.is_nullable and i not in present) for i, f in enumerate(plan.fields)
@@ -60,6 +61,7 @@ def tightened(plan: Plan) -> Plan:
 
 
 def _is_sink_key(column: ColumnRef) -> bool:
-    """Whether the sink's index tells the same values apart: not where only a hash does here."""
+    """Return whether the sink's index has the same equality: not for types compared by a hash
+    here."""
     form = key_form(column)
     return form is not None and not isinstance(form, InPostgres)

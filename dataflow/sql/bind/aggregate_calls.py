@@ -1,8 +1,8 @@
-"""What one aggregate call says: its function, arguments, order and condition; and its own text.
+"""One aggregate call: its function, arguments, order and condition, and its SQL text.
 
-A call without a native road is recomputed in PostgreSQL from the text made here. Invariant: where
-the query leaves an order open, the text closes it, by the values themselves, so that the answer
-depends on the rows of the group alone.
+A call without a native implementation is recomputed in PostgreSQL from the text made here.
+Invariant: where the query leaves an order open, the text completes it by the values themselves, so
+that the result depends only on the rows of the group.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _JSON_CALLS = ("json_arrayagg", "json_objectagg")
 
 @dataclass(frozen=True)
 class CallShape:
-    """A call taken apart. node: all of it, FILTER included; call: the function's own node.
+    """The parts of a call. node: all of it, FILTER included; call: the function's own node.
 
     arguments: without DISTINCT, ORDER BY and VARIADIC around them; for WITHIN GROUP the direct
     ones. order: inside the parentheses; within: of WITHIN GROUP, None for a plain aggregate;
@@ -65,7 +65,7 @@ class CallShape:
 
 
 def aggregate_name(context: Context, node: exp.Expr) -> str | None:
-    """The aggregate function that a node calls, None for any other node."""
+    """Return the aggregate function that a node calls, None for any other node."""
     if isinstance(node, exp.Filter | exp.WithinGroup):
         return aggregate_name(context, node.this)
     if isinstance(node, SyntaxCall):
@@ -79,7 +79,7 @@ def aggregate_name(context: Context, node: exp.Expr) -> str | None:
 
 
 def shape_of(context: Context, node: exp.Expr) -> CallShape:
-    """An aggregate call taken apart."""
+    """Return the parts of an aggregate call."""
     call, condition, within, is_descending = node, None, None, False
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
@@ -112,9 +112,10 @@ def shape_of(context: Context, node: exp.Expr) -> CallShape:
 
 
 def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
-    """The text of a call over probed columns for Analyzer.types; there direct arguments are NULL.
+    """Return the text of a call over probed columns for Analyzer.types; direct arguments are NULL
+    there.
 
-    They may name grouped columns only, and the question has no GROUP BY.
+    They may name only grouped columns, and the probe has no GROUP BY.
     """
     if shape.within is None:
         return scalars.probe(shape.node)
@@ -130,7 +131,7 @@ def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
 
 @dataclass
 class CallText:
-    """PostgreSQL's text of a call over $1, $2 ... and what they stand for; see AggregateCall."""
+    """PostgreSQL's text of a call over $1, $2 ..., and these arguments; see AggregateCall."""
 
     sql: str
     arguments: tuple[Expression, ...]
@@ -144,7 +145,7 @@ class CallText:
 class CallWriter:
     """Writes the text of one call, its values replaced by arguments.
 
-    order: that of the rows that it is given, which comes after an ORDER BY of its own.
+    order: that of the input rows, which follows the call's own ORDER BY.
     """
 
     context: Context
@@ -154,7 +155,7 @@ class CallWriter:
     arguments: list[Expression] = field(default_factory=list)
 
     def write(self) -> CallText:
-        """The text, ties broken."""
+        """Return the text, ties broken."""
         shape = self.shape
         edits: list[tuple[int, int, str]] = []
         values = shape.arguments if shape.within is not None else ()
@@ -181,7 +182,7 @@ class CallWriter:
         )
 
     def _span(self) -> tuple[int, int]:
-        """Where the call stands, without FILTER."""
+        """Return the span of the call, without FILTER."""
         begin, end = span_of(self.shape.node)
         if self.shape.condition is not None:
             text = self.context.text[begin : span_of(self.shape.condition)[0]]
@@ -191,7 +192,7 @@ class CallWriter:
         return begin, end
 
     def _edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
-        """The text of a value replaced by its arguments; what is constant stays."""
+        """Return edits that replace a value by its arguments; constants stay."""
         out = []
         if len(parts := self.scalars.bound_parts(node)) != 1 or parts[0][0] is not node:
             out = self.scalars.row_edits(node)
@@ -207,14 +208,14 @@ class CallWriter:
         return f"${self.arguments.index(expression) + 1}"
 
     def _number(self, node: exp.Expr) -> int | None:
-        """The position of the argument that a value is as a whole."""
+        """Return the position of the argument that is the whole value."""
         parts = self.scalars.bound_parts(node)
         if len(parts) != 1 or is_record(parts[0][1]) or span_of(parts[0][0]) != span_of(node):
             return None
         return self.arguments.index(parts[0][1])
 
     def _varies(self, position: int) -> bool:
-        """Whether equal values of an argument may differ in their text."""
+        """Return whether equal values of an argument may differ in their text."""
         argument = self.arguments[position]
         if argument.type.kind is TypeKind.JSON:
             return False
@@ -222,8 +223,8 @@ class CallWriter:
         return key_form(reference) != reference
 
     def _ties(self) -> list[tuple[int, int, str]]:
-        """The order of the rows, then the arguments as the last keys of the order, each by its
-        type and then by its text."""
+        """Return the order of the rows, then the arguments as the last sort keys, each by its type
+        and then by its text."""
         given = {self._text(node) for node in self.shape.order}
         keys = self._sorted_by()
         for node in self.shape.arguments:
@@ -238,12 +239,12 @@ class CallWriter:
         if not keys:
             return []
         _, end = self._span()
-        place = self.shape.call.meta.get("order", end - 1)
+        position = self.shape.call.meta.get("order", end - 1)
         before = ", " if self.shape.order else " ORDER BY "
-        return [(place, place, before + ", ".join(keys))]
+        return [(position, position, before + ", ".join(keys))]
 
     def _sorted_by(self) -> list[str]:
-        """The order of the rows."""
+        """Return the order of the rows."""
         return [f"{self._placed(key.expression)} {key.direction}" for key in self.order]
 
     def _text(self, node: exp.Expr) -> str:

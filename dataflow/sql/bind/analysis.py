@@ -1,8 +1,7 @@
-"""What the planner asks of the database that analyzes a query.
+"""The contract of the database that analyzes a query for the planner.
 
-Types, names, overloads, coercions and constants are PostgreSQL's answers, never guesses here.
-`connectors.postgres.analysis.analyzer` implements it; everything is asked inside one transaction
-that is
+Invariant: types, names, overloads, coercions and constants are PostgreSQL's answers, never guesses.
+`connectors.postgres.analysis.analyzer` implements it; all queries run in one transaction that is
 rolled back.
 """
 
@@ -22,8 +21,8 @@ class Routine:
     """A function that a query calls, aggregates included, also beneath operators and casts.
 
     name carries its schema unless that is pg_catalog. kind: "f" plain, "a" aggregate, "w" window.
-    volatility: "i" immutable, "s" stable, "v" volatile. stands_for: the operator or cast that
-    calls it, for people, "" for none.
+    volatility: "i" immutable, "s" stable, "v" volatile. stands_for: the operator or cast that calls
+    it, for messages; "" for none.
     """
 
     name: str
@@ -35,13 +34,13 @@ class Routine:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A query as PostgreSQL understood it.
+    """PostgreSQL's analysis of a query.
 
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
-    row_names: relations in FROM, by alias, with the names of their columns, which the text makes
-    different ones. named_rows: widths of the rows of a USING's alias, which stand in the text as
-    ROW(...), without their names.
+    row_names: relations in FROM, by alias, with the original names of their columns, which the text
+    renames. named_rows: widths of the rows of a USING's alias, which the text writes as ROW(...),
+    without names.
     """
 
     text: str
@@ -54,11 +53,11 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Table:
-    """A relation that changes arrive for, as a query sees it.
+    """A base relation as a query sees it.
 
     columns: every column in order as (name, position in relation.fields), or (name, SQL over the
-    table's other columns) for a generated column, which no source sends.
-    has_row_type: whether its row type can be named, as that of a table of the database can.
+    table's other columns) for a generated column, which no source sends. has_row_type: whether its
+    row type has a name, as that of a database table.
     """
 
     relation: Relation
@@ -67,43 +66,45 @@ class Table:
 
 
 class Analyzer(Protocol):
-    """A database with its catalog, in one transaction for all questions about one view."""
+    """A database with its catalog, in one transaction for all queries about one view."""
 
     def analyze(self, query: str) -> Analysis:
-        """What a query means. SqlError, with PostgreSQL's words and the position in `query`."""
+        """Analyze a query. Raise SqlError with PostgreSQL's message and the position in `query`."""
         ...
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
-        """A relation as the canonical text names it ("" when it does so without a schema).
+        """Return a relation by its name in the canonical text (schema "" if the text has none).
 
-        An ordinary view answers with its own query. SourceError for what cannot be followed.
+        An ordinary view returns its own query. Raise SourceError for a relation that cannot be
+        replicated.
         """
         ...
 
     def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
-        """The types of expressions over columns that stand in the texts as c1, c2 ...
+        """Return the types of expressions over columns named c1, c2 ... in the texts.
 
         Either all or none of the expressions are aggregate calls.
         """
         ...
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
-        """What an expression over c1, c2 ... calls, also beneath operators and casts."""
+        """Return the routines that an expression over c1, c2 ... calls, also inside operators and
+        casts."""
         ...
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
-        """SqlError for an expression over c1, c2 ... that PostgreSQL has no collation for.
+        """Raise SqlError for an expression over c1, c2 ... that PostgreSQL has no collation for.
 
-        It says so only when it compares two texts, in the middle of a query.
+        PostgreSQL itself reports it only at run time, when it compares two texts.
         """
         ...
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
-        """The columns of an entry of FROM that calls functions over c1, c2 ..."""
+        """Return the columns of an entry of FROM that calls functions over c1, c2 ..."""
         ...
 
     def constants(
         self, expressions: Sequence[str], types: Sequence[SqlType]
     ) -> tuple[Literal | None, ...]:
-        """The values of expressions without columns; None where the computation fails."""
+        """Return the values of expressions without columns; None where the computation fails."""
         ...

@@ -1,7 +1,7 @@
 """ARRAY(SELECT ...): all values of a query in one array.
 
-An aggregate over all its rows, recomputed in PostgreSQL for what changed. Where the query leaves
-the order open, the values themselves decide, so that the answer depends on the rows alone.
+An aggregate over all its rows, recomputed in PostgreSQL after a change. Where the query leaves the
+order open, the values decide, so that the result depends only on the rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _UNSORTABLE = (TypeKind.OPAQUE, TypeKind.JSON)
 
 
 def is_array_query(node: exp.Expr) -> bool:
-    """Whether a node is ARRAY(query)."""
+    """Return whether a node is ARRAY(query)."""
     is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
     return is_array and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query)
 
 
 def array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression:
-    """The array, {} for no row; the query's sort keys are computed beside its one column."""
+    """Return the array, {} for no row; the query's sort keys are computed beside its one column."""
     entry = subqueries.bind_ordered(node.expressions[0])
     right, order = entry.plan, entry.order
     value, *_ = columns = refs(right)
@@ -38,8 +38,7 @@ def array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expres
     keys.append('($1)::text COLLATE "C"')
     if not order:
         context.warn(
-            "the order inside ARRAY(SELECT ...) is not given by the query: its values come in "
-            "their own order"
+            "the order inside ARRAY(SELECT ...) is not defined by the query: the values are sorted"
         )
     sql = f"array_agg($1 ORDER BY {', '.join(keys)})"
     field = Field("array", type)

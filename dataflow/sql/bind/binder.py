@@ -1,8 +1,8 @@
 """From PostgreSQL's canonical query to a plan: one small function for each shape of query.
 
 Every block is bound in PostgreSQL's own order: FROM, WHERE, GROUP BY, HAVING, the select list,
-DISTINCT. What is not maintained is refused here by name; nothing is dropped silently but ORDER BY,
-which a stored view does not have.
+DISTINCT. Unsupported constructs are refused here by name. Invariant: nothing is dropped silently
+except ORDER BY, which a stored view does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataflow.sql.bind.grouping import Grouping, find_aggregates
 from dataflow.sql.bind.grouping_sets import bind_grouping, group_keys
 from dataflow.sql.bind.relations import NOTHING, Relations, project
 from dataflow.sql.bind.row_clauses import RowClauses, sorting_nodes
-from dataflow.sql.bind.row_order_use import keeps_order, uses_order
+from dataflow.sql.bind.row_order_use import preserves_order, uses_order
 from dataflow.sql.bind.scope import Context, FromEntry, Scope, entry_of
 from dataflow.sql.bind.set_functions import add_set_calls, bind_selected
 from dataflow.sql.bind.set_operations import (
@@ -37,11 +37,11 @@ class _BindQuery:
     """See subqueries.BindQuery."""
 
     def __call__(self, context: Context, node: exp.Expr) -> Plan:
-        """The plan of a query; it may read the rows of the scopes around it."""
+        """Return the plan of a query; it may read rows of the enclosing scopes."""
         return _bind(context, node, is_ordered=False).plan
 
     def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
-        """The same, with the order of the rows and what it is by."""
+        """Return the same, with the order of the rows and its sort keys."""
         return _bind(context, node, is_ordered=True)
 
 
@@ -76,7 +76,7 @@ def _bind(context: Context, node: exp.Expr, *, is_ordered: bool) -> FromEntry:
 
 
 def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> FromEntry:
-    """One block. is_ordered: the order of its rows is asked for."""
+    """Bind one block. is_ordered: the order of its rows matters."""
     clauses = RowClauses(context, select, is_ordered=is_ordered)
     takes_order = clauses.is_taken_in_order or uses_order(context, select)
     below = Scope(Relations(context, bind_query, is_ordered=takes_order).bind(select))
@@ -89,7 +89,7 @@ def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> Fr
     Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
     expressions = bind_selected(context, scope, nodes, others, atom)
     order: tuple[SortKey, ...] = ()
-    if scope is below and clauses.is_taken_in_order and keeps_order(select):
+    if scope is below and clauses.is_taken_in_order and preserves_order(select):
         order = _order_above(scope.order, expressions)
     names += [f"order {i}" for i in range(len(expressions) - width)]
     plan = bind_distinct(context, project(scope.plan, expressions, names), select)
@@ -98,7 +98,8 @@ def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> Fr
 
 
 def _order_above(order: Sequence[SortKey], expressions: list[Expression]) -> tuple[SortKey, ...]:
-    """The order of a block's rows by columns of its select list, to which what lacks is added."""
+    """Return the order of a block's rows by columns of its select list; missing ones are
+    appended."""
     found = []
     for key in order:
         if key.expression not in expressions:
@@ -110,14 +111,14 @@ def _order_above(order: Sequence[SortKey], expressions: list[Expression]) -> tup
 
 
 def bind_where(context: Context, scope: Scope, select: exp.Select) -> Scope:
-    """Filters and semi joins of WHERE on the scope's plan."""
+    """Apply WHERE to the scope's plan as filters and semi joins."""
     where = select.args.get("where")
     apply_conditions(context, scope, where.this if where else None, bind_query)
     return scope
 
 
 def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordered: bool) -> Scope:
-    """The scope after GROUP BY and HAVING; the same scope when the block has no groups."""
+    """Return the scope after GROUP BY and HAVING; the same scope if the block has no groups."""
     group, having = select.args.get("group"), select.args.get("having")
     above = [*selected_of(select)[0], *sorting_nodes(select, is_used=is_ordered)]
     above += inside_windows(select.args.get("windows"))
@@ -135,7 +136,6 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordere
 
 
 def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
-    """SELECT DISTINCT."""
     distinct = select.args.get("distinct")
     if distinct is None or distinct.args.get("on"):
         return plan
@@ -143,7 +143,7 @@ def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
 
 
 def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
-    """The select list's expressions and their names."""
+    """Return the select list's expressions and their names."""
     nodes, names = [], []
     for node in select.expressions:
         nodes.append(node.this if isinstance(node, exp.Alias) else node)

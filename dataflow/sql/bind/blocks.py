@@ -1,6 +1,7 @@
-"""What names and subqueries mean inside one block: the atoms of its expressions, its conditions.
+"""Resolution of names and subqueries inside one block: the atoms of its expressions, its
+conditions.
 
-FROM, WHERE, GROUP BY, HAVING and the select list all read a block through these two.
+FROM, WHERE, GROUP BY, HAVING and the select list all use these two.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataflow.sql.parse.shapes import bare, conjuncts
 
 
 def column_atom(context: Context, scope: Scope) -> Atom:
-    """Names resolved in a scope and in those around it, nothing else."""
+    """Return an atom that resolves names in a scope and its enclosing scopes, nothing else."""
 
     def atom(node: exp.Expr) -> Expression | None:
         if not isinstance(node, exp.Column):
@@ -45,7 +46,7 @@ def column_atom(context: Context, scope: Scope) -> Atom:
 
 
 def block_atom(context: Context, scope: Scope, bind_query: BindQuery) -> Atom:
-    """What stands for a column in a block: names, groups, aggregate calls, subqueries."""
+    """Return the atom of a block: names, groups, aggregate calls, subqueries."""
     names = column_atom(context, scope)
 
     def atom(node: exp.Expr) -> Expression | None:
@@ -71,7 +72,7 @@ def block_atom(context: Context, scope: Scope, bind_query: BindQuery) -> Atom:
 def apply_conditions(
     context: Context, scope: Scope, condition: exp.Expr | None, bind_query: BindQuery
 ) -> None:
-    """Filter by the plain conjuncts, then semi join, then filter by what needs subqueries."""
+    """Filter by the plain conjuncts, then semi join, then filter by conjuncts with subqueries."""
     plain: list[exp.Expr] = []
     memberships: list[Membership] = []
     others: list[exp.Expr] = []
@@ -92,7 +93,7 @@ def apply_conditions(
 
 
 def _is_joined(membership: Membership) -> bool:
-    """Whether a conjunct may be a semi join: not where PostgreSQL computes it for each row."""
+    """Return whether a conjunct may be a semi join: not if PostgreSQL computes it for each row."""
     if not membership.is_semi_join:
         return False
     is_row = any(names_whole_row(bare(side)) for side in membership.left)

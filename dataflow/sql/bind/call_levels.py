@@ -1,8 +1,8 @@
-"""Which block an aggregate call belongs to, when blocks stand inside each other.
+"""Which of several nested blocks an aggregate call belongs to.
 
 A call aggregates over the rows of the innermost block whose columns its arguments name (the SQL
-standard's rule; parse_agg.c), so a subquery may hold calls of the blocks around it. Table names of
-canonical text are unique across blocks inside each other, which makes a name tell its block.
+standard's rule; parse_agg.c), so a subquery may contain calls of enclosing blocks. Table names in
+canonical text are unique across nested blocks, so a name identifies its block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ IsCall = Callable[[exp.Expr], bool]
 def own_calls(
     context: Context, scope: Scope, nodes: Sequence[exp.Expr], is_call: IsCall
 ) -> list[exp.Expr]:
-    """The aggregate calls over the scope's rows in nodes, also those inside their subqueries."""
+    """Return the aggregate calls over the scope's rows in nodes, also those inside their
+    subqueries."""
     found: list[exp.Expr] = []
 
     def walk(node: exp.Expr, is_inside: bool) -> None:
@@ -44,7 +45,8 @@ def own_calls(
 def own_columns_inside(
     scope: Scope, nodes: Sequence[exp.Expr], is_known: IsCall
 ) -> Iterator[exp.Column]:
-    """Columns of the scope that subqueries in nodes name, outside of what is known as a whole."""
+    """Return the scope's columns that subqueries in nodes name, outside expressions already bound
+    as a whole."""
 
     def walk(node: exp.Expr, is_inside: bool) -> Iterator[exp.Column]:
         if is_known(node):
@@ -60,7 +62,7 @@ def own_columns_inside(
 
 
 def outer_call(context: Context, node: exp.Expr) -> OuterRef | None:
-    """The value of an aggregate call of a block around; None for any other node."""
+    """Return the value of an aggregate call of an enclosing block; None for any other node."""
     text = context.text_of(node)
     for level, scope in enumerate(reversed(context.enclosing)):
         position = scope.find("", "", text) if isinstance(scope, GroupScope) else None
@@ -71,7 +73,7 @@ def outer_call(context: Context, node: exp.Expr) -> OuterRef | None:
 
 
 def _parts(node: exp.Expr, is_inside: bool) -> Iterable[exp.Expr]:
-    """What is directly inside a node; the function before OVER is none of the aggregates."""
+    """Return the direct children of a node; the function before OVER is no aggregate."""
     window = window_of(node)
     if window is not None:
         return inside_window(window)
@@ -89,7 +91,7 @@ def _belongs(context: Context, scope: Scope, call: exp.Expr, is_inside: bool) ->
 
 
 def _names(scope: Scope, column: exp.Column, is_inside: bool) -> bool:
-    """Whether a column is one of the scope's; a merged one of an inner block has no table."""
+    """Return whether a column belongs to the scope; a merged one of an inner block has no table."""
     if not column.table and is_inside and _is_merged(column):
         return False
     return scope.find(column.table, column.name, "") is not None

@@ -1,6 +1,7 @@
 """Calls of functions and operators: native where a kernel computes them for exactly their types.
 
-Equalities that the text does not show (IN, USING) are made here, by PostgreSQL's rules for types.
+Equalities that are implicit in the text (IN, USING) are built here, by PostgreSQL's rules for
+types.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ VARCHAR_OID = 1043
 def native_call(
     function: str, arguments: tuple[Expression, ...], type: SqlType
 ) -> Expression | None:
-    """The Call, if a kernel computes it for exactly these types."""
+    """Return the Call, if a kernel computes it for exactly these types."""
     if any(a.type.is_bytewise and a.type.collation for a in arguments):
         # An explicit COLLATE "C" on one side is the collation of the whole operation.
         arguments = tuple(_bytewise(a) for a in arguments)
@@ -28,7 +29,7 @@ def native_call(
 
 
 def as_text(expression: Expression) -> Expression:
-    """A char(n) value as the text that functions of text are given."""
+    """Return a char(n) value as the text that text functions receive."""
     if expression.type.kind != TypeKind.BPCHAR:
         return expression
     type = replace(TEXT, is_bytewise=expression.type.is_bytewise)
@@ -36,7 +37,7 @@ def as_text(expression: Expression) -> Expression:
 
 
 def equality(left: Expression, right: Expression) -> Expression:
-    """left = right where the text does not show the operator: IN (subquery), USING."""
+    """Return left = right where the operator is implicit: IN (subquery), USING."""
     if {left.type.kind, right.type.kind} == {TypeKind.BPCHAR, TypeKind.TEXT}:
         is_padded = VARCHAR_OID in (left.type.oid, right.type.oid)
         left, right = (_as_padded(e) if is_padded else as_text(e) for e in (left, right))
@@ -45,7 +46,7 @@ def equality(left: Expression, right: Expression) -> Expression:
 
 
 def hashed_equality(left: Expression, right: Expression) -> Expression | None:
-    """left = right by the hashes of a type whose equality only PostgreSQL knows."""
+    """Return left = right by the hashes of a type whose equality only PostgreSQL can decide."""
     a, b = left.type, right.type
     if not a.hashing or (a.hashing, a.collation) != (b.hashing, b.collation):
         return None
@@ -56,7 +57,7 @@ def hashed_equality(left: Expression, right: Expression) -> Expression | None:
 
 
 def _as_padded(expression: Expression) -> Expression:
-    """varchar meets char(n) as char(n): trailing blanks count on neither side."""
+    """Compare varchar with char(n) as char(n): trailing blanks count on neither side."""
     if expression.type.kind == TypeKind.BPCHAR:
         return expression
     own = expression.type

@@ -1,7 +1,7 @@
-"""Comparisons that no collation can be found for: PostgreSQL fails once there are rows to compare.
+"""Comparisons without a determinable collation: PostgreSQL fails once there are rows to compare.
 
-Two columns of different collations meet and the query names none. Such a view would fail long
-after it was made, so it is refused.
+The query compares columns of different collations without naming one. Such a view would fail long
+after its creation, so it is refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataflow.types import SqlType
 
 
 def is_mixed(types: Iterable[SqlType]) -> bool:
-    """Whether values of these types have more than one collation beside the default."""
+    """Return whether values of these types have more than one collation beside the default."""
     return len({type.collation for type in types} - {""}) > 1
 
 
 def check_collations(analyzer: Analyzer, root: Plan) -> None:
-    """SqlError for what is evaluated in PostgreSQL and fails there whatever its values are."""
+    """Raise SqlError for expressions that fail in PostgreSQL whatever their values."""
     for node in nodes_of(root):
         for expression in in_postgres(node):
             types = [a.type for a in expression.arguments]

@@ -1,8 +1,8 @@
-"""GROUP BY, aggregate calls, and what is written over them.
+"""GROUP BY, aggregate calls, and the expressions over them.
 
-Below stands an Aggregate with the group expressions and each different call once; above, a name is
-one of its columns. PostgreSQL lets a block select columns that a grouped primary key determines:
-they join the group expressions.
+The Aggregate has the group expressions and each distinct call once; above it, a name is one of its
+columns. PostgreSQL lets a block select columns that a grouped primary key determines: they are
+added to the group expressions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _KINDS = {
     **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
     **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
-_OPEN = "is not given by the query: its values come in their own order"
+_OPEN = "is not defined by the query: the values are sorted"
 _LENT = (
     "is that of the sorted subquery, which PostgreSQL need not keep here: "
     "write ORDER BY inside the aggregate"
@@ -70,7 +70,8 @@ _IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 def find_aggregates(
     context: Context, scope: Scope, nodes: Sequence[exp.Expr]
 ) -> dict[str, exp.Expr]:
-    """The aggregate calls over the scope's rows by their text, those in subqueries included."""
+    """Return the aggregate calls over the scope's rows by their text, those in subqueries
+    included."""
     calls = own_calls(context, scope, nodes, lambda n: aggregate_name(context, n) is not None)
     found: dict[str, exp.Expr] = {}
     for call in calls:
@@ -85,8 +86,8 @@ class Grouping:
         self._context = context
         self._scope = scope
         self._scalars = Scalars(context, atom)
-        # Whether PostgreSQL may sort the rows for what it does with them.
-        self._is_sorted_anew = False
+        # Whether PostgreSQL may sort the rows itself.
+        self._is_resorted = False
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
@@ -97,7 +98,7 @@ class Grouping:
             keys.setdefault(self._context.text_of(column), column)
         self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
         group_expressions = self._scalars.bind(list(keys.values()))
-        self._is_sorted_anew = bool(keys) or any(s.order or s.is_distinct for s in shapes)
+        self._is_resorted = bool(keys) or any(s.order or s.is_distinct for s in shapes)
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
         fields = self._scope.plan.fields
         outputs = [
@@ -114,9 +115,11 @@ class Grouping:
     def _determined(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """Columns above that are neither grouped nor aggregated: a grouped key determines them.
+        """Return columns above that are neither grouped nor aggregated: a grouped key determines
+        them.
 
-        A grouped column may be written otherwise: PostgreSQL 18 names the relation in some places.
+        A grouped column may be written differently: PostgreSQL 18 names the relation in some
+        positions.
         """
         found: list[exp.Expr] = []
         grouped = self._grouped(keys)
@@ -131,7 +134,7 @@ class Grouping:
                 for part in inside_window(window):
                     walk(part)
                 return
-            # A column of a block around is a constant here.
+            # A column of an enclosing block is a constant here.
             if names_whole_row(node) and self._scope.shown(node.table):
                 found.append(node)
             elif isinstance(node, exp.Column):
@@ -146,14 +149,15 @@ class Grouping:
         return found + self._determined_inside(keys, calls, above)
 
     def _grouped(self, keys: dict[str, exp.Expr]) -> set[int | None]:
-        """The positions of the input's columns that are keys."""
+        """Return the positions of the input's columns that are keys."""
         columns = [key for key in keys.values() if isinstance(key, exp.Column)]
         return {self._scope.find(column.table, column.name, "") for column in columns}
 
     def _determined_inside(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """The same of what subqueries name, which may write a grouped column otherwise."""
+        """Return the same for columns that subqueries name, which may write a grouped column
+        differently."""
         texts = {*keys, *calls}
         is_call = lambda n: "span" in n.meta and self._context.text_of(n) in texts  # noqa: E731
         grouped = self._grouped(keys)
@@ -174,8 +178,8 @@ class Grouping:
         except SqlError as error:
             names = [shape.name for shape in shapes]
             raise self._context.refuse(
-                f"an aggregate's result has no type of its own: {', '.join(names)}",
-                "give rows a type by a cast, or aggregate their columns one by one",
+                f"an aggregate's result has no named type: {', '.join(names)}",
+                "cast the rows to a named type, or aggregate their columns one by one",
                 names[0].split(".")[-1],
             ) from error
         return [self._call(s, t) for s, t in zip(shapes, types, strict=True)]
@@ -188,7 +192,7 @@ class Grouping:
             written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
                 self._warn_of_order(shape, _OPEN)
-            elif order and self._is_sorted_anew and not shape.order:
+            elif order and self._is_resorted and not shape.order:
                 self._warn_of_order(shape, _LENT)
             condition = self._bound(shape.condition)
             found = AggregateCall(
@@ -206,7 +210,7 @@ class Grouping:
         return found
 
     def _native(self, shape: CallShape, field: Field) -> AggregateCall | None:
-        """The call as it is maintained without PostgreSQL, None where it is not."""
+        """Return the natively maintained call, None if there is none."""
         if shape.name in PERCENTILES:
             return self._percentile(shape, field)
         function = _NATIVE.get(shape.name)
@@ -216,7 +220,7 @@ class Grouping:
             return None
         if any(isinstance(a, exp.Variadic) for a in shape.call.expressions):
             return None
-        # An order changes nothing, but its keys may fail; plain columns cannot.
+        # An order has no effect, but its keys may fail; plain columns cannot.
         if any(not isinstance(self._bound(o), ColumnRef) for o in shape.order):
             return None
         arguments = [self._bound(a) for a in shape.arguments]
@@ -236,13 +240,13 @@ class Grouping:
             return None
         if function == LEAST:
             self._context.warn(
-                f"{self._context.text_of(shape.node)} is the least of its values by their text"
+                f"{self._context.text_of(shape.node)} is the least of its values by text"
             )
         argument = bound[0] if bound else None
         return AggregateCall(function, argument, is_distinct, condition, field)
 
     def _percentile(self, shape: CallShape, field: Field) -> AggregateCall | None:
-        """One constant percentile of values that are equal only where they print alike."""
+        """Return one constant percentile, if equal values print alike."""
         fraction = self._bound(shape.arguments[0])
         value = self._bound(shape.within[0]) if shape.within else None
         if not isinstance(fraction, Literal) or fraction.type.kind is not TypeKind.FLOAT8:
@@ -288,7 +292,7 @@ KEY_HINT = (
 
 
 def check_key(context: Context, expression: Expression, where: str, words: tuple[str, ...]) -> None:
-    """Refuse a type whose equal values cannot be told from its bytes."""
+    """Refuse a type whose equality cannot be decided by key forms."""
     if key_form(expression) is None:
         raise context.refuse(
             f"{shown_type(expression)} is not maintained in {where}", KEY_HINT, *words
@@ -296,7 +300,7 @@ def check_key(context: Context, expression: Expression, where: str, words: tuple
 
 
 def shown_type(expression: Expression) -> str:
-    """The type of an expression as refusals name it, with the column if it is one."""
+    """Return the type of an expression for messages, with the column if it is one."""
     type = expression.type
     collate = "" if type.is_deterministic else f" COLLATE {type.collation}"
     column = f' of column "{expression.name}"' if isinstance(expression, ColumnRef) else ""

@@ -1,8 +1,8 @@
 """GROUPING SETS, ROLLUP and CUBE, and the function GROUPING.
 
 GROUP BY is a list of sets of keys: an item that is a plain expression is one set, the others are
-several, and the list is their cross product. Each set is one Aggregate over the same input; the
-union of them shows NULL for the keys that a set lacks. Equal sets stay, but with GROUP BY DISTINCT.
+several, and the list is their cross product. Each set is one Aggregate over the same input; their
+union has NULL for the keys that a set lacks. Equal sets are stored, unless GROUP BY DISTINCT.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEVERAL = (exp.GroupingSets, exp.Rollup, exp.Cube)
 def bind_grouping(
     context: Context, grouping: Grouping, group: exp.Group | None, above: Sequence[exp.Expr]
 ) -> GroupScope:
-    """The scope after GROUP BY for the expressions `above`, whatever its sets are."""
+    """Return the scope after GROUP BY for the expressions `above`, with any sets."""
     items = [p for i in (group.expressions if group is not None else []) for p in _parts(i)]
     calls = _grouping_calls(context, above)
     if not calls and not any(isinstance(i, (*_SEVERAL, exp.Tuple)) for i in items):
@@ -48,7 +48,7 @@ def bind_grouping(
 
 
 def group_keys(items: Sequence[exp.Expr]) -> list[exp.Expr]:
-    """All key expressions of a GROUP BY, those inside its sets included."""
+    """Return all key expressions of a GROUP BY, those inside its sets included."""
     several = (*_SEVERAL, exp.Tuple)
     return [
         key
@@ -58,12 +58,12 @@ def group_keys(items: Sequence[exp.Expr]) -> list[exp.Expr]:
 
 
 def _parts(item: exp.Expr) -> list[exp.Expr]:
-    """The columns of a row as keys of their own: rows are equal where these are."""
+    """Return the columns of a row as separate keys: rows are equal where these are."""
     return row_parts(item) if is_row(bare(item)) else [item]
 
 
 def _grouping_calls(context: Context, above: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """The calls of GROUPING by their text; those of subqueries are not the block's."""
+    """Return the calls of GROUPING by their text, except those of subqueries."""
     found: dict[str, exp.Expr] = {}
 
     def walk(node: exp.Expr) -> None:
@@ -81,12 +81,13 @@ def _grouping_calls(context: Context, above: Sequence[exp.Expr]) -> dict[str, ex
 def _product(
     context: Context, items: Sequence[exp.Expr], keys: dict[str, exp.Expr]
 ) -> list[tuple[tuple[str, ...], ...]]:
-    """Every choice of one set for each item; `keys` gets all key expressions by their text."""
+    """Return every choice of one set for each item; add all key expressions to `keys` by their
+    text."""
     return list(product(*(_sets_of(context, item, keys) for item in items)))
 
 
 def _sets_of(context: Context, item: exp.Expr, keys: dict[str, exp.Expr]) -> Sets:
-    """The sets that one item of GROUP BY stands for."""
+    """Return the sets that one item of GROUP BY stands for."""
     if isinstance(item, exp.GroupingSets):
         return [s for part in item.expressions for s in _sets_of(context, part, keys)]
     parts = [_columns(context, part, keys) for part in item.expressions]
@@ -99,7 +100,7 @@ def _sets_of(context: Context, item: exp.Expr, keys: dict[str, exp.Expr]) -> Set
 
 
 def _columns(context: Context, item: exp.Expr, keys: dict[str, exp.Expr]) -> tuple[str, ...]:
-    """The keys of one set: an expression, or several in parentheses."""
+    """Return the keys of one set: an expression, or several in parentheses."""
     nodes = item.expressions if isinstance(item, exp.Tuple) else [item]
     texts = []
     for node in nodes:
@@ -111,24 +112,27 @@ def _columns(context: Context, item: exp.Expr, keys: dict[str, exp.Expr]) -> tup
 def _branch(
     whole: Aggregate, names: Sequence[str], chosen: frozenset[str], marks: Sequence[Sequence[str]]
 ) -> Plan:
-    """One set: the columns of `whole`, NULL for the keys that are not chosen, then the marks.
+    """Return one set: the columns of `whole`, NULL for the keys that are not chosen, then the
+    GROUPING bits.
 
-    What is grouped behind the named keys follows from keys that every set has.
+    Keys grouped after the named ones are determined by keys that every set has.
     """
     missing = {i for i, name in enumerate(names) if name not in chosen}
-    kept = [i for i in range(len(whole.groups)) if i not in missing]
+    retained = [i for i in range(len(whole.groups)) if i not in missing]
     first_call = len(whole.groups)
-    fields = tuple(whole.fields[i] for i in kept) + whole.fields[first_call:]
-    groups = tuple(whole.groups[i] for i in kept)
+    fields = tuple(whole.fields[i] for i in retained) + whole.fields[first_call:]
+    groups = tuple(whole.groups[i] for i in retained)
     grouped = Aggregate(whole.input, groups, whole.calls, fields)
-    places = {old: new for new, old in enumerate([*kept, *range(first_call, len(whole.fields))])}
+    positions = {
+        old: new for new, old in enumerate([*retained, *range(first_call, len(whole.fields))])
+    }
     shown: list[Expression] = []
     shown_fields: list[Field] = []
     for i, field in enumerate(whole.fields):
         if i in missing:
             shown.append(Literal(None, field.type))
         else:
-            shown.append(ColumnRef(places[i], field.type, field.name))
+            shown.append(ColumnRef(positions[i], field.type, field.name))
         shown_fields.append(Field(field.name, field.type, field.is_nullable or i in missing))
     for mark in marks:
         bits = "".join("0" if name in chosen else "1" for name in mark)

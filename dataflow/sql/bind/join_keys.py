@@ -1,7 +1,7 @@
 """Joins by an equality that has no key form are refused by name.
 
-Such a join would compare every row of one side with every row of the other in PostgreSQL. Beside
-another equality that is a key, it is a condition like any other.
+Such a join would compare every left row with every right row in PostgreSQL. If another equality is
+a key, it is an ordinary condition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EQUALITY = re.compile(rf"{_SIDE} (?:=|OPERATOR\([^()]*\.=\)) {_SIDE}")
 
 
 def check_join_keys(query: str, plan: Plan) -> None:
-    """SqlError sql.not_maintained for a join whose only equalities have no key form."""
+    """Raise SqlError sql.not_maintained for a join whose only equalities have no key form."""
     for node in nodes_of(plan):
         if isinstance(node, Join | SemiJoin) and not node.left_keys:
             _check_join(query, node)
@@ -44,7 +44,7 @@ def _check_join(query: str, plan: Join | SemiJoin) -> None:
 
 
 def _is_equality(part: Expression, n: int) -> bool:
-    """Whether PostgreSQL is to compare one value of each side."""
+    """Return whether PostgreSQL would compare one value of each input."""
     if not isinstance(part, InPostgres) or len(part.arguments) != 2:
         return False
     if not _EQUALITY.fullmatch(part.sql):
@@ -54,7 +54,7 @@ def _is_equality(part: Expression, n: int) -> bool:
 
 
 def _position(query: str, names: list[str]) -> Position | None:
-    """Of the equality where its text shows it, else of the word that implies it."""
+    """Return the position of the equality if the text has it, else of the word that implies it."""
     for words in (*((n, "=") for n in names), ("using",), ("in", "("), ("exists",)):
         found = find_words(query, words)
         if found is not None:

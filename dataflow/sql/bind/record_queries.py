@@ -1,7 +1,7 @@
-"""(SELECT e FROM (SELECT ...) e): a subquery whose value is a row without a type of its own.
+"""(SELECT e FROM (SELECT ...) e): a subquery whose value is a row of no named type.
 
-Such a row cannot be kept: its columns are, each as a value of the subquery's one row, and the row
-is written from them wherever it is used.
+Such a row cannot be stored. Its columns are stored, each as a value of the subquery's one row, and
+the row is written from them wherever it is used.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from sqlglot import exp
 from dataflow.expressions.ir import Expression
 from dataflow.sql.bind.scope import Context
 from dataflow.sql.bind.subqueries import Subqueries
-from dataflow.sql.bind.whole_rows import marked, names_whole_row, record, told_names
+from dataflow.sql.bind.whole_rows import marked, names_whole_row, original_names, record
 from dataflow.sql.parse.shapes import span_of
 
 
 def record_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression | None:
-    """The row that a subquery in parentheses gives; None where its value is none of these."""
+    """Return the row of a subquery in parentheses; None if its value is not such a row."""
     query = node.this
     while isinstance(query, exp.Subquery):
         query = query.this
@@ -27,12 +27,12 @@ def record_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expre
     wide = query.copy()
     wide.set("expressions", [_column(row, name) for name in listed])
     values = subqueries.values(marked(subqueries.bind(wide)))
-    names = told_names(context, row.table, listed) or listed
+    names = original_names(context, row.table, listed) or listed
     return record(values[:-1], names, values[-1])
 
 
 def _selected_row(query: exp.Expr) -> exp.Column | None:
-    """The relation's row that is all of a select list."""
+    """Return the relation's row that is the whole select list."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
         return None
     if query.args.get("distinct") or query.args.get("group"):
@@ -44,7 +44,7 @@ def _selected_row(query: exp.Expr) -> exp.Column | None:
 
 
 def _columns(context: Context, query: exp.Expr, alias: str) -> list[str]:
-    """The columns of an entry of FROM whose row has no type of its own, by the text; else []."""
+    """Return the columns of an entry of FROM whose row has no named type, by the text; else []."""
     for entry in query.find_all(exp.Table, exp.Subquery, exp.Lateral):
         if entry.alias_or_name != alias or entry.find_ancestor(exp.Select) is not query:
             continue
@@ -56,7 +56,7 @@ def _columns(context: Context, query: exp.Expr, alias: str) -> list[str]:
 
 
 def _part(context: Context, query: exp.Expr, table: exp.Table) -> list[str]:
-    """The columns of a part of WITH."""
+    """Return the columns of a WITH entry."""
     if table.db:
         return []
     for cte in query.find_all(exp.CTE):
@@ -68,7 +68,7 @@ def _part(context: Context, query: exp.Expr, table: exp.Table) -> list[str]:
 
 
 def _names(query: exp.Expr) -> list[str]:
-    """The names of a query's columns, as far as the text tells them."""
+    """Return the names of a query's columns, as far as the text determines them."""
     while isinstance(query, exp.Subquery | exp.SetOperation):
         query = query.this
     if not isinstance(query, exp.Select):

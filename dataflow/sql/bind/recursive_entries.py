@@ -1,8 +1,8 @@
 """WITH RECURSIVE: an entry that names itself becomes a Recursive node.
 
-Invariant: the columns have the types of the term before UNION, as in PostgreSQL; a column may be
-NULL if it may be in any round. PostgreSQL has refused what it does not evaluate itself, such as
-a second reference to the entry.
+Invariant: the columns have the types of the term before UNION, as in PostgreSQL; a column is
+nullable if it is in any round. PostgreSQL has already refused queries that it cannot evaluate, such
+as a second reference to the entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dataflow.sql.bind.subqueries import BindQuery
 
 
 def is_recursive(entry: exp.Expr) -> bool:
-    """Whether the term after UNION of a WITH entry names the entry (or another of its name)."""
+    """Return whether the term after UNION of a WITH entry names the entry (or another of its
+    name)."""
     query = entry.this
     if not isinstance(query, exp.Union):
         return False
@@ -31,9 +32,9 @@ def is_recursive(entry: exp.Expr) -> bool:
 
 
 def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> Plan | None:
-    """The plan of an entry of a WITH RECURSIVE list; None if it does not read its own rows.
+    """Return the plan of an entry of a WITH RECURSIVE list; None if it does not read its own rows.
 
-    The WITH list of the entry's own query must be bound.
+    The WITH list of the entry's own query must already be bound.
     """
     query, alias = entry.this, entry.args["alias"]
     base = bind_query(context, query.this)
@@ -42,7 +43,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
     names[: len(given)] = given
     trail = Trail(context, entry)
     base = trail.begin(renamed(base, names))
-    term = trail.handed_on(query.expression)
+    term = trail.with_state_passed(query.expression)
     unique = _unique(context, alias.name)
     known, fields = dict(context.ctes), base.fields
     try:
@@ -58,7 +59,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
             )
             if found == fields:
                 break
-            # A NULL of one round may make others in the next: again, until none is added.
+            # A NULL of one round may cause others in the next: repeat until none is added.
             fields = found
     finally:
         context.ctes = known
@@ -72,7 +73,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
 
 
 def _unique(context: Context, name: str) -> str:
-    """A name for the recursion that no recursion around it has, nor any of `rounds`."""
+    """Return a name that no enclosing recursion and none of `rounds` has."""
     around = frozenset[str]().union(*(free_names(e.plan) for e in context.ctes.values()))
     unique = f"'{name}" if name.startswith(".") else name
     while unique in around:

@@ -1,6 +1,6 @@
-"""FROM: relations, subqueries, CTEs and joins, as plans with the names that they show.
+"""FROM: relations, subqueries, CTEs and joins, as plans with their visible names.
 
-Joins carry their whole condition as residual here; the rules make keys of its equalities.
+Joins have their whole condition as residual here; the rules turn equalities into keys.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Relations:
     def __init__(
         self, context: Context, bind_query: BindQuery, *, is_ordered: bool = False
     ) -> None:
-        """is_ordered: the order of the rows is asked for."""
+        """is_ordered: the order of the rows matters."""
         self._context = context
         self._is_ordered = is_ordered
         self._bind_query = bind_query
         self._rows: frozenset[str] = frozenset()
 
     def bind(self, select: exp.Select) -> FromEntry:
-        """The whole FROM clause; one row of no columns when there is none."""
+        """Bind the whole FROM clause; one row of no columns if there is none."""
         self._rows = rows_named(select)
         clause = select.args.get("from_")
         if clause is None:
@@ -78,7 +78,7 @@ class Relations:
         return entry
 
     def _entry(self, node: exp.Expr) -> FromEntry:
-        """One entry with the joins that hang on it inside its parentheses."""
+        """Bind one entry with the joins attached to it inside its parentheses."""
         if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
             return self._derived(node.this, node)
         if isinstance(node, RowsOf):
@@ -97,14 +97,14 @@ class Relations:
         raise self._context.refuse("this form of FROM is not maintained", "use a subquery")
 
     def _functions(self, left: FromEntry, node: RowsOf) -> FromEntry:
-        """Functions beside the rows of the entry before them."""
+        """Bind functions beside the rows of the entry before them."""
         scope = Scope(left)
         atom = block_atom(self._context, scope, self._bind_query)
         is_row = node.args["alias"].name in self._rows
         return bind_rows_of(self._context, scope, left, node, atom, is_row=is_row)
 
     def _function_join(self, left: FromEntry, join: exp.Join) -> FromEntry:
-        """[CROSS | LEFT] JOIN with functions, which may read the left side."""
+        """Bind [CROSS | LEFT] JOIN with functions, which may read the left input."""
         entry = self._functions(left, join.this)
         on = join.args.get("on")
         if (join.args.get("side") or "").upper() == "LEFT":
@@ -148,7 +148,7 @@ class Relations:
         return self._with_row(entry, self._row_type(node))
 
     def _row_type(self, node: exp.Table) -> str:
-        """The name of a relation's row type; "" where it has none that can be named."""
+        """Return the name of a relation's row type; "" if it has none."""
         found = self._context.relations.get((node.db, node.name, self._is_ordered))
         is_nameless = isinstance(found, Table) and not found.has_row_type
         return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
@@ -191,7 +191,7 @@ class Relations:
         return FromEntry(plan, (), tuple((n, i) for i, n in enumerate(names)), entry.order)
 
     def _generated(self, scan: Scan, table: Table, star: tuple[tuple[str, int], ...]) -> FromEntry:
-        """Generated columns are computed here: a source does not send them."""
+        """Compute generated columns, which a source does not send."""
         fields, expressions = list(scan.fields), []
         for name, definition in table.columns:
             if isinstance(definition, int):
@@ -204,8 +204,8 @@ class Relations:
             (bound,) = Scalars(context, atom).bind([node.this])
             expressions.append(bound)
             fields.append(Field(name, bound.type, is_nullable(bound, scan.fields)))
-        kept = [ColumnRef(i, f.type, f.name) for i, f in enumerate(scan.fields)]
-        plan = Project(scan, (*kept, *expressions), tuple(fields))
+        retained = [ColumnRef(i, f.type, f.name) for i, f in enumerate(scan.fields)]
+        plan = Project(scan, (*retained, *expressions), tuple(fields))
         positions = {f.name: i for i, f in enumerate(fields)}
         return FromEntry(plan, (), tuple((name, positions[name]) for name, _ in table.columns))
 
@@ -219,14 +219,14 @@ class Relations:
             right = self._entry(join.this)
         entry = self._beside(kind, left, right, join)
         if kind in ("inner", "left") and isinstance(join.this, exp.Lateral):
-            # A loop over the left rows, in their order, and for each over the right ones.
+            # Order of a nested loop: by the left rows' order, then by the right rows'.
             return replace(entry, order=(*left.order, *_order_beside(entry, right)))
         if right.order:
             self._context.warn(_LOST)
         return entry
 
     def _beside(self, kind: str, left: FromEntry, right: FromEntry, join: exp.Join) -> FromEntry:
-        """The rows of two entries joined."""
+        """Return the rows of two entries joined."""
         on, using = join.args.get("on"), join.args.get("using")
         if on is not None and _has_query(on):
             return self._with_subqueries(kind, left, right, on)
@@ -243,10 +243,11 @@ class Relations:
     def _with_subqueries(
         self, kind: str, left: FromEntry, right: FromEntry, on: exp.Expr
     ) -> FromEntry:
-        """A join whose ON holds subqueries, which read rows of either side, or of both.
+        """Bind a join whose ON has subqueries, which read rows of either or both inputs.
 
-        An inner join's ON is a WHERE. A left join is one with a lateral subquery: the right side,
-        filtered by ON; what does not read the right side is computed beside the left one.
+        ON of an inner join is a WHERE. A left join becomes one with a lateral subquery: the right
+        input, filtered by ON. Subqueries that do not read the right input are computed beside the
+        left one.
         """
         context = self._context
         if kind == "inner":
@@ -273,14 +274,14 @@ class Relations:
         return _crossed(kind, grown, FromEntry(inner.plan, right.visible, right.star))
 
     def _full(self, left: FromEntry, right: FromEntry, on: exp.Expr) -> FromEntry:
-        """Each subquery beside the only side that it reads."""
+        """Bind a full join: compute each subquery beside the only input that it reads."""
         context, right = self._context, _moved(right, -1)
         scopes = (Scope(left), Scope(right))
         values = []
         for node in subquery_nodes(on):
             if _names_any(node, left) and _names_any(node, right):
                 raise context.refuse(
-                    "a subquery over both sides of a FULL JOIN is not maintained",
+                    "a subquery over both inputs of a FULL JOIN is not maintained",
                     "write a LEFT JOIN and a RIGHT JOIN, and UNION ALL them",
                     "full",
                 )
@@ -301,7 +302,7 @@ class Relations:
     def _using(
         self, entry: FromEntry, left: FromEntry, right: FromEntry, names: list[str]
     ) -> FromEntry:
-        """Equality of the named columns, which `*` then shows once, first."""
+        """Bind USING: equality of the named columns, which `*` then shows once, first."""
         plan = entry.plan
         n = len(left.plan.fields)
         pairs = [(dict(left.star)[name], dict(right.star)[name] + n) for name in names]
@@ -311,13 +312,13 @@ class Relations:
         merged = self._merged(joined, names, pairs)
         added = [e for e in merged if not isinstance(e, ColumnRef)]
         if added:
-            kept = [_ref(joined, i) for i in range(len(plan.fields))]
+            retained = [_ref(joined, i) for i in range(len(plan.fields))]
             fields = [
                 Field(name, e.type, is_nullable(e, plan.fields))
                 for name, e in zip(names, merged, strict=True)
                 if not isinstance(e, ColumnRef)
             ]
-            joined = Project(joined, (*kept, *added), (*plan.fields, *fields))
+            joined = Project(joined, (*retained, *added), (*plan.fields, *fields))
         positions, next_position = [], len(plan.fields)
         for expression in merged:
             if isinstance(expression, ColumnRef):
@@ -330,7 +331,7 @@ class Relations:
         return FromEntry(joined, entry.visible, star)
 
     def _with_merged(self, entry: FromEntry, join: exp.Join, count: int) -> FromEntry:
-        """The entry with its merged columns under the alias of USING, if there is one."""
+        """Return the entry with its merged columns under the alias of USING, if there is one."""
         alias = join.meta.get("alias")
         if alias is None:
             return entry
@@ -340,7 +341,8 @@ class Relations:
     def _merged(
         self, join: Join | Apply, names: list[str], pairs: list[tuple[int, int]]
     ) -> list[Expression]:
-        """What each merged column is, by the kind of join (parse_clause.c, buildMergedJoinVar)."""
+        """Return the expression of each merged column, by the kind of join (parse_clause.c,
+        buildMergedJoinVar)."""
         fields = join.fields
         types = self._context.analyzer.types(
             [f.type for f in fields], [f"COALESCE(c{a + 1}, c{b + 1})" for a, b in pairs]
@@ -362,7 +364,7 @@ class Relations:
 
 
 def cast_to(expression: Expression, type: SqlType) -> Expression:
-    """The expression in exactly the given type."""
+    """Return the expression in exactly the given type."""
     if expression.type == type:
         return expression
     native = native_call("cast", (expression,), type)
@@ -370,7 +372,7 @@ def cast_to(expression: Expression, type: SqlType) -> Expression:
 
 
 def project(plan: Plan, expressions: Sequence[Expression], names: Sequence[str]) -> Plan:
-    """The expressions under their names."""
+    """Return a projection of the expressions under their names."""
     fields = tuple(
         Field(n, e.type, is_nullable(e, plan.fields))
         for n, e in zip(names, expressions, strict=True)
@@ -379,7 +381,7 @@ def project(plan: Plan, expressions: Sequence[Expression], names: Sequence[str])
 
 
 def renamed(plan: Plan, names: Sequence[str]) -> Plan:
-    """The plan with other field names."""
+    """Return the plan with other field names."""
     if tuple(f.name for f in plan.fields) == tuple(names):
         return plan
     fields = tuple(Field(n, f.type, f.is_nullable) for n, f in zip(names, plan.fields, strict=True))
@@ -388,7 +390,7 @@ def renamed(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def _crossed(kind: str, left: FromEntry, right: FromEntry) -> FromEntry:
-    """Both entries side by side; the right one was bound inside the left one's rows."""
+    """Return the cross join of both entries; the right one may read the left one's rows."""
     left_fields = left.plan.fields
     if kind in ("inner", "left"):
         plan = applied(kind, left.plan, right.plan, None)
@@ -402,7 +404,7 @@ def _crossed(kind: str, left: FromEntry, right: FromEntry) -> FromEntry:
 
 
 def _on(entry: FromEntry, condition: Expression | None) -> FromEntry:
-    """The joined entry under its condition."""
+    """Return the joined entry filtered by its condition."""
     plan = entry.plan
     assert isinstance(plan, Join | Apply)
     if condition == Literal("t", BOOL):
@@ -415,7 +417,7 @@ def _has_query(on: exp.Expr | None) -> bool:
 
 
 def _order_beside(entry: FromEntry, right: FromEntry) -> tuple[SortKey, ...]:
-    """The order of the right side of a join in the joined entry."""
+    """Return the order of the right side of a join in the joined entry."""
     if not right.order or not right.star:
         return ()
     by = entry.visible[-1].columns[0][1] - right.visible[-1].columns[0][1]
@@ -427,14 +429,14 @@ def _moved(entry: FromEntry, by: int) -> FromEntry:
 
 
 def _names_any(node: exp.Expr, entry: FromEntry) -> bool:
-    """Whether a column of the entry is named anywhere in a node."""
+    """Return whether a node names a column of the entry anywhere."""
     aliases, merged = {v.alias for v in entry.visible}, {n for n, _ in entry.star}
     columns = node.find_all(exp.Column)
     return any(c.table in aliases if c.table else c.name in merged for c in columns)
 
 
 def _aliased(entry: FromEntry, node: exp.Expr) -> FromEntry:
-    """The entry under the alias of its node, with the columns that the alias renames."""
+    """Return the entry under the alias of its node, with the columns that the alias renames."""
     alias = node.args.get("alias")
     if alias is None or not alias.name:
         return entry

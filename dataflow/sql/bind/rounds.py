@@ -1,10 +1,10 @@
-"""WITH RECURSIVE as one loop over all of its rounds: the step with each row's round beside it.
+"""WITH RECURSIVE as one loop over all rounds: every row carries its round.
 
-`loop_of` takes a Recursive apart into what lies outside of its loop (the base, and all that the
-step reads beside its own rows) and a body, in which the round is the last column of every row.
-Invariant: the rows of the body under one round are the step's over the rows of that round alone.
-So joins with rows from outside leave the round alone, and whatever compares rows of the loop with
-each other (groups, windows, set operations) does so within a round. Pure plan transformation.
+`loop_of` splits a Recursive into the plans outside its loop (the base, and all other inputs of the
+step) and a body, in which the round is the last column of every row. Invariant: the body's rows of
+one round are the step's over the rows of that round alone. So joins with outside rows preserve the
+round, and operators that combine rows of the loop (groups, windows, set operations) do so within a
+round. Pure plan transformation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROUND = Field("round", INT8, False)
 
 
 def loop_of(plan: Recursive) -> Loop:
-    """The loop of a recursion. SqlError for a step whose rows cannot be told by their round."""
+    """Return the loop of a recursion. Raise SqlError for a step that cannot carry the round."""
     threader = _Threader(plan)
     body = threader.carry(plan.step)
     base, keys = plan.base, ()
@@ -57,14 +57,14 @@ def loop_of(plan: Recursive) -> Loop:
 
 
 def check_recursions(plan: Plan) -> None:
-    """SqlError for the first recursion that has no loop."""
+    """Raise SqlError for the first recursion that has no loop."""
     for node in nodes_of(plan):
         if isinstance(node, Recursive):
             loop_of(node)
 
 
 def free_names(plan: Plan) -> frozenset[str]:
-    """The recursions around a plan whose rows it reads."""
+    """Return the enclosing recursions whose rows a plan reads."""
     return fold(plan, _free_names)
 
 
@@ -77,7 +77,7 @@ def _free_names(plan: Plan, inputs: tuple[frozenset[str], ...]) -> frozenset[str
 
 
 def _with_keys(plan: Plan, fields: Sequence[Field]) -> tuple[Plan, tuple[int, ...]]:
-    """The plan with key forms after its fields, and the positions that tell rows apart."""
+    """Return the plan with key forms after its fields, and the positions that distinguish rows."""
     n, keys = len(fields), []
     added: list[Expression] = []
     for i, field in enumerate(fields):
@@ -101,7 +101,7 @@ def _with_keys(plan: Plan, fields: Sequence[Field]) -> tuple[Plan, tuple[int, ..
 
 
 class _Threader:
-    """Puts the round into the step of one recursion. inputs: what the step reads from outside."""
+    """Adds the round to the step of one recursion. inputs: what the step reads from outside."""
 
     def __init__(self, recursion: Recursive) -> None:
         self._names = {recursion.name: LOOP_ROWS}
@@ -115,11 +115,12 @@ class _Threader:
         self._is_inner = bool(fold(recursion, note))
 
     def carry(self, plan: Plan) -> Plan:
-        """The plan's rows of each round, the round after its fields; one node stays one."""
-        place = (id(plan), tuple(self._names))
-        if place not in self._carried:
-            self._carried[place] = self._changed(plan)
-        return self._carried[place]
+        """Return the plan's rows of each round, the round after its fields; a shared node stays
+        shared."""
+        position = (id(plan), tuple(self._names))
+        if position not in self._carried:
+            self._carried[position] = self._changed(plan)
+        return self._carried[position]
 
     def _changed(self, plan: Plan) -> Plan:
         if not self._has_rounds(plan):
@@ -140,9 +141,10 @@ class _Threader:
         return RecursionRef(f"{LOOP_INPUT} {self.inputs.index(plan)}", plan.fields)
 
     def _rounds(self) -> Plan:
-        """The rounds in which the step is computed: the first, and each that has rows before."""
+        """Return the rounds in which the step is computed: the first, and each whose previous one
+        has rows."""
         if self._is_inner or len(self._names) > 1:
-            raise _refusal("a step that has rows of its own, inside another recursion,")
+            raise _refusal("a step that makes rows from nothing, inside another recursion,")
         return RecursionRef(LOOP_ROUNDS, (ROUND,))
 
     def _in_each_round(self, plan: Plan) -> Plan:
@@ -205,7 +207,7 @@ class _Threader:
     def _with_empty_rounds(
         self, plan: Plan, calls: tuple[AggregateCall, ...]
     ) -> tuple[Plan, tuple[AggregateCall, ...]]:
-        """A row of NULLs more for each round, which no call counts: it makes the group be."""
+        """Add a row of NULLs for each round, which no call counts, so that the group exists."""
         flag = Field("is row", BOOL, False)
         n, rounds = len(plan.fields), self._rounds()
         fields = (*(Field(f.name, f.type) for f in plan.fields[:-1]), ROUND, flag)
@@ -241,13 +243,13 @@ class _Threader:
         )
 
     def widening(self, plan: TableFunction | Remember) -> Plan:
-        """The fields are the input's, then the node's own."""
+        """Return the fields are the input's, then the node's own."""
         below, n = self.carry(plan.input), len(plan.input.fields)
         fields = (*plan.fields[:n], ROUND, *plan.fields[n:])
         return _arranged(replace(plan, input=below, fields=fields), n, plan.fields)
 
     def recursive(self, plan: Recursive) -> Plan:
-        """An inner recursion for each round: the round is a column of all of its rows."""
+        """Return an inner recursion for each round: the round is a column of all of its rows."""
         base = self.carry(plan.base)
         around = self._names
         self._names = {**around, plan.name: plan.name}
@@ -284,7 +286,8 @@ def _last(plan: Plan) -> ColumnRef:
 
 
 def _moved_right(residual: Expression | None, n: int) -> Expression | None:
-    """A residual over (left, right) where the left side has one column more at its end, n."""
+    """Return a residual over (left, right) after the left input has gained one column at its end,
+    n."""
     if residual is None:
         return None
     return remap(residual, {i: i + (i >= n) for i in columns_of(residual)})
@@ -293,15 +296,15 @@ def _moved_right(residual: Expression | None, n: int) -> Expression | None:
 def _arranged(
     plan: Plan, at: int, fields: tuple[Field, ...], found: Expression | None = None
 ) -> Plan:
-    """The fields, then the round, of a plan that has a round at `at`, found: the round."""
-    kept = [ColumnRef(i + (i >= at), f.type, f.name) for i, f in enumerate(fields)]
+    """Return the fields, then the round, of a plan that has the round at `found`."""
+    retained = [ColumnRef(i + (i >= at), f.type, f.name) for i, f in enumerate(fields)]
     shown = found if found is not None else ColumnRef(at, INT8, ROUND.name)
-    return Project(plan, (*kept, shown), (*fields, ROUND))
+    return Project(plan, (*retained, shown), (*fields, ROUND))
 
 
 def _refusal(what: str) -> SqlError:
     return SqlError(
         "sql.not_maintained",
         f"{what} in the step of WITH RECURSIVE is not maintained",
-        hint="compute that part outside of the recursion",
+        hint="compute that part outside the recursion",
     )

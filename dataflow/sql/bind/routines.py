@@ -1,8 +1,8 @@
 """Which functions a maintained query may call.
 
-Immutable ones always. Stable ones whose result depends on nothing but the settings that all our
-sessions pin (types.SESSION_SETTINGS) are as good as immutable. Other stable ones are pinned, with
-a warning: to the moment of the view without columns, to the moment of the row with them.
+Immutable ones always. Stable ones that depend only on settings which all our sessions pin
+(types.SESSION_SETTINGS) count as immutable. Other stable ones are pinned, with a warning: without
+columns when the view is created, with columns when the row arrives.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataflow.sql.bind.analysis import Analysis, Routine
 from dataflow.sql.bind.scope import Context
 
 _ENDS = ("", "_strict", "_unique", "_unique_strict")
-# Stable in pg_proc only because TimeZone, DateStyle, IntervalStyle, extra_float_digits or
-# bytea_output have a say, or because they call the output functions of any type.
+# Stable in pg_proc only because they depend on TimeZone, DateStyle, IntervalStyle,
+# extra_float_digits or bytea_output, or call the output functions of any type.
 _PINNED = frozenset(
     {
         *("date", "time", "timetz", "timestamp", "timestamptz", "timezone", "overlaps"),
@@ -47,10 +47,10 @@ _PINNED = frozenset(
 )
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 _ZONED = ("date", "timestamp", "timestamptz")
-# age(x) alone is counted from the day of the call, whatever the row.
+# age(x) with one argument depends on the day of the call.
 _CLOCK = frozenset({"age"})
-_CLOCK_HINT = "write age(CURRENT_DATE, x), which is counted from the day when the view is made"
-_ONCE = "is computed once, when the view is made"
+_CLOCK_HINT = "write age(CURRENT_DATE, x), which is computed on the day when the view is created"
+_ONCE = "is computed once, when the view is created"
 _KEPT = (
     "is computed for each row when it comes, and kept: a change of whatever else it reads is not "
     "followed"
@@ -62,7 +62,7 @@ _MOMENTS = ("'now'", "'today'", "'tomorrow'", "'yesterday'")
 
 
 def check_moments(context: Context, canonical: str) -> None:
-    """Tell of 'today' and its like where PostgreSQL has read them as a time of now."""
+    """Warn of 'today' and similar words that PostgreSQL has converted to the present time."""
     for token in tokens(context.query):
         word = token.text.lower()
         if token.kind == "string" and word in _MOMENTS and word not in canonical.lower():
@@ -70,9 +70,9 @@ def check_moments(context: Context, canonical: str) -> None:
 
 
 def check_routines(context: Context, analysis: Analysis) -> None:
-    """Refuse what a query calls and cannot be maintained; warn of what is pinned.
+    """Refuse functions that cannot be maintained; warn of pinned ones.
 
-    Stable functions of no column are computed once, as in a materialized view of PostgreSQL.
+    Stable functions of no column are computed once, as in PostgreSQL's materialized views.
     """
     for value in analysis.session_values:
         context.warn_of(value.upper(), _ONCE)
@@ -83,17 +83,17 @@ def check_routines(context: Context, analysis: Analysis) -> None:
 
 
 def is_own(routine: Routine) -> bool:
-    """Whether a function is none of pg_catalog's, so that somebody may replace it."""
+    """Return whether a function is outside pg_catalog, so that its owner may replace it."""
     return "." in routine.name
 
 
 def is_stable(routine: Routine) -> bool:
-    """Whether a call may give another result for the same arguments later."""
+    """Return whether a call may give another result for the same arguments later."""
     return routine.volatility == "s" and not _is_pinned(routine.name)
 
 
 def warn_of_stable(context: Context, routines: Sequence[Routine], *, is_constant: bool) -> bool:
-    """Whether an expression that calls these is stable; told to the user."""
+    """Return whether an expression that calls these is stable; warn the user."""
     found = [r for r in routines if is_stable(r)]
     for routine in found:
         context.warn_of(_shown(context, routine), _ONCE if is_constant else _KEPT)
@@ -101,7 +101,8 @@ def warn_of_stable(context: Context, routines: Sequence[Routine], *, is_constant
 
 
 def _shown(context: Context, routine: Routine) -> str:
-    """A function as the query calls it: by its name, or by an operator, a cast or other syntax."""
+    """Return a function as the query writes it: by name, or as an operator, a cast or other
+    syntax."""
     name = routine.name.split(".")[-1]
     is_named = re.search(rf'(?<![\w$]){re.escape(name)}"?\(', context.text, re.IGNORECASE)
     instead = _SYNTAX.get(name) or routine.stands_for

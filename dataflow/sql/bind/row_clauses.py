@@ -1,8 +1,7 @@
-"""ORDER BY, LIMIT, OFFSET, FETCH, DISTINCT ON and locks of a query: what follows its rows.
+"""ORDER BY, LIMIT, OFFSET, FETCH, DISTINCT ON and locking clauses of a query.
 
-ORDER BY alone is dropped: a stored view has no order. With a limit it chooses the rows, so it has
-to choose the same ones always: where it leaves rows equal, all their columns decide, and the user
-is told so.
+ORDER BY alone is dropped: a stored view has no order. With a limit it chooses the rows, and must
+always choose the same ones: all columns decide between ties, with a warning to the user.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from dataflow.types import INT8
 _LIMITS = ("limit", "offset", "fetch")
 DROPPED = "ORDER BY is dropped: a stored view has no order; sort where you read it"
 _TIES = (
-    "{} leaves open which of equal rows are taken: the first by all their columns are; "
+    "{} leaves open which of equal rows are taken: the first by all their columns are taken; "
     "add a unique key to ORDER BY to choose"
 )
 
 
 def refuse_locks(context: Context, node: exp.Expr) -> None:
-    """FOR UPDATE and its kin."""
+    """Refuse FOR UPDATE and other locking clauses."""
     if node.args.get("locks"):
         raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
 
 
 def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
-    """The expressions of DISTINCT ON and ORDER BY where they choose rows; is_used: always."""
+    """Return the expressions of DISTINCT ON and ORDER BY if they choose rows; is_used: always."""
     on = _on_nodes(select)
     if not (is_used or on or any(select.args.get(key) for key in _LIMITS)):
         return []
@@ -45,10 +44,10 @@ def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
 
 
 class RowClauses:
-    """What one query says about the order and number of its rows."""
+    """The clauses of one query that define the order and number of its rows."""
 
     def __init__(self, context: Context, node: exp.Expr, *, is_ordered: bool = False) -> None:
-        """is_ordered: the order of the rows is asked for, not only which they are."""
+        """is_ordered: the order of the rows matters, not only the set."""
         self._context = context
         self._is_ordered = is_ordered
         refuse_locks(context, node)
@@ -69,7 +68,7 @@ class RowClauses:
         self._is_block = isinstance(node, exp.Select)
         is_plain = not self._on and not self._is_limited
         if is_plain and is_ordered and any(_is_row(bare(part.this)) for part in self._ordered):
-            # No column can hold what the rows are sorted by.
+            # The sort key cannot be stored in a column.
             self._ordered, is_ordered = [], False
             context.warn(DROPPED)
         if self._ordered and is_plain and not is_ordered:
@@ -81,7 +80,7 @@ class RowClauses:
 
     @property
     def is_taken_in_order(self) -> bool:
-        """Whether the order of the rows below it matters, as far as this query gives none."""
+        """Whether the input order matters because this query defines none."""
         return not self._ordered and (self._is_ordered or self._sorts)
 
     @property
@@ -89,7 +88,7 @@ class RowClauses:
         return bool(self._on) or self._is_limited or (self._is_ordered and bool(self._ordered))
 
     def hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """The expressions to be computed beside the select list: each different one once."""
+        """Return the expressions to compute beside the select list, each distinct one once."""
         if not self._sorts:
             return []
         known = {self._text(node) for node in selected}
@@ -110,21 +109,21 @@ class RowClauses:
         return list(found.values())
 
     def applied(self, entry: FromEntry, selected: Sequence[exp.Expr]) -> FromEntry:
-        """The rows that are chosen, of an entry with the select list's columns, then the hidden.
+        """Return the chosen rows of an entry with the select list's columns, then the hidden ones.
 
-        The entry's own order is that of the rows below.
+        The entry's order is that of its input.
         """
         if not self._sorts:
             return entry
         plan, order, width = entry.plan, entry.order, len(entry.star)
         hidden = self.hidden(selected) if self._is_block else []
         texts = [self._text(node) for node in (*selected, *hidden)]
-        places = {text: i for i, text in reversed(list(enumerate(texts)))}
+        positions = {text: i for i, text in reversed(list(enumerate(texts)))}
         if self._ordered:
-            found = [self._sort_key(part, plan, places) for part in self._ordered]
+            found = [self._sort_key(part, plan, positions) for part in self._ordered]
             order = tuple(k for k in found if k is not None)
         if self._on:
-            partition = tuple(_column(plan, places[self._text(n)]) for n in self._on)
+            partition = tuple(_column(plan, positions[self._text(n)]) for n in self._on)
             for column in partition:
                 check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
             sorted_by = tuple(SortKey(column) for column in partition)
@@ -134,7 +133,7 @@ class RowClauses:
                 self._warn_of_ties(plan, width, "DISTINCT ON")
             else:
                 self._context.warn(_TIES.format("DISTINCT ON without ORDER BY"))
-            # PostgreSQL may sort the rows by these keys alone.
+            # PostgreSQL may sort the rows by only these keys.
             order = order if is_kept else sorted_by
         if self._is_limited:
             plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
@@ -143,14 +142,14 @@ class RowClauses:
                 self._warn_of_ties(plan, width, "LIMIT" if self._limit is not None else "OFFSET")
         if self._is_ordered or width == len(plan.fields):
             return replace(entry, plan=plan, order=order if self._is_ordered else ())
-        kept = tuple(_column(plan, i) for i in range(width))
-        return replace(entry, plan=Project(plan, kept, plan.fields[:width]), order=())
+        retained = tuple(_column(plan, i) for i in range(width))
+        return replace(entry, plan=Project(plan, retained, plan.fields[:width]), order=())
 
-    def _sort_key(self, part: exp.Ordered, plan: Plan, places: dict[str, int]) -> SortKey | None:
-        """None for a constant, which orders nothing."""
+    def _sort_key(self, part: exp.Ordered, plan: Plan, positions: dict[str, int]) -> SortKey | None:
+        """Return the sort key; None for a constant, which orders nothing."""
         node = bare(part.this)
         if self._is_block:
-            position = places[self._text(node)]
+            position = positions[self._text(node)]
         elif isinstance(node, exp.Literal):
             position = int(node.name) - 1
         else:
@@ -165,7 +164,7 @@ class RowClauses:
         )
 
     def _warn_of_ties(self, plan: TopK, width: int, word: str) -> None:
-        """Tell the user where ORDER BY does not say which rows are taken."""
+        """Warn the user if ORDER BY does not determine which rows are taken."""
         columns = frozenset(
             e.index
             for e in (*plan.partition, *(k.expression for k in plan.order))
@@ -181,7 +180,7 @@ class RowClauses:
         self._context.warn(_TIES.format(word if plan.order else f"{word} without ORDER BY"))
 
     def _constant(self, node: exp.Expr | None, word: str) -> int | None:
-        """The number of rows that a clause gives; None for all of them."""
+        """Return the number of rows of a clause; None for all."""
         if node is None or (isinstance(node, exp.Var) and node.name.upper() == "ALL"):
             return None
         found = bare(node)
@@ -195,19 +194,19 @@ class RowClauses:
             raise self._not_constant(word)
         if value.text is not None and int(value.text) < 0:
             raise self._context.refuse(
-                f"{word} must not be negative", "give a number from 0 on", self._word(word)
+                f"{word} must not be negative", "write a number that is 0 or more", self._word(word)
             )
         return None if value.text is None else int(value.text)
 
     def _not_constant(self, word: str) -> Exception:
         return self._context.refuse(
             f"{word} is maintained for constants only",
-            "number the rows with row_number() in a subquery, and compare the number outside",
+            "number the rows with row_number() in a subquery, and filter by the number outside",
             self._word(word),
         )
 
     def _word(self, word: str) -> str:
-        """How the user wrote a clause."""
+        """Return the user's spelling of a clause."""
         is_fetch = word == "LIMIT" and find_words(self._context.query, ("limit",)) is None
         return "fetch" if is_fetch else word.lower()
 
@@ -216,7 +215,7 @@ class RowClauses:
 
 
 def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
-    """Whether rows in an order are sorted by these keys."""
+    """Return whether rows in an order are also sorted by these keys."""
     first = order[: len(keys)]
     return len(first) == len(keys) and all(
         isinstance(a.expression, ColumnRef)
@@ -228,7 +227,7 @@ def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
 
 
 def _is_row(node: exp.Expr) -> bool:
-    """Whether a node is a row without a type of its own, or may be one."""
+    """Return whether a node is, or may be, a row of no named type."""
     is_made = isinstance(node, exp.Anonymous) and node.this == "ROW"
     is_named = isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
     return is_made or is_named or isinstance(node, exp.Tuple)

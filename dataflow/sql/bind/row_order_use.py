@@ -1,8 +1,8 @@
-"""What looks at the order of the rows of its FROM.
+"""Which constructs depend on the order of the rows of FROM.
 
-PostgreSQL promises no order of an aggregate's input, and says that a sorted subquery usually gives
-one (documentation, "Aggregate Functions"): applications rely on it. So the ORDER BY of the only
-entry of FROM becomes a part of what reads its rows in order.
+PostgreSQL promises no order of an aggregate's input, but documents that a sorted subquery usually
+gives one ("Aggregate Functions"), and applications rely on it. So constructs that depend on the
+order include the ORDER BY of the only entry of FROM.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ABOVE = ("expressions", "having", "order", "distinct", "windows")
 
 
 def uses_order(context: Context, query: exp.Expr) -> bool:
-    """Whether a block looks at the order of the rows of its FROM."""
+    """Return whether a block depends on the order of the rows of its FROM."""
     return any(_is_ordered_call(context, node) or _is_unsorted(node) for node in _above(query))
 
 
 def may_use_order(context: Context, query: exp.Expr) -> bool:
-    """Whether a query, or one inside of it, may look at the order of rows."""
+    """Return whether a query, or a query inside it, may depend on the order of rows."""
     for node in query.walk():
         distinct = node.args.get("distinct")
         is_limited = any(node.args.get(key) for key in _LIMITS)
@@ -35,8 +35,8 @@ def may_use_order(context: Context, query: exp.Expr) -> bool:
     return False
 
 
-def keeps_order(query: exp.Expr) -> bool:
-    """Whether a block without groups has its rows in the order in which they come to it."""
+def preserves_order(query: exp.Expr) -> bool:
+    """Return whether a block without groups preserves the order of its input."""
     windows = [node for node in _above(query) if isinstance(node, exp.Window)]
     is_sorted = any(w.args.get("order") or w.args.get("partition_by") for w in windows)
     distinct = query.args.get("distinct")
@@ -44,12 +44,12 @@ def keeps_order(query: exp.Expr) -> bool:
 
 
 def _is_unsorted(node: exp.Expr) -> bool:
-    """Whether a node is a window call over rows as they come, if no named window sorts them."""
+    """Return whether a node is a window call over unsorted rows."""
     return isinstance(node, exp.Window) and node.args.get("order") is None
 
 
 def _above(query: exp.Expr) -> Iterator[exp.Expr]:
-    """The nodes of a block above its FROM and WHERE."""
+    """Return the nodes of a block above its FROM and WHERE."""
     for name in _ABOVE:
         found = query.args.get(name) or []
         for clause in found if isinstance(found, list) else [found]:
@@ -57,7 +57,7 @@ def _above(query: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _is_ordered_call(context: Context, node: exp.Expr) -> bool:
-    """Whether a node calls an aggregate whose result depends on the order of its rows."""
+    """Return whether a node calls an aggregate whose result depends on the order of its rows."""
     if isinstance(node, exp.Filter | exp.WithinGroup):
         return False
     name = aggregate_name(context, node)

@@ -1,6 +1,6 @@
-"""Queries that read no relation: expressions over the columns of the rows around them.
+"""Queries that read no relation: expressions over columns of the enclosing rows.
 
-PostgreSQL computes such a query for each row, whole: functions, VALUES and aggregates of them.
+PostgreSQL computes such a query as a whole for each row: functions, VALUES and aggregates of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from sqlglot import exp
 from dataflow.expressions.ir import Expression
 from dataflow.sql.bind.scope import Context, NotInScope
 
-# What may stand for something of the rows around a query: a column, or an aggregate of theirs.
+# Nodes that may refer to the rows around a query: a column, or an aggregate over them.
 NAMING = (exp.Column, exp.Anonymous, exp.Filter, exp.WithinGroup, exp.Dot)
 
 
 def values_outside(
     query: exp.Query, atom: Callable[[exp.Expr], Expression | None]
 ) -> Iterator[tuple[exp.Expr, Expression]]:
-    """The nodes of a query that stand for something of the rows around it, and for what."""
+    """Return the nodes of a query that refer to the rows around it, and their values."""
     waiting: list[exp.Expr] = [query]
     while waiting:
         node = waiting.pop()
         value = None
         columns = list(node.find_all(exp.Column)) if isinstance(node, NAMING) else []
-        # A call without a column is one of the query's own.
+        # A call without a column belongs to the query itself.
         if columns and not any(_is_merged(column, query) for column in columns):
             value = _known(node, atom)
         if value is not None:
@@ -42,7 +42,7 @@ def _known(node: exp.Expr, atom: Callable[[exp.Expr], Expression | None]) -> Exp
 
 
 def _is_merged(column: exp.Column, query: exp.Query) -> bool:
-    """Whether a column is one that USING has merged within a query: its name has no relation."""
+    """Return whether a column was merged by USING within a query: its name has no relation."""
     node: exp.Expr | None = column
     while not column.table and node is not None and node is not query:
         node = node.parent
@@ -54,7 +54,7 @@ def _is_merged(column: exp.Column, query: exp.Query) -> bool:
 
 
 def reads_relations(node: exp.Expr) -> bool:
-    """Whether a query names a table, a view or a part of WITH anywhere inside."""
+    """Return whether a query names a table, a view or a WITH entry anywhere inside."""
     return any(
         isinstance(table.this, exp.Identifier) and not isinstance(table.parent, exp.Collate)
         for table in node.find_all(exp.Table)
@@ -62,10 +62,10 @@ def reads_relations(node: exp.Expr) -> bool:
 
 
 def check_reads_nothing(context: Context, node: exp.Expr) -> None:
-    """Refuse a query over relations where only a plain expression can stand."""
+    """Refuse a query over relations where only a plain expression is possible."""
     if reads_relations(node):
         raise context.refuse(
-            "a subquery in this place is not maintained",
+            "a subquery in this position is not maintained",
             "join the subquery in FROM, or write it as a conjunct of WHERE",
             "(",
             "select",
@@ -73,6 +73,6 @@ def check_reads_nothing(context: Context, node: exp.Expr) -> None:
 
 
 def reads_outside(node: exp.Expr) -> bool:
-    """Whether a query names a column that none of its own FROM entries may have."""
+    """Return whether a query names a column that none of its own FROM entries may have."""
     own = {alias.name for alias in node.find_all(exp.TableAlias)}
     return any(c.table not in own for c in node.find_all(exp.Column))

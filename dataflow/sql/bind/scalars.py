@@ -1,8 +1,8 @@
-"""Scalar expressions: from PostgreSQL's canonical text to typed kernels calls.
+"""Scalar expressions: from PostgreSQL's canonical text to typed calls of kernels.
 
-The type of every node is PostgreSQL's answer, asked for all expressions of a block at once. A node
-whose function has a native kernel for exactly its types becomes a Call; the smallest subtree
-around a node that has none becomes one InPostgres over plain columns, in PostgreSQL's own text.
+PostgreSQL determines the type of every node, in one query for all expressions of a block. A node
+whose function has a native kernel for exactly its types becomes a Call; the smallest subtree around
+a node that has none becomes one InPostgres over plain columns, in PostgreSQL's own text.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _FIRST_USER_OID = 16384
 class Scalars:
     """Binds the scalar expressions of one block.
 
-    atom answers with the value that a node as a whole stands for: a name, an aggregate call
-    after grouping, a subquery; None for everything that is computed here. A subquery that reads no
-    relation is computed here as well: it is an expression over the columns around it.
+    atom returns the value of a whole node that has one: a name, an aggregate call after grouping, a
+    subquery; None for everything computed here. A subquery that reads no relation is also computed
+    here: it is an expression over the columns around it.
     """
 
     def __init__(self, context: Context, atom: Atom) -> None:
@@ -58,7 +58,7 @@ class Scalars:
         self._types: dict[str, SqlType | None] = {}
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
-        # Where each of them stands in that list.
+        # The position of each in that list.
         self._places: dict[Expression, int] = {}
         self._steps: dict[tuple[str, SqlType, SqlType], SqlType | None] = {}
         self._probes: dict[int, str] = {}
@@ -66,19 +66,19 @@ class Scalars:
         self._pinned: dict[str, str] = {}
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
-        """The expressions of the nodes, in two round trips at most."""
+        """Return the expressions of the nodes, in two round trips at most."""
         self.learn(nodes)
         return [self._build(node) for node in nodes]
 
     def learn(self, nodes: Sequence[exp.Expr]) -> None:
-        """Resolve the columns in nodes and ask for the types of all that have one."""
-        wanted: dict[str, exp.Expr] = {}
+        """Resolve the columns in nodes and query the types of all nodes that have one."""
+        required: dict[str, exp.Expr] = {}
         for node in nodes:
-            self._gather(node, wanted)
-        self._context.refuse_sets(wanted.values())
-        self._ask_types(list(wanted))
-        self._check_collations(wanted)
-        self._ask_constants(wanted)
+            self._gather(node, required)
+        self._context.refuse_sets(required.values())
+        self._ask_types(list(required))
+        self._check_collations(required)
+        self._ask_constants(required)
 
     def resolve(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes that are only rendered."""
@@ -86,18 +86,19 @@ class Scalars:
             self._gather(node, {})
 
     def bound(self, node: exp.Expr) -> Expression | None:
-        """A learnt node; None for a value that cannot stand alone (a row of no named type)."""
+        """Return a learnt node; None for a value that is no expression (a row of no named type)."""
         return None if self._untyped(node) else self._build(node)
 
     def bound_parts(self, node: exp.Expr) -> list[tuple[exp.Expr, Expression]]:
-        """A learnt node, or its columns where it cannot stand alone; [] for a constant."""
+        """Return a learnt node, or its columns if it is a row of no named type; [] for a
+        constant."""
         atoms = self._atoms_in(node)
         if atoms and not self._untyped(node):
             return [(node, self._build(node))]
         return [(part, self._atoms[id(part)]) for part in atoms]
 
     def render(self, node: exp.Expr, name: Callable[[Expression], str]) -> str:
-        """PostgreSQL's text of a node with its columns written by `name`."""
+        """Return PostgreSQL's text of a node with its columns written by `name`."""
         begin, end = span_of(node)
         edits = self.row_edits(node)
         for atom in self._atoms_in(node, pinned=self._pinned):
@@ -114,8 +115,8 @@ class Scalars:
         return edited(self._context.text, begin, end, edits)
 
     def row_edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
-        """What is to be written otherwise in a node's text whatever its columns stand for: from,
-        to, new text."""
+        """Return the edits (from, to, new text) of a node's text that do not depend on its
+        columns."""
         begin, end = span_of(node)
         if ".*" not in self._context.text[begin:end]:
             return []
@@ -123,24 +124,24 @@ class Scalars:
         return [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
 
     def _is_known(self, node: exp.Expr | None) -> bool:
-        """Whether a node is, or stands within, one that has a value as a whole."""
+        """Return whether a node is, or is inside, one that has a value as a whole."""
         while node is not None and id(node) not in self._atoms:
             node = node.parent
         return node is not None
 
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
-        """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
+        """Return PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
         columns = passed(self._atoms[id(a)] for a in self._atoms_in(node))
-        places = {column: i for i, column in enumerate(columns, 1)}
-        return self.render(node, lambda c: f"${places[c]}"), tuple(columns)
+        positions = {column: i for i, column in enumerate(columns, 1)}
+        return self.render(node, lambda c: f"${positions[c]}"), tuple(columns)
 
     @property
     def columns(self) -> list[Expression]:
-        """The columns met so far; the type probes call them as `probed` says."""
+        """The columns resolved so far; type probes name them by `probed`."""
         return self._columns
 
     def probe(self, node: exp.Expr) -> str:
-        """The text of a node over the columns met so far, for Analyzer.types."""
+        """Return the text of a node over the columns resolved so far, for Analyzer.types."""
         if id(node) not in self._probes:
             text = self.render(node, self.probed)
             self._probes[id(node)] = text
@@ -148,12 +149,12 @@ class Scalars:
         return self._probes[id(node)]
 
     def probed(self, column: Expression) -> str:
-        """A column in the text of a probe: with its relation, or a name of a subquery's own might
-        be taken for it."""
+        """Return a column in the text of a probe, qualified, since a subquery may have the same
+        name."""
         return f"tidemark_row.c{self._places[column] + 1}"
 
-    def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
-        """Resolve all columns below a node, and collect what has a type to be asked."""
+    def _gather(self, node: exp.Expr, required: dict[str, exp.Expr]) -> None:
+        """Resolve all columns below a node, and collect the nodes whose type must be queried."""
         if id(node) in self._atoms:
             return
         found = self._atom(node)
@@ -166,12 +167,12 @@ class Scalars:
             for part, value in values_outside(node, self._atom):
                 self._note(part, value)
             if "span" in node.meta:
-                wanted.setdefault(self.probe(node), node)
+                required.setdefault(self.probe(node), node)
             return
         for child in operands(node):
-            self._gather(child, wanted)
+            self._gather(child, required)
         if is_value(node):
-            wanted.setdefault(self.probe(node), node)
+            required.setdefault(self.probe(node), node)
 
     def _note(self, node: exp.Expr, value: Expression) -> None:
         self._atoms[id(node)] = value
@@ -188,17 +189,18 @@ class Scalars:
         try:
             self._types.update(zip(probes, analyzer.types(columns, probes), strict=True))
         except SqlError:
-            # Parts that stand only inside something larger, a row for example, have no type.
+            # Parts that occur only inside something larger, such as a row, have no type.
             for probe in probes:
                 try:
                     self._types[probe] = analyzer.types(columns, [probe])[0]
                 except SqlError:
                     self._types[probe] = None
 
-    def _check_collations(self, wanted: dict[str, exp.Expr]) -> None:
-        """Refuse what meets two collations and names none: it fails as soon as there are rows."""
+    def _check_collations(self, required: dict[str, exp.Expr]) -> None:
+        """Refuse a comparison of two collations that names none: it would fail once there are
+        rows."""
         mixed = []
-        for probe, node in wanted.items():
+        for probe, node in required.items():
             met = {
                 c.type.collation for a in self._atoms_in(node) for c in passed([self._atoms[id(a)]])
             }
@@ -207,9 +209,9 @@ class Scalars:
         if mixed:
             self._context.analyzer.check_collations([c.type for c in self._columns], mixed)
 
-    def _ask_constants(self, wanted: dict[str, exp.Expr]) -> None:
-        """Have PostgreSQL compute the largest subtrees without a column."""
-        fixed = {p: n for p, n in wanted.items() if not self._atoms_in(n) and self._types.get(p)}
+    def _ask_constants(self, required: dict[str, exp.Expr]) -> None:
+        """Let PostgreSQL compute the largest subtrees without a column."""
+        fixed = {p: n for p, n in required.items() if not self._atoms_in(n) and self._types.get(p)}
         inner = {
             id(d)
             for n in fixed.values()
@@ -233,13 +235,13 @@ class Scalars:
             values = self._context.analyzer.constants(probes, types)
             self._constants.update(zip(probes, values, strict=True))
             if self._context.has_stable:
-                # What is computed once must not stand in a text that is computed for each row.
+                # A subtree computed once must not be part of a text computed for each row.
                 found = zip(probes, values, strict=True)
                 self._pinned |= {p: pinned(value) for p, value in found if value is not None}
                 self._context.pinned |= self._pinned
 
     def _atoms_in(self, node: exp.Expr, pinned: Container[str] = ()) -> list[exp.Expr]:
-        """The column nodes, and those pinned, below a node in the order of the text."""
+        """Return the column nodes, and pinned ones, below a node in the order of the text."""
         if id(node) in self._atoms or self._probes.get(id(node), "") in pinned:
             return [node]
         if isinstance(node, exp.Query):
@@ -253,7 +255,7 @@ class Scalars:
         if found is None:
             shown = self._context.text_of(self._shown[probe])
             raise self._context.refuse(
-                f"an expression without a type of its own is not maintained: {shown}",
+                f"an expression without a named type is not maintained: {shown}",
                 "select the fields of a row one by one",
             )
         return found
@@ -287,7 +289,8 @@ class Scalars:
         return self._context.analyzer.routines([c.type for c in self._columns], probe)
 
     def _native(self, node: exp.Expr, type: SqlType) -> Expression | None:
-        """The Call of a node, if all of it can be said and its function has a kernel."""
+        """Return the Call of a node, if its function has a kernel and its arguments are
+        expressions."""
         if isinstance(node, exp.And | exp.Or):
             function, kind = ("and", exp.And) if isinstance(node, exp.And) else ("or", exp.Or)
             return self._call(function, flatten(node, kind), type)
@@ -317,7 +320,7 @@ class Scalars:
     def _call(
         self, function: str, operands: Sequence[exp.Expr], type: SqlType
     ) -> Expression | None:
-        """The call if there is a kernel, without building what lies below a node that has none."""
+        """Return the call if there is a kernel; do not build the arguments otherwise."""
         if any(self._untyped(o) for o in operands):
             return None
         return native_call(function, tuple(self._build(o) for o in operands), type)
@@ -352,7 +355,7 @@ class Scalars:
         return native_call("case", tuple(arguments), type)
 
     def _cast(self, node: exp.Cast | exp.Collate, type: SqlType) -> Expression | None:
-        # A domain's constraints are PostgreSQL's to check.
+        # PostgreSQL must check a domain's constraints.
         if type.oid >= _FIRST_USER_OID:
             return None
         return self._call("cast", [node.this], type)
@@ -371,7 +374,7 @@ class Scalars:
         return self._call(function, [right] if left is None else [left, right], type)
 
     def _chain(self, node: Chain, type: SqlType) -> Expression | None:
-        """The steps of a chain, those that keep the type of what is before them as one call."""
+        """Return the steps of a chain; consecutive steps of one type become one call."""
         if any(self._untyped(o) for o in node.expressions):
             return None
         found, *others = [self._build(o) for o in node.expressions]
@@ -393,7 +396,7 @@ class Scalars:
         return found if found.type == type else None
 
     def _step(self, word: str, left: SqlType, right: SqlType) -> SqlType | None:
-        """The type of an operator over these types."""
+        """Return the type of an operator over these types."""
         key = (word, left, right)
         if key not in self._steps:
             try:
@@ -404,7 +407,8 @@ class Scalars:
         return self._steps[key]
 
     def _hashed_equality(self, left: exp.Expr, right: exp.Expr) -> Expression | None:
-        """Columns of a type whose equality only PostgreSQL knows, by what can be a join's key."""
+        """Compare columns of a type whose equality only PostgreSQL can decide by hashes, which can
+        be join keys."""
         if self._untyped(left) or self._untyped(right):
             return None
         if not self._atoms_in(left) or not self._atoms_in(right):
@@ -446,5 +450,5 @@ class Scalars:
         elif word == "trim":
             word = TRIMS[node.args["field"] or "both"]
             arguments.reverse()
-        # These print without the cast of their text argument that PostgreSQL inserted.
+        # PostgreSQL prints these without the cast that it inserted for their text argument.
         return native_call(word, tuple(as_text(self._build(a)) for a in arguments), type)

@@ -1,8 +1,8 @@
-"""What names mean inside one select block, and what binding one query carries along.
+"""Resolution of names inside one select block, and the context of binding one query.
 
-A scope owns the plan of its block while it grows: a subquery adds columns at its end. Names that
-a block does not know are looked up in the scopes around it, and become outer references: the
-scopes around stand in the context, since every one of them will be the left side of an Apply.
+A scope owns the growing plan of its block: a subquery appends columns. Names unknown to a block are
+looked up in the enclosing scopes and become outer references. The context lists the enclosing
+scopes, since each becomes the left side of an Apply.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from dataflow.sql.parse.shapes import span_of
 
 
 class NotInScope(Exception):
-    """A column belongs to no relation in sight."""
+    """A column belongs to no visible relation."""
 
 
 @dataclass
 class Context:
-    """One canonical text being bound: the view's own, or that of an ordinary view inside it.
+    """The context of one canonical text: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: parts of WITH by name. relations:
-    tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
-    functions that are called. row_names, named_rows: see Analysis. has_stable: what is called may
-    give another result at another time, which our settings do not fix. has_own: something is called
-    that somebody may replace. pinned: constants by their text, where that is so.
-    enclosing: the scopes whose rows what is being bound may read,
-    the nearest last; levels: which of them a plan does read.
+    query is the user's text, only for positions. ctes: WITH entries by name. relations: tables and
+    ordinary views resolved so far, by schema and name. aggregates, set_functions: names of the
+    called functions. row_names, named_rows: see Analysis. has_stable: a called function may give
+    another result later, despite our settings. has_own: a called function may be replaced by its
+    owner. pinned: constants by their text, in either case. enclosing: the scopes whose rows may be
+    read, the nearest last; levels: which of them a plan does read.
     """
 
     analyzer: Analyzer
@@ -56,7 +55,7 @@ class Context:
     named_rows: tuple[int, ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
-        """The same context, for a text that calls these functions."""
+        """Return the same context for a text that calls these functions."""
         self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
         self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
         self.row_names = analysis.row_names
@@ -64,7 +63,7 @@ class Context:
         return self
 
     def returns_set(self, node: exp.Expr) -> bool:
-        """Whether a node calls a function that returns a set."""
+        """Return whether a node calls a set-returning function."""
         if not self.set_functions:
             return False
         if isinstance(node, exp.Anonymous):
@@ -75,7 +74,7 @@ class Context:
         return False
 
     def refuse_sets(self, nodes: Iterable[exp.Expr]) -> None:
-        """Refuse calls of functions of sets among nodes that stand for one value."""
+        """Refuse calls of set-returning functions among nodes that must have one value."""
         if any(self.returns_set(node) for node in nodes):
             what = "a function that returns a set is not maintained in this place"
             raise self.refuse(what, "call it in FROM")
@@ -84,18 +83,18 @@ class Context:
     levels: Levels = field(default_factory=Levels)
 
     def refuse_named(self, node: exp.Expr) -> None:
-        """Refuse ROW(...) where it may have stood for the row of a USING's alias."""
+        """Refuse ROW(...) that may be the row of a USING's alias."""
         is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
         if is_row and len(node.expressions) in self.named_rows:
             raise self.refuse(
-                "the row that the alias of USING stands for is not maintained as a value",
+                "the row of a USING alias is not maintained as a value",
                 "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
                 "using",
             )
 
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
-        """While it lasts, what is bound is the right side of an Apply over the scope's rows."""
+        """Bind the right side of an Apply over the scope's rows inside this block."""
         known = self.ctes
         self.ctes = {
             name: replace(entry, plan=moved(entry.plan, 1)) if self.levels.of(entry.plan) else entry
@@ -109,7 +108,7 @@ class Context:
             self.ctes = known
 
     def outside(self, node: exp.Column, text: str) -> OuterRef | None:
-        """The column of a scope around that a name stands for; None when there is none."""
+        """Return the column of an enclosing scope that a name refers to; None if there is none."""
         for level, scope in enumerate(reversed(self.enclosing)):
             position = scope.find(node.table, node.name, text)
             if position is not None:
@@ -118,22 +117,22 @@ class Context:
         return None
 
     def text_of(self, node: exp.Expr) -> str:
-        """PostgreSQL's text of a scalar node, the same wherever it stands and is indented."""
+        """Return PostgreSQL's text of a scalar node, normalized in its whitespace."""
         begin, end = span_of(node)
         return on_one_line(self.text[begin:end])
 
     def refuse(self, what: str, hint: str, *words: str) -> SqlError:
-        """The refusal of a construct; words are what it begins with in the user's text."""
+        """Return the refusal of a construct; words: its first words in the user's text."""
         position = find_words(self.query, words) if words else None
         return SqlError("sql.not_maintained", what, hint=hint, position=position)
 
     def warn(self, text: str) -> None:
-        """Tell the user once."""
+        """Warn the user once."""
         if text not in self.warnings:
             self.warnings.append(text)
 
     def warn_of(self, name: str, text: str) -> None:
-        """Tell the user once, of all the names that a text is true of."""
+        """Warn the user once, for all names that share a text."""
         for i, known in enumerate(self.warnings):
             if known.endswith(f" {text}"):
                 names = known.removesuffix(f" {text}").removesuffix(": each").split(", ")
@@ -145,11 +144,11 @@ class Context:
 
 @dataclass(frozen=True)
 class RowShape:
-    """What the whole row of a FROM entry is.
+    """The type of a FROM entry's whole row.
 
     type_name: its named row type, "" for a record. marker: a column that is NULL only where an
-    outer join has padded the entry. names: a record's columns, where they are not called as in the
-    text. is_join: the entry is a join with a name of its own.
+    outer join has padded the entry. names: a record's columns, if they differ from the text.
+    is_join: the entry is a join with an alias.
     """
 
     type_name: str
@@ -160,14 +159,14 @@ class RowShape:
 
 @dataclass(frozen=True)
 class Visible:
-    """A FROM entry that columns can be qualified with. row: where its whole row is asked for."""
+    """A FROM entry that can qualify columns. row: set if its whole row is used."""
 
     alias: str
     columns: tuple[tuple[str, int], ...]
     row: RowShape | None = None
 
     def shifted(self, by: int) -> Visible:
-        """The same names, `by` positions further right."""
+        """Return the same names, `by` positions further right."""
         columns = tuple((name, position + by) for name, position in self.columns)
         row = replace(self.row, marker=self.row.marker + by) if self.row else None
         return replace(self, columns=columns, row=row)
@@ -177,8 +176,7 @@ class Visible:
 class FromEntry:
     """A part of FROM: its plan, its qualified names, and its columns in the order of `*`.
 
-    order: that of its rows, by columns of the plan, where a subquery gives one and it is asked
-    for.
+    order: that of its rows, by columns of the plan, if a subquery defines one and it matters.
     """
 
     plan: Plan
@@ -187,20 +185,21 @@ class FromEntry:
     order: tuple[SortKey, ...] = ()
 
     def shifted(self, by: int) -> FromEntry:
-        """The same names, `by` positions further right."""
+        """Return the same names, `by` positions further right."""
         visible = tuple(v.shifted(by) for v in self.visible)
         return FromEntry(self.plan, visible, tuple((n, p + by) for n, p in self.star))
 
 
 def entry_of(plan: Plan, names: Sequence[str] = (), order: tuple[SortKey, ...] = ()) -> FromEntry:
-    """A plan whose columns show under its fields' names, the first ones under `names`."""
+    """Return an entry whose columns are visible under the fields' names, the first ones under
+    `names`."""
     star = tuple((f.name, i) for i, f in enumerate(plan.fields))
     star = (*((name, i) for i, name in enumerate(names)), *star[len(names) :])
     return FromEntry(plan, (), star, order)
 
 
 class Scope:
-    """A select block's names over its plan. order: that of its rows before they are grouped."""
+    """A select block's names over its plan. order: that of its rows before grouping."""
 
     def __init__(self, entry: FromEntry) -> None:
         self.plan = entry.plan
@@ -210,11 +209,11 @@ class Scope:
         self._added: dict[str, Expression] = {}
 
     def shown(self, alias: str) -> Visible | None:
-        """The FROM entry of that name."""
+        """Return the FROM entry of that name."""
         return next((v for v in self._visible if v.alias == alias), None)
 
     def find(self, table: str, name: str, text: str) -> int | None:
-        """Position of a column among the block's own, by its names or by its text."""
+        """Return the position of a column among the block's own, by its names or by its text."""
         del text
         if not table:
             return next((p for n, p in self._star if n == name), None)
@@ -224,28 +223,29 @@ class Scope:
         return None
 
     def column(self, position: int) -> ColumnRef:
-        """A reference to a column of the plan."""
+        """Return a reference to a column of the plan."""
         found = self.plan.fields[position]
         return ColumnRef(position, found.type, found.name)
 
     def once(self, text: str, make: Callable[[], Expression]) -> Expression:
-        """What `make` answers, made once for each text; it may extend the plan."""
+        """Return the result of `make`, computed once for each text; it may extend the plan."""
         if text not in self._added:
             self._added[text] = make()
         return self._added[text]
 
     def added(self, text: str) -> Expression | None:
-        """What was made, or added as a column, for a text."""
+        """Return what was computed, or added as a column, for a text."""
         return self._added.get(text)
 
     def apply(self, kind: str, right: Plan) -> int:
-        """Put the rows of right, bound inside this scope, beside each row; where they begin."""
+        """Apply right, bound inside this scope, to each row; return the position of its first
+        column."""
         start = len(self.plan.fields)
         self.plan = applied(kind, self.plan, right, None)
         return start
 
     def kept(self, expression: Expression) -> Expression:
-        """The expression as a column of the plan, or something as plain."""
+        """Return the expression as a column of the plan, or an equally plain one."""
         if not isinstance(expression, ColumnRef | Literal | OuterRef):
             is_null = is_nullable(expression, self.plan.fields)
             held = Field("value", expression.type, is_null)
@@ -256,17 +256,17 @@ class Scope:
         return expression
 
     def extend(self, plan: Plan, texts: Sequence[str]) -> None:
-        """Take a plan whose last columns stand for these texts."""
+        """Replace the plan by one whose last columns are the values of these texts."""
         first = len(plan.fields) - len(texts)
         self.plan = plan
         self._added |= {text: self.column(first + i) for i, text in enumerate(texts)}
 
 
 class GroupScope(Scope):
-    """After GROUP BY: what is written is a group expression or call, known by its text.
+    """The scope after GROUP BY: expressions are group expressions or calls, found by their text.
 
-    A subquery may write a grouped column otherwise (with its relation, without), so names are
-    also looked up below. columns: for each grouped input column its position in the output.
+    A subquery may write a grouped column differently (with or without its relation), so names are
+    also looked up in the input. columns: for each grouped input column its position in the output.
     """
 
     def __init__(
@@ -278,11 +278,12 @@ class GroupScope(Scope):
         self._columns = columns
 
     def over(self, plan: Plan, added: dict[str, int]) -> GroupScope:
-        """The same names over a plan whose first columns are the same; and some by their text."""
+        """Return the same names over a plan with the same first columns, and further ones by their
+        text."""
         return GroupScope(plan, {**self._positions, **added}, self._below, self._columns)
 
     def find(self, table: str, name: str, text: str) -> int | None:
-        """Position of a group expression or aggregate call."""
+        """Return the position of a group expression or aggregate call."""
         if text in self._positions:
             return self._positions[text]
         position = self._below.find(table, name, text) if name else None
@@ -290,7 +291,8 @@ class GroupScope(Scope):
 
 
 def applied(kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
-    """Left beside a right side bound inside its rows: a plain join where it reads none of them."""
+    """Return left joined with a right side bound inside its rows: a plain join if it reads none of
+    them."""
     right_fields = nullable(right.fields) if kind == "left" else right.fields
     fields = left.fields + right_fields
     if 0 in Levels().of(right):
@@ -299,7 +301,7 @@ def applied(kind: str, left: Plan, right: Plan, residual: Expression | None) -> 
 
 
 def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
-    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
+    """Return text[begin:end] with the edits inside it applied, each (from, to, new text)."""
     out, at = [], begin
     for first, last, new in sorted(set(edits)):
         out += [text[at:first], new]
@@ -308,5 +310,5 @@ def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]
 
 
 def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """The same fields where a join may pad them."""
+    """Return the fields as nullable, for a join that may pad them."""
     return tuple(Field(f.name, f.type) for f in fields)

@@ -1,9 +1,10 @@
-"""SEARCH and CYCLE of a WITH RECURSIVE entry: the columns that they add, as rewriteSearchCycle.c.
+"""SEARCH and CYCLE of a WITH RECURSIVE entry: the columns that they add, as in
+rewriteSearchCycle.c.
 
-PostgreSQL keeps rows of the named columns, of type record, which no text can be read back into. So
-what is kept here is the text of those rows, under the name of PostgreSQL's type: it may be shown as
-text, and compared for equality. Invariant: equal rows have equal texts, for which the columns are
-chosen; whatever else asks PostgreSQL about such a value is refused.
+PostgreSQL stores rows of the named columns as type record, which cannot be parsed from text. We
+store the text of those rows, under PostgreSQL's type name: it can be shown as text and compared for
+equality. Invariant: equal rows have equal texts, since only suitable columns are accepted. Any
+other use of such a value in PostgreSQL is refused.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from dataflow.sql.bind.scope import Context
 from dataflow.types import BOOL, INT8, TEXT, SqlType, TypeKind
 
 _TEXTS = SqlType("text[]", 1009, -1, TypeKind.OPAQUE)
-# Kept as text and as an array of text, whose oids they carry; equal text is equal value.
+# Stored as text and as an array of text, with those oids; equal text is equal value.
 _RECORD = SqlType("record", TEXT.oid, -1, TypeKind.OPAQUE, is_enum=True)
 _RECORDS = SqlType("record[]", _TEXTS.oid, -1, TypeKind.OPAQUE, is_enum=True)
 
 
 class Trail:
-    """The clauses of one entry. Rows of its recursion have the entry's own columns, then what is
-    kept for SEARCH (the depth, or the rows so far) and for CYCLE (the mark, the rows so far)."""
+    """The clauses of one entry. Rows of its recursion have the entry's own columns, then the state
+    of SEARCH (the depth, or the rows so far) and of CYCLE (the mark, the rows so far)."""
 
     def __init__(self, context: Context, entry: exp.Expr) -> None:
         self._context = context
@@ -51,70 +52,70 @@ class Trail:
         return self._search is None and self._cycle is None
 
     def begin(self, base: Plan) -> Plan:
-        """The rows of the first term, under the entry's names, with what is kept of them."""
+        """Return the rows of the first term, under the entry's names, with their state."""
         self._columns = [f.name for f in base.fields]
         if self.is_empty:
             return base
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            kept: Expression = Literal("0", INT8)
+            retained: Expression = Literal("0", INT8)
             if self._search.args["word"] == "depth":
-                kept = _first(self._row(base, self._search))
-            added.append((".search", kept))
+                retained = _first(self._row(base, self._search))
+            added.append((".search", retained))
         if self._cycle is not None:
             path = _first(self._row(base, self._cycle))
             added += [(".mark", self._marks[1]), (".path", path)]
         return _extended(base, len(base.fields), added)
 
     def go_on(self, step: Plan) -> Plan:
-        """The rows of the step, which end with what is kept of the row that each came from."""
+        """Return the rows of the step, which end with the state of the row that each came from."""
         if self.is_empty:
             return step
-        kept = refs(step)[-self._width :]
+        retained = refs(step)[-self._width :]
         n = len(step.fields) - self._width
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            following: Expression | None = native_call("+", (kept[0], Literal("1", INT8)), INT8)
+            following: Expression | None = native_call("+", (retained[0], Literal("1", INT8)), INT8)
             if self._search.args["word"] == "depth":
-                following = _next(kept[0], self._row(step, self._search))
+                following = _next(retained[0], self._row(step, self._search))
             assert following is not None
             added.append((".search", following))
         if self._cycle is not None:
-            mark, path = kept[-2:]
+            mark, path = retained[-2:]
             row, columns = self._row(step, self._cycle)
-            seen = InPostgres(f"({row} = ANY (${len(columns) + 1}))", (*columns, path), BOOL)
-            cell = Call("case", (seen, *self._marks), mark.type)
+            visited = InPostgres(f"({row} = ANY (${len(columns) + 1}))", (*columns, path), BOOL)
+            cell = Call("case", (visited, *self._marks), mark.type)
             added += [(".mark", cell), (".path", _next(path, (row, columns)))]
             is_open = native_call("<>", (mark, self._marks[0]), BOOL)
             step = Filter(step, is_open or InPostgres("($1 <> $2)", (mark, self._marks[0]), BOOL))
         return _extended(step, n, added)
 
     def shown(self, plan: Plan, *, is_inside: bool = False) -> Plan:
-        """The rows of the recursion with the columns as they are named.
+        """Return the rows of the recursion with their declared columns.
 
-        is_inside: with what is kept behind them, for the step to hand on.
+        is_inside: followed by the state, for the step to pass on.
         """
         if self.is_empty:
             return plan
         n = len(plan.fields) - self._width
-        kept = refs(plan)[n:]
+        retained = refs(plan)[n:]
         added: list[tuple[str, Expression]] = []
         if self._search is not None:
-            cell = Call("cast", (kept[0],), _RECORDS)
+            cell = Call("cast", (retained[0],), _RECORDS)
             if self._search.args["word"] == "breadth":
-                row, columns = self._row(plan, self._search, (kept[0],))
+                row, columns = self._row(plan, self._search, (retained[0],))
                 cell = Call("cast", (InPostgres(row, columns, TEXT),), _RECORD)
             added.append((self._search.args["column"].name, cell))
         if self._cycle is not None:
-            path = Call("cast", (kept[-1],), _RECORDS)
-            added += [(self._cycle.args["mark"].name, kept[-2])]
+            path = Call("cast", (retained[-1],), _RECORDS)
+            added += [(self._cycle.args["mark"].name, retained[-2])]
             added += [(self._cycle.args["path"].name, path)]
         if is_inside:
-            added += [(f.name, ref) for f, ref in zip(plan.fields[n:], kept, strict=True)]
+            added += [(f.name, ref) for f, ref in zip(plan.fields[n:], retained, strict=True)]
         return _extended(plan, n, added)
 
-    def handed_on(self, step: exp.Expr) -> exp.Expr:
-        """The step, which also selects what is kept of the row that it starts from."""
+    def with_state_passed(self, step: exp.Expr) -> exp.Expr:
+        """Return the step, which also selects the state of the row that it starts from."""
         if self.is_empty:
             return step
         if not isinstance(step, exp.Select) or any(
@@ -149,13 +150,13 @@ class Trail:
     def _row(
         self, plan: Plan, clause: exp.Expr, before: Sequence[ColumnRef] = ()
     ) -> tuple[str, tuple[ColumnRef, ...]]:
-        """The text of a row of the clause's columns: SQL and its arguments."""
+        """Return the text of a row of the clause's columns: SQL and its arguments."""
         columns = [refs(plan)[self._columns.index(n.name)] for n in clause.expressions]
         for column in columns:
             if key_form(column) != column:
                 raise self._context.refuse(
                     f"SEARCH or CYCLE by values of type {column.type.name} is not maintained",
-                    "name columns whose text tells their value, such as integers or text",
+                    "name columns of types with one text per value, such as integers or text",
                     "search" if clause is self._search else "cycle",
                 )
         arguments = (*before, *columns)
@@ -164,7 +165,7 @@ class Trail:
 
 
 def check_records(context: Context, plan: Plan) -> None:
-    """SqlError where a row value of SEARCH or CYCLE is computed with."""
+    """Raise SqlError if an expression uses a row value of SEARCH or CYCLE."""
     for node in nodes_of(plan):
         is_ordering = isinstance(node, Aggregate | TopK | Window)
         groups = node.groups if isinstance(node, Aggregate) else ()
@@ -177,7 +178,7 @@ def check_records(context: Context, plan: Plan) -> None:
 
 def _refusal(context: Context) -> Exception:
     return context.refuse(
-        "the columns of SEARCH and CYCLE can be selected as text, and nothing else",
+        "the columns of SEARCH and CYCLE can only be selected as text",
         "keep an array in a column of your own: ARRAY[id], then path || id",
         "search" if "search" in context.query.lower() else "cycle",
     )
@@ -188,7 +189,7 @@ def _is_record(expression: Expression) -> bool:
 
 
 def _asked(expression: Expression) -> list[Expression]:
-    """What is sent to PostgreSQL within an expression."""
+    """Return the subtrees of an expression that PostgreSQL evaluates."""
     if isinstance(expression, InPostgres):
         return list(expression.arguments)
     return [found for child in children(expression) for found in _asked(child)]
@@ -205,6 +206,6 @@ def _next(path: ColumnRef, row: tuple[str, tuple[ColumnRef, ...]]) -> Expression
 
 
 def _extended(plan: Plan, n: int, added: Sequence[tuple[str, Expression]]) -> Plan:
-    """The first n columns, then the added ones."""
+    """Return the first n columns, then the added ones."""
     fields = tuple(Field(name, e.type, is_nullable(e, plan.fields)) for name, e in added)
     return Project(plan, (*refs(plan)[:n], *(e for _, e in added)), (*plan.fields[:n], *fields))

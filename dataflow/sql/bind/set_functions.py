@@ -1,8 +1,8 @@
-"""Functions that return sets: entries of FROM, and calls in a select list or GROUP BY.
+"""Set-returning functions: entries of FROM, and calls in a select list or GROUP BY.
 
 In FROM a function may read every entry before it. In a select list the expressions around such
-functions are computed together, after grouping and windows: they end with the longest one, and
-PostgreSQL itself pads and nests them.
+functions are computed together, after grouping and windows: the longest one determines the number
+of rows, and PostgreSQL pads and nests them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dataflow.sql.parse.shapes import bare, is_value
 from dataflow.types import INT8
 
 Atom = Callable[[exp.Expr], Expression | None]
-# One call, never NULL: what a series is made of is no NULL.
+# One call, never NULL, since a series of NULL arguments is empty.
 _NEVER_NULL = ("generate_series", "generate_subscripts")
 
 
 def bind_rows_of(
     context: Context, scope: Scope, left: FromEntry, node: RowsOf, atom: Atom, *, is_row: bool
 ) -> FromEntry:
-    """An entry of FROM that calls functions, beside the entry before it, whose names they see.
+    """Bind an entry of FROM that calls functions, beside the entry before it, whose names they see.
 
-    is_row: its whole row is asked for; then the ordinality tells it from one of padding.
+    is_row: its whole row is used; then the ordinality distinguishes it from padding.
     """
     scalars = Scalars(context, atom)
     parts = [part for called in node.expressions for part in _parts(called)]
@@ -67,7 +67,7 @@ def bind_rows_of(
 
 
 def _row_type(context: Context, scalars: Scalars, node: exp.Expr, name: str) -> str:
-    """The named type of a function's rows; "" for a record."""
+    """Return the named type of a function's rows; "" for a record."""
     probe = f"(SELECT {name} FROM {rows_from([scalars.probe(node)])} AS {name})"
     try:
         (found,) = context.analyzer.types([c.type for c in scalars.columns], [probe])
@@ -77,7 +77,7 @@ def _row_type(context: Context, scalars: Scalars, node: exp.Expr, name: str) -> 
 
 
 def _parts(called: exp.Expr) -> list[tuple[exp.Expr, str]]:
-    """The calls of an entry, each with the text of its column definitions.
+    """Return the calls of an entry, each with the text of its column definitions.
 
     UNNEST(a, b) is how PostgreSQL prints unnest(a) beside unnest(b).
     """
@@ -99,9 +99,10 @@ def _call_in_from(context: Context, scalars: Scalars, node: exp.Expr, tail: str)
 
 
 def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
-    """What is stable in calls of functions of sets: computed once where it reads no column.
+    """Pin stable subtrees in calls of set-returning functions: computed once if they read no
+    column.
 
-    nodes: what has its parts below. Refused where it would be another at another time.
+    nodes: the nodes that contain them. Refuse a subtree that cannot be pinned.
     """
     if not context.has_stable:
         return
@@ -120,7 +121,7 @@ def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
         for routine in filter(is_stable, routines):
             raise context.refuse(
                 f'"{routine.name}" in a function that returns a set is not maintained: it is '
-                "stable, its rows may be others when they leave",
+                "stable, so it may return other rows when they are deleted",
                 "compute it in a subquery in FROM, or declare the function IMMUTABLE",
                 routine.name.split(".")[-1],
             )
@@ -131,7 +132,8 @@ def _holds_sets(context: Context, node: exp.Expr) -> bool:
 
 
 def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | None:
-    """The first function of sets below a node that is not yet a column of the scope."""
+    """Return the first set-returning function below a node that is not yet a column of the
+    scope."""
     if isinstance(node, exp.Query | exp.Subquery):
         return None
     if "span" in node.meta and scope.added(context.text_of(bare(node))):
@@ -146,9 +148,9 @@ def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | No
 
 
 def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], atom: Atom) -> None:
-    """Make columns of the scope of the nodes that hold functions of sets: they run side by side.
+    """Add nodes with set-returning functions as columns of the scope: they run in parallel.
 
-    From then on such a node, parentheses around it left aside, is found by its text.
+    From then on such a node, without parentheses around it, is found by its text.
     """
     held = {}
     for node in nodes:
@@ -180,9 +182,10 @@ def bind_selected(
     others: Sequence[exp.Expr],
     atom: Atom,
 ) -> list[Expression]:
-    """The select list. others: what of ORDER BY and DISTINCT ON may add functions of sets.
+    """Bind the select list. others: expressions of ORDER BY and DISTINCT ON that may add
+    set-returning functions.
 
-    What holds no such function is bound first: windows are computed below.
+    Expressions without such a function are bound first: windows are computed below.
     """
     plain = [n for n in nodes if set_call_of(context, scope, bare(n)) is None]
     bound = dict(zip(map(id, plain), Scalars(context, atom).bind(plain), strict=True))

@@ -1,7 +1,7 @@
-"""UNION and its kin, VALUES, and DISTINCT.
+"""UNION, INTERSECT, EXCEPT, VALUES and DISTINCT.
 
-Rows of several queries meet under common types, as PostgreSQL resolves them; rows are equal as
-groups are, so each column needs a key form.
+Rows of several queries get common types, as PostgreSQL resolves them. Rows are equal as groups are,
+so each column needs a key form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataflow.types import SqlType
 
 
 def bind_set_operation(context: Context, node: exp.SetOperation, bind_query: BindQuery) -> Plan:
-    """UNION, INTERSECT and EXCEPT, with and without ALL."""
+    """Bind UNION, INTERSECT and EXCEPT, with and without ALL."""
     plans = [bind_query(context, n) for n in (node.this, node.expression)]
     types = common_types(context, [[f.type for f in p.fields] for p in plans])
     plans = [in_types(p, types, plans[0].fields) for p in plans]
@@ -45,7 +45,7 @@ def bind_set_operation(context: Context, node: exp.SetOperation, bind_query: Bin
 def bind_values(
     context: Context, node: exp.Values, scope: Scope, atom: Callable[[exp.Expr], Expression | None]
 ) -> Plan:
-    """Rows of expressions: constants, or what can be computed beside the scope's one row.
+    """Bind rows of expressions: constants, or expressions over the scope's one row.
 
     The scope is that of a FROM without entries; `atom` knows its subqueries.
     """
@@ -73,7 +73,7 @@ def bind_values(
 
 
 def values_of(select: exp.Select) -> exp.Values | None:
-    """The VALUES that a parsed SELECT without a select list of its own stands for."""
+    """Return the VALUES that a parsed SELECT without a select list represents."""
     clause = select.args.get("from_")
     is_star = [type(e) for e in select.expressions] == [exp.Star]
     if not is_star or clause is None or "span" in select.expressions[0].meta:
@@ -87,14 +87,14 @@ def values_of(select: exp.Select) -> exp.Values | None:
 
 
 def _cell(context: Context, cell: Expression, type: SqlType) -> Expression:
-    """A cell of VALUES in its column's type; what fails as a constant fails as a row."""
+    """Return a cell of VALUES in its column's type; a failing constant becomes a failing row."""
     if isinstance(cell, Literal):
         return constant(context, cell, type) or cast_to(cell, type)
     return cast_to(cell, type)
 
 
 def constant(context: Context, cell: Literal, type: SqlType) -> Literal | None:
-    """A constant in its column's type; None when PostgreSQL cannot compute it."""
+    """Return a constant in its column's type; None if PostgreSQL cannot compute it."""
     if cell.type == type:
         return cell
     if cell.text is None:
@@ -105,7 +105,7 @@ def constant(context: Context, cell: Literal, type: SqlType) -> Literal | None:
 
 
 def common_types(context: Context, rows: Sequence[Sequence[SqlType]]) -> list[SqlType]:
-    """The column types of a union of rows, as PostgreSQL resolves them."""
+    """Return the column types of a union of rows, as PostgreSQL resolves them."""
     distinct = [list(dict.fromkeys(row[i] for row in rows)) for i in range(len(rows[0]))]
     if all(len(types) == 1 for types in distinct):
         return [types[0] for types in distinct]
@@ -118,7 +118,7 @@ def common_types(context: Context, rows: Sequence[Sequence[SqlType]]) -> list[Sq
 
 
 def in_types(plan: Plan, types: Sequence[SqlType], names: Sequence[Field]) -> Plan:
-    """The plan with its columns cast to the given types and named as the first branch's."""
+    """Return the plan with its columns cast to the given types and named as the first branch's."""
     refs = [ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields)]
     expressions = [cast_to(r, t) for r, t in zip(refs, types, strict=True)]
     if expressions == refs:
@@ -127,7 +127,7 @@ def in_types(plan: Plan, types: Sequence[SqlType], names: Sequence[Field]) -> Pl
 
 
 def distinct_rows(context: Context, plan: Plan, where: str, word: str) -> Plan:
-    """Each row once, when all columns can be compared."""
+    """Return each row once; refuse columns that cannot be compared."""
     _check_comparable(context, plan, where, word)
     return Distinct(plan)
 

@@ -1,8 +1,8 @@
 """Subqueries of one block: each becomes an Apply over the block's plan, or a semi join of it.
 
-A subquery is bound inside the block's scope, so that it may read the block's row; the rules take
-the Apply away. What a subquery gives to an expression is a column of the Apply, or a call over
-its columns that fails where PostgreSQL fails: lazily, for that row.
+A subquery is bound inside the block's scope, so that it may read the block's row; the rules remove
+the Apply. Its value in an expression is a column of the Apply, or a call over its columns.
+Invariant: it fails where PostgreSQL fails: lazily, for that row only.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Atom = Callable[[exp.Expr], Expression | None]
 
 
 class BindQuery(Protocol):
-    """Binds a query that may read the rows of the scopes around it."""
+    """Binds a query that may read rows of the enclosing scopes."""
 
     def __call__(self, context: Context, node: exp.Expr) -> Plan:
-        """Its plan: rows without an order."""
+        """Return its plan: rows without an order."""
         ...
 
     def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
-        """Its rows in the order that it gives them, as far as it does: the columns of the plan
-        behind those shown are what that order is by."""
+        """Return its rows with the order that it defines, if any; columns of the plan after the
+        visible ones are the sort keys."""
         ...
 
 
@@ -57,12 +57,12 @@ class Membership:
 
     @property
     def is_semi_join(self) -> bool:
-        """Whether a conjunct of it is a semi or anti join."""
+        """Whether a conjunct of this form is a semi or anti join."""
         return self.word in ("", "=") and not self.is_all
 
 
 def membership_of(node: exp.Expr) -> Membership | None:
-    """The truth value that a node is of a subquery, None for any other node."""
+    """Return the membership test that a node is, None for any other node."""
     inner, negated = bare(node), False
     while isinstance(inner, exp.Not):
         inner, negated = bare(inner.this), not negated
@@ -102,26 +102,26 @@ class Subqueries:
 
     @property
     def scope(self) -> Scope:
-        """The block's."""
+        """The block's scope."""
         return self._scope
 
     def bind(self, query: exp.Expr) -> Plan:
-        """A query that may read the block's row: the right side of an Apply."""
+        """Bind a query that may read the block's row: the right side of an Apply."""
         with self._context.inside(self._scope):
             return self._bind_query(self._context, query)
 
     def bind_ordered(self, query: exp.Expr) -> FromEntry:
-        """The same, with the order of the query's rows."""
+        """Like `bind`, with the order of the query's rows."""
         with self._context.inside(self._scope):
             return self._bind_query.ordered(self._context, query)
 
     def sides(self, membership: Membership) -> list[Expression]:
-        """The left sides as columns of the block's plan."""
+        """Return the left operands as columns of the block's plan."""
         bound = Scalars(self._context, self._atom).bind(membership.left)
         return [self._scope.kept(e) for e in bound]
 
     def join(self, membership: Membership) -> bool:
-        """A conjunct as a semi join; False, with nothing done, where it has to be a value."""
+        """Apply a conjunct as a semi join; return False, with no effect, if it must be a value."""
         sides = self.sides(membership)
         right = self.bind(membership.query)
         left = self._scope.plan
@@ -148,31 +148,30 @@ class Subqueries:
         return True
 
     def exists(self, query: exp.Expr) -> Expression:
-        """Whether a query has a row."""
+        """Return whether a query has a row."""
         return self.has_rows(self.bind(query))
 
     def has_rows(self, right: Plan) -> Expression:
-        """Whether the right side of an Apply has a row."""
+        """Return whether the right side of an Apply has a row."""
         rows = rows_of(right, [count_of(None)])
         (found,) = self.beside(rows, [is_more(rows, 0, 0)])
         return found
 
     def beside(self, rows: Aggregate, expressions: Sequence[Expression]) -> list[ColumnRef]:
-        """Expressions over aggregates of all rows of a right side, beside each row.
+        """Add expressions over aggregates of all rows of a right side to each row.
 
-        They are computed before they are put there: a count changes more often than what is told
-        of it.
+        They are computed before the join: a count changes more often than a condition on it.
         """
         fields = tuple(Field("value", e.type, is_nullable(e, rows.fields)) for e in expressions)
         start = self._scope.apply("inner", Project(rows, tuple(expressions), fields))
         return [self._scope.column(start + i) for i in range(len(expressions))]
 
     def row(self, query: exp.Expr) -> list[Expression]:
-        """The columns of a subquery that has one row: NULLs without a row, an error with two."""
+        """Return the columns of a scalar subquery: NULLs without a row, an error with two."""
         return self.values(self.bind(query))
 
     def values(self, right: Plan) -> list[Expression]:
-        """The same of the right side of an Apply."""
+        """Return the same for the right side of an Apply."""
         width = len(right.fields)
         if has_at_most_one_row(right):
             start = self._scope.apply("inner" if has_one_row(right) else "left", right)
@@ -192,7 +191,7 @@ def rows_of(right: Plan, calls: Sequence[AggregateCall]) -> Aggregate:
 
 
 def is_more(rows: Aggregate, position: int, number: int) -> Expression:
-    """Whether the count at a position is above a number."""
+    """Return whether the count at a position is above a number."""
     count = refs(rows)[position]
     return Call(">", (count, Literal(str(number), INT8)), BOOL)
 
@@ -200,34 +199,34 @@ def is_more(rows: Aggregate, position: int, number: int) -> Expression:
 def semi_applied(
     context: Context, kind: str, left: Plan, right: Plan, residual: Expression | None
 ) -> Plan:
-    """A semi or anti Apply; a plain semi join where right reads none of the left rows."""
+    """Return a semi or anti Apply; a plain semi join if right reads none of the left rows."""
     if 0 in context.levels.of(right):
         return Apply(kind, left, right, residual, left.fields)
     return SemiJoin(kind, left, moved(right, -1), (), (), residual)
 
 
 def count_of(argument: Expression | None, condition: Expression | None = None) -> AggregateCall:
-    """count(argument) or count(*), of the rows where the condition is true."""
+    """Return count(argument) or count(*), over the rows where the condition is true."""
     name = "rows" if argument is None else "values"
     return AggregateCall("count", argument, False, condition, Field(name, INT8, False))
 
 
 def all_of(conditions: Sequence[Expression]) -> Expression | None:
-    """The conjunction, None for no condition."""
+    """Return the conjunction, None for no condition."""
     if not conditions:
         return None
     return conditions[0] if len(conditions) == 1 else Call("and", tuple(conditions), BOOL)
 
 
 def is_subquery(node: exp.Expr) -> bool:
-    """Whether a node is a query in parentheses that stands for its one value."""
+    """Return whether a node is a scalar subquery."""
     return isinstance(node, exp.Subquery) and (
         isinstance(node.this, exp.Query) or is_subquery(node.this)
     )
 
 
 def subquery_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The nodes in an expression that stand for the value of a subquery, the outermost ones."""
+    """Return the outermost nodes in an expression that are the value of a subquery."""
     is_plain = isinstance(node, exp.Not | exp.Paren)
     is_value = is_subquery(node) or membership_of(node) or is_row_comparison(node)
     is_array = isinstance(node, exp.Anonymous) and any(
@@ -241,7 +240,7 @@ def subquery_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def is_row_comparison(node: exp.Expr) -> bool:
-    """(a, b) = (SELECT x, y ...)."""
+    """Return (a, b) = (SELECT x, y ...)."""
     if not isinstance(node, Operation) or node.args.get("left") is None:
         return False
     left = bare(node.args["left"])
@@ -250,7 +249,8 @@ def is_row_comparison(node: exp.Expr) -> bool:
 
 
 def true_if(condition: Expression, unknown: Expression, *, otherwise: str) -> Expression:
-    """condition true: the opposite of `otherwise`; else NULL where unknown; else `otherwise`."""
+    """Return the opposite of `otherwise` if the condition is true; else NULL if `unknown`; else
+    `otherwise`."""
     first = Literal("f" if otherwise == "t" else "t", BOOL)
     null, last = Literal(None, BOOL), Literal(otherwise, BOOL)
     return Call("case", (condition, first, unknown, null, last), BOOL)

@@ -1,8 +1,8 @@
-"""Subqueries inside expressions: the value that one is, in SQL's three-valued logic.
+"""Values of subqueries inside expressions, in SQL's three-valued logic.
 
-IN is split so that its equality stays one that joins can use: whether there is a match, and
-whether a NULL leaves that open. Orders against all values of a subquery need the least or
-greatest of them only. What remains is counted: comparisons that are true, and unknown ones.
+IN is split into two tests, so that joins can use its equality: whether there is a match, and
+whether a NULL makes that unknown. Order comparisons with all values of a subquery need only the
+least or greatest one. For anything else, true and unknown comparisons are counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXTREMES = {"<": ("max", "min"), "<=": ("max", "min"), ">": ("min", "max"), ">=
 
 @dataclass(frozen=True)
 class _Compared:
-    """Left sides, as columns of the block, and the query whose rows they are compared with."""
+    """Left operands, as columns of the block, and the query whose rows they are compared with."""
 
     sides: list[Expression]
     right: Plan
@@ -55,9 +55,9 @@ class _Compared:
 def subquery_value(
     context: Context, subqueries: Subqueries, node: exp.Expr, bind: Callable
 ) -> Expression | None:
-    """What a node with a subquery stands for; None for any other node.
+    """Return the value of a node with a subquery; None for any other node.
 
-    bind: the block's plain expressions. A subquery that reads no relation is one too, PostgreSQL
+    bind: the block's plain expressions. A subquery that reads no relation is one too: PostgreSQL
     computes it row by row.
     """
     if isinstance(node, exp.Not | exp.Paren):
@@ -82,7 +82,7 @@ def subquery_value(
 
 
 def mark(subqueries: Subqueries, membership: Membership) -> Expression:
-    """The truth value of a membership, as an expression over the block's extended plan."""
+    """Return the truth value of a membership, as an expression over the block's extended plan."""
     if not membership.word:
         found = subqueries.exists(membership.query)
     else:
@@ -101,7 +101,7 @@ def _comparison(subqueries: Subqueries, compared: _Compared) -> Expression:
 
 
 def _equal_to_any(subqueries: Subqueries, compared: _Compared) -> Expression:
-    """Whether some row equals the sides; NULL where none does, but one may."""
+    """Return whether some row equals the operands; NULL if none does, but one may."""
     right, sides = compared.right, compared.sides
     inner = [inward(s) for s in sides]
     pairs = list(zip(inner, refs(right), strict=False))
@@ -117,7 +117,8 @@ def _equal_to_any(subqueries: Subqueries, compared: _Compared) -> Expression:
         rows = rows_of(right, [count_of(None), count_of(value)])
         has_row, has_null = subqueries.beside(rows, [is_more(rows, 0, 0), _has_null(rows, 0)])
         return true_if(found, _is_open(sides[0], has_row, has_null), otherwise="f")
-    # Rows with a NULL of their own meet all left rows, the others only left rows with a NULL.
+    # Rows with a NULL are compared with all left rows, the others only with left rows that have a
+    # NULL.
     maybe = _call("is not false", _all(equal))
     null_row = _any([_is_null(b) for _, b in pairs])
     null_sides = _any([_is_null(a) for a in inner])
@@ -129,7 +130,7 @@ def _equal_to_any(subqueries: Subqueries, compared: _Compared) -> Expression:
 
 
 def _has_extremes(compared: _Compared) -> bool:
-    """Whether least and greatest value are kept natively and decide the comparison."""
+    """Return whether the native min and max decide the comparison."""
     type = compared.right.fields[0].type
     word, types = compared.membership.word, (compared.sides[0].type, type)
     is_native = has_kernel(word, types, BOOL) and has_kernel("<", (type, type), BOOL)
@@ -153,7 +154,8 @@ def _by_extreme(subqueries: Subqueries, compared: _Compared) -> Expression:
 
 
 def _counted(subqueries: Subqueries, compared: _Compared) -> Expression:
-    """Any comparison: how many rows decide it, and how many leave it open."""
+    """Return any comparison, by the number of rows that decide it and of those that make it
+    unknown."""
     is_all, right = compared.membership.is_all, compared.right
     inner = [inward(s) for s in compared.sides]
     test = compare(compared.membership.word, inner, refs(right))
@@ -165,18 +167,18 @@ def _counted(subqueries: Subqueries, compared: _Compared) -> Expression:
 
 
 def _has_null(rows: Aggregate, position: int) -> Expression:
-    """Whether fewer values than rows were counted, from a position on."""
+    """Return whether fewer values than rows were counted, from a position on."""
     count, values = refs(rows)[position : position + 2]
     return _call("<", values, count)
 
 
 def _is_open(side: Expression, has_row: Expression, has_null: Expression) -> Expression:
-    """Whether a NULL on either side leaves a comparison open."""
+    """Return whether a NULL in either operand makes a comparison unknown."""
     return Call("or", (_and(_is_null(side), has_row), has_null), BOOL)
 
 
 def compare(word: str, left: Sequence[Expression], right: Sequence[Expression]) -> Expression:
-    """left word right for values or whole rows, the operator as the text writes it."""
+    """Return `left word right` for values or whole rows; word: the operator as written."""
     if len(left) > 1:
         pairs = list(zip(left, right, strict=False))
         if word == "=":
@@ -203,7 +205,7 @@ def _row_comparison(subqueries: Subqueries, node: exp.Expr, bind: Callable) -> E
 
 
 def _is_null(value: Expression) -> Expression:
-    """Whether a value is NULL; a row is none where its columns are."""
+    """Return whether a value is NULL; a row counts as NULL if its columns are."""
     if has_kernel("is null", (value.type,), BOOL):
         return _call("is null", value)
     return InPostgres("(num_nulls($1) = 1)", (value,), BOOL)

@@ -1,9 +1,9 @@
-"""Rows as values: `t` where a value stands, of the row type of its relation.
+"""Whole rows as values: `t` in an expression, of the row type of its relation.
 
-A row of a table has a type of that name. A row of a subquery or of columns that are defined in
-FROM is a record without a name: it cannot be passed to PostgreSQL or kept, so it is written
-wherever it is used, and only ever part of something larger. A row that an outer join has padded is
-NULL, not a row of NULLs: a column that is never NULL in the relation tells.
+A table's row has the type of that name. A row of a subquery, or of columns defined in FROM, is an
+unnamed record: it cannot be passed to PostgreSQL or stored, so it is written out at each use,
+always as part of something larger. A row padded by an outer join is NULL, not a row of NULLs: a
+column that is never NULL in the relation shows it.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ Name = Callable[[Expression], str]
 
 
 def names_whole_row(node: exp.Expr) -> TypeGuard[exp.Column]:
-    """Whether a node is the name of a relation that stands for its row."""
+    """Return whether a node is a relation's name that means its row."""
     return isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
 
 
 def rows_named(select: exp.Expr) -> frozenset[str]:
-    """The names of relations that stand for their rows anywhere in a query."""
+    """Return the names of relations that mean their rows anywhere in a query."""
     return frozenset(c.table for c in select.find_all(exp.Column) if names_whole_row(c))
 
 
 def with_row(
     context: Context, entry: FromEntry, alias: str, type_name: str, *, is_join: bool = False
 ) -> FromEntry:
-    """The entry, able to tell its whole row, of a named type or (type_name "") a record."""
+    """Return the entry with its whole row available, of a named type or (type_name "") a record."""
     plan = entry.plan
     known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
     if not known:
         plan, known = marked(plan), [len(plan.fields)]
     names = next(v for v in entry.visible if v.alias == alias).columns
-    told = () if type_name else told_names(context, alias, [name for name, _ in names])
-    shape = RowShape(type_name, known[0], told, is_join)
+    reported = () if type_name else original_names(context, alias, [name for name, _ in names])
+    shape = RowShape(type_name, known[0], reported, is_join)
     visible = tuple(replace(v, row=shape) if v.alias == alias else v for v in entry.visible)
     return FromEntry(plan, visible, entry.star, entry.order)
 
 
 def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
-    """The row of the relation that a node names, in the scope or in one around it."""
+    """Return the row of the relation that a node names, in the scope or an enclosing one."""
     visible = scope.shown(node.table)
     if visible is not None:
         return _whole_row(context, scope, visible, scope.column)
@@ -72,14 +72,14 @@ def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
 def _whole_row(
     context: Context, scope: Scope, visible: Visible, column: Callable[[int], Expression]
 ) -> Expression:
-    # Of a join that an outer join has padded, versions of PostgreSQL differ.
+    # Versions of PostgreSQL differ in the row of a join that an outer join has padded.
     is_open = visible.row is not None and (
         visible.row.is_join and scope.plan.fields[visible.row.marker].is_nullable
     )
     if visible.row is None or is_open:
         raise context.refuse(
             "the row of this relation as a value is not maintained",
-            f"name the columns that are needed: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
+            f"name the required columns: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
             visible.alias,
         )
     values = [column(position) for _, position in visible.columns]
@@ -101,27 +101,27 @@ def _whole_row(
 
 
 def record(values: Sequence[Expression], names: Sequence[str], marker: Expression) -> Expression:
-    """The row of values under these names; NULL where the marker is NULL."""
+    """Return the row of values under these names; NULL where the marker is NULL."""
     numbers = [f"${i + 1}" for i in range(len(values))]
     condition = f" WHERE ${len(values) + 1} IS NOT NULL"
     return InPostgres(_row_text(numbers, names, condition), (*values, marker), RECORD)
 
 
 def _row_text(values: Sequence[str], names: Sequence[str], condition: str) -> str:
-    """PostgreSQL's text of a row of values under these names."""
+    """Return PostgreSQL's text of a row of values under these names."""
     listed = ", ".join(f"{v} AS {quoted(n)}" for v, n in zip(values, names, strict=True))
     name = name_beside(names)
     return f"(SELECT {name} FROM (SELECT {listed}) {name}{condition})"
 
 
 def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, str]]:
-    """The rows of relations of a text's own whose columns the text calls otherwise than they are
-    called, and what is to be written for them."""
+    """Return the rows of a text's own relations whose columns the text renames, and their
+    replacements."""
     for row in node.find_all(exp.Column):
         if not names_whole_row(row):
             continue
         listed = _listed(row)
-        names = told_names(context, row.table, listed) if listed else ()
+        names = original_names(context, row.table, listed) if listed else ()
         if names:
             values = [f"{quoted(row.table)}.{quoted(name)}" for name in listed]
             condition = f" WHERE {quoted(row.table)}.* IS DISTINCT FROM NULL"
@@ -129,7 +129,7 @@ def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, 
 
 
 def _listed(row: exp.Column) -> list[str]:
-    """The names of columns in the alias that a row is named by; [] where it has none."""
+    """Return the column names in the alias of a row; [] if it has none."""
     block = row.find_ancestor(exp.Select)
     while block is not None:
         for alias in block.find_all(exp.TableAlias):
@@ -140,11 +140,11 @@ def _listed(row: exp.Column) -> list[str]:
     return []
 
 
-def told_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
-    """The names of a row's columns, where the text lists others; () where it does not.
+def original_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
+    """Return the original names of a row's columns, if the text lists others; () otherwise.
 
-    pg_get_viewdef numbers what would be ambiguous in a text (ruleutils.c, make_colname_unique),
-    aliases as well; a row keeps the names that PostgreSQL has read.
+    pg_get_viewdef numbers ambiguous names (ruleutils.c, make_colname_unique), aliases included; a
+    row keeps the names of the original query.
     """
     found = {
         names
@@ -155,14 +155,14 @@ def told_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str
     }
     if len(found) > 1:
         raise context.refuse(
-            f'the names in the row of "{alias}" cannot be told: columns have the same name',
-            "give each column of the subquery a name of its own",
+            f'the names in the row of "{alias}" are ambiguous: columns have the same name',
+            "give each column of the subquery a different name",
         )
     return next((names for names in found if list(names) != list(listed)), ())
 
 
 def _is_numbered(name: str, known: str) -> bool:
-    """Whether a name is a known one, or that with a number behind."""
+    """Return whether a name is an original one, perhaps with a number appended."""
     if name == known:
         return True
     stem, _, number = name.rpartition("_")
@@ -171,17 +171,18 @@ def _is_numbered(name: str, known: str) -> bool:
 
 
 def is_record(expression: Expression) -> bool:
-    """Whether an expression is a row without a named type."""
+    """Return whether an expression is a row without a named type."""
     return isinstance(expression, InPostgres) and expression.type.oid == RECORD.oid
 
 
 def _is_written(atom: Expression) -> TypeGuard[InPostgres]:
-    """Whether a value stands in a text as its own text."""
+    """Return whether a value is written out in a text."""
     return isinstance(atom, InPostgres) and not atom.is_stable
 
 
 def passed(atoms: Iterable[Expression]) -> list[Expression]:
-    """What PostgreSQL is given for these values, each once: of a row its columns."""
+    """Return the arguments that PostgreSQL gets for these values, each once: of a row its
+    columns."""
     found: dict[Expression, None] = {}
     for atom in atoms:
         found |= dict.fromkeys(atom.arguments if _is_written(atom) else (atom,))
@@ -189,15 +190,15 @@ def passed(atoms: Iterable[Expression]) -> list[Expression]:
 
 
 def written(atom: Expression, name: Name) -> str:
-    """A value in a text, what PostgreSQL is given named by `name`."""
+    """Return a value's text, with its arguments named by `name`."""
     if _is_written(atom):
         return with_arguments(atom.sql, lambda i: name(atom.arguments[i - 1]))
     return name(atom)
 
 
 def implied_name(column: exp.Expr, inside: exp.Expr) -> str:
-    """What is to be written behind a value that stands for a column of a text, so that it keeps
-    its name: a select list's column is called as it is itself where no AS follows."""
+    """Return the text to append to a value that replaces a column, so that the output keeps its
+    name: without AS, a select-list column has its own name."""
     is_selected = column is not inside and column.arg_key == "expressions"
     if not is_selected or not isinstance(column.parent, exp.Select):
         return ""
@@ -205,7 +206,7 @@ def implied_name(column: exp.Expr, inside: exp.Expr) -> str:
 
 
 def name_beside(columns: Iterable[str]) -> str:
-    """A relation's name that none of its columns has: it stands for the row."""
+    """Return a relation name that no column has, so that it means the row."""
     taken, name = set(columns), "whole"
     while name in taken:
         name += "_"
@@ -213,12 +214,12 @@ def name_beside(columns: Iterable[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier."""
+    """Return a name as a quoted identifier."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
 def marked(plan: Plan) -> Plan:
-    """The plan with a last column that is never NULL."""
+    """Return the plan with a last column that is never NULL."""
     marker = Field("row", BOOL, False)
     return Project(plan, (*refs(plan), Literal("t", BOOL)), (*plan.fields, marker))

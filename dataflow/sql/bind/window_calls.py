@@ -1,8 +1,8 @@
-"""Window calls: what stands between GROUP BY with HAVING and the select list.
+"""Window calls, computed after GROUP BY and HAVING and before the select list.
 
-Each different (partition, order) of a block becomes one Window node over the block's plan, whose
-calls are columns at its end; above, a call is known by its text. A frame is made explicit: what
-PostgreSQL assumes where none is written, or where the function does not look at it, is written.
+Each distinct (partition, order) of a block becomes one Window node over the block's plan, with its
+calls as the last columns; above it, a call is found by its text. Frames are made explicit:
+PostgreSQL's default if none is written, or if the function ignores it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^"(])+')
 
 
 def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """The window calls in nodes by their text; those of subqueries are not the block's."""
+    """Return the window calls in nodes by their text, except those of subqueries."""
     found: dict[str, exp.Expr] = {}
 
     def walk(node: exp.Expr) -> None:
@@ -62,11 +62,11 @@ def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.E
 
 
 def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
-    """The column of a window call that was bound before."""
+    """Return the column of a window call that is already bound."""
     found = scope.added(context.text_of(node))
     if found is None:
         raise context.refuse(
-            "a window function in this place is not maintained",
+            "a window function in this position is not maintained",
             "compute it in a subquery in FROM",
             "over",
         )
@@ -75,24 +75,24 @@ def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
 
 @dataclass
 class _Definition:
-    """A window's parts as written, what it inherits added."""
+    """The parts of a window, inherited ones included."""
 
     partition: list[exp.Expr] = field(default_factory=list)
     order: list[exp.Ordered] = field(default_factory=list)
     spec: exp.WindowSpec | None = None
 
     def nodes(self) -> list[exp.Expr]:
-        """All that is to be bound, in the order partition, order, distances of the frame."""
+        """Return the nodes to bind, in the order partition, order, distances of the frame."""
         return [*self.partition, *(o.this for o in self.order), *self.distances()]
 
     def distances(self) -> list[exp.Expr]:
-        """The distances of the frame's bounds."""
+        """Return the distances of the frame's bounds."""
         args = self.spec.args if self.spec is not None else {}
         return [args[k] for k in ("start", "end") if isinstance(args.get(k), exp.Expr)]
 
 
 class Windows:
-    """Puts one block's window calls on its scope."""
+    """Adds one block's window calls to its scope."""
 
     def __init__(self, context: Context, scope: Scope, atom: Callable) -> None:
         self._context = context
@@ -108,13 +108,13 @@ class Windows:
         self._named = {w.this.name: w for w in named}
         windows = [w for w in map(window_of, calls.values()) if w is not None]
         definitions = [self._definition(w) for w in windows]
-        wanted = [n for d in definitions for n in d.nodes()]
+        required = [n for d in definitions for n in d.nodes()]
         for window in windows:
             condition = condition_of(window)
-            wanted += [condition] if condition is not None else []
-        self._scalars.learn([*wanted, *(a for w in windows for a in arguments_of(w))])
-        bound = self._scalars.bind(wanted)
-        by_node = {id(n): e for n, e in zip(wanted, bound, strict=True)}
+            required += [condition] if condition is not None else []
+        self._scalars.learn([*required, *(a for w in windows for a in arguments_of(w))])
+        bound = self._scalars.bind(required)
+        by_node = {id(n): e for n, e in zip(required, bound, strict=True)}
         names = [self._name(n) for n in calls.values()]
         types = self._types(names, windows)
         groups: dict[tuple, list[tuple[str, WindowCall]]] = {}
@@ -125,13 +125,13 @@ class Windows:
             call = self._call((names[i], types[i]), windows[i], definition, by_node)
             own = order
             call, order = self._in_order(call, order)
-            self._warn(call, partition, order, is_lent=order != own)
+            self._warn(call, partition, order, is_borrowed=order != own)
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
             self._add(partition, order, found)
 
     def _types(self, names: Sequence[str], windows: Sequence[exp.Window]) -> Sequence[SqlType]:
-        """The types of the calls."""
+        """Return the types of the calls."""
         probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
         rows = [
             name
@@ -147,8 +147,8 @@ class Windows:
         if not found or not IN_ROWS.isdisjoint(rows):
             named = ", ".join(f"{name} OVER" for name in rows)
             raise self._context.refuse(
-                f"a row without a type of its own is not maintained in {named}",
-                "name the columns of the row that are needed",
+                f"a row without a named type is not maintained in {named}",
+                "name the required columns of the row",
                 "over",
             )
         return found
@@ -165,7 +165,7 @@ class Windows:
         self._scope.extend(window, [text for text, _ in found])
 
     def _definition(self, window: exp.Window) -> _Definition:
-        """The window of a call or of a name, with what it inherits."""
+        """Return the window of a call or of a name, inherited parts included."""
         order = window.args.get("order")
         own = _Definition(
             list(window.args.get("partition_by") or []),
@@ -179,7 +179,7 @@ class Windows:
         return _Definition(base.partition, own.order or base.order, own.spec or base.spec)
 
     def _name(self, node: exp.Expr) -> str:
-        """The function as the text names it, with its schema."""
+        """Return the function's name in the text, with its schema."""
         found = _NAME.match(self._context.text, span_of(node)[0])
         assert found is not None
         return found.group()
@@ -204,12 +204,12 @@ class Windows:
             frame,
             f"{name}({', '.join(slots)})",
             Field(name.split(".")[-1].strip('"'), type, name not in NEVER_NULL),
-            # rank and its like are aggregates too, WITHIN GROUP.
+            # rank and similar functions are also aggregates (WITHIN GROUP).
             name not in NUMBERING and function_of(window) in self._context.aggregates,
         )
 
     def _slot(self, node: exp.Expr, arguments: list[Expression]) -> str:
-        """How an argument stands in the call's text; what it is made of joins the arguments."""
+        """Return an argument's text in the call; add its columns to the arguments."""
         if isinstance(node, exp.Star):
             return "*"
         word = "VARIADIC " if isinstance(node, exp.Variadic) else ""
@@ -226,9 +226,9 @@ class Windows:
     def _in_order(
         self, call: WindowCall, order: tuple[SortKey, ...]
     ) -> tuple[WindowCall, tuple[SortKey, ...]]:
-        """A call over a window without ORDER BY: it meets the rows as they come from FROM.
+        """Return a call over a window without ORDER BY with the order of the rows from FROM.
 
-        All rows are peers there, which an order would change for EXCLUDE GROUP and TIES.
+        All rows are peers there; an order would change EXCLUDE GROUP and TIES.
         """
         frame = call.frame
         is_open = not order and depends_on_ties(call) and frame.exclude not in ("group", "ties")
@@ -263,12 +263,12 @@ class Windows:
         distance = by_node[id(value)]
         if not isinstance(distance, Literal) or distance.text is None:
             raise self._context.refuse(
-                "the distance of a window's frame is no constant", "write a constant", direction
+                "the distance of a window frame is not a constant", "write a constant", direction
             )
         if mode in _NUMBERED and int(distance.text) < 0:
             raise self._context.refuse(
-                "the distance of a window's frame is negative",
-                "write a number of rows from 0 on",
+                "the distance of a window frame is negative",
+                "write a number of rows that is 0 or more",
                 direction,
             )
         return FrameBound(direction, distance)
@@ -279,12 +279,12 @@ class Windows:
         partition: Sequence[Expression],
         order: Sequence[SortKey],
         *,
-        is_lent: bool,
+        is_borrowed: bool,
     ) -> None:
-        """Tell when the answer hangs on an order that the query leaves open."""
+        """Warn if the answer depends on an order that the query leaves open."""
         if not depends_on_ties(call):
             return
-        if is_lent and partition:
+        if is_borrowed and partition:
             self._context.warn(
                 f"{call.function} OVER takes the rows of its partition in the order of the sorted "
                 "subquery, which PostgreSQL leaves open: write ORDER BY inside OVER"
@@ -297,12 +297,12 @@ class Windows:
             return
         self._context.warn(
             f"{call.function} OVER depends on the order of rows that its ORDER BY leaves open: "
-            "rows that tie come in the order of all their columns by text"
+            "ties are sorted by the text of all their columns"
         )
 
 
 def _probe(name: str, call: exp.Expr, scalars: Scalars) -> str:
-    """The call over c1, c2 ... whose type is asked; it is the same over every window."""
+    """Return the call over c1, c2 ... for a type probe; the type is the same over every window."""
     arguments = [
         "*"
         if isinstance(a, exp.Star)
@@ -317,7 +317,7 @@ def _probe(name: str, call: exp.Expr, scalars: Scalars) -> str:
 def _keys(
     definition: _Definition, by_node: dict[int, Expression]
 ) -> tuple[tuple[Expression, ...], tuple[SortKey, ...]]:
-    """Partition and order, without constants, which neither divide nor sort."""
+    """Return partition and order without constants, which neither divide nor sort."""
     partition = [by_node[id(n)] for n in definition.partition]
     order = [
         SortKey(
@@ -328,5 +328,5 @@ def _keys(
         )
         for o in definition.order
     ]
-    kept = tuple(dict.fromkeys(e for e in partition if not isinstance(e, Literal)))
-    return kept, tuple(order)
+    retained = tuple(dict.fromkeys(e for e in partition if not isinstance(e, Literal)))
+    return retained, tuple(order)

@@ -1,7 +1,7 @@
 """The WITH list of a query.
 
-Each part is bound once and inlined where it is named; equal parts become one node when the plan
-is lowered.
+Each entry is bound once and inlined at each reference; equal parts become one node when the plan is
+lowered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataflow.sql.bind.subqueries import BindQuery
 
 
 def bind_ctes(context: Context, node: exp.Expr, bind_query: BindQuery) -> None:
-    """Bind the WITH list; each is inlined where it is named."""
+    """Bind the WITH list; each entry is inlined at its references."""
     clause = node.args.get("with_")
     if clause is None:
         return

@@ -1,4 +1,4 @@
-"""From a plan to operators, and what the dataflow of a plan will cost.
+"""From a plan to operators, and cost estimates of a plan's dataflow.
 
 May import `parse`, `bind` and `rules`. Start with `lowering.py`.
 """

@@ -1,8 +1,8 @@
 """The nodes of a dataflow as queries, for PostgreSQL's planner to estimate: never to be run.
 
-A node's query has columns c0, c1 ... for its fields. What need not be true for an estimate is left
-out: windows have no values, recursions one round. Invariant: a node without a query is None, and
-so is everything above it.
+A node's query has columns c0, c1 ... for its fields. It is simplified for estimates: windows have
+no values, recursions one round. Invariant: a node without a query is None, and so is every node
+above it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dataflow.schema import Field, Relation
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import SqlType
 
-# What a relation outside the database stands for, by its rows.
+# The placeholder of a relation outside the database, by its number of rows.
 Stand = Callable[[Relation], int | None]
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">="}
 _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
@@ -49,8 +49,8 @@ _ELEMENTS = 10
 
 
 def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
-    """The query of each node. stand: how many rows stand for a relation that PostgreSQL lacks,
-    None for its own."""
+    """Return the query of each node. stand: the number of rows of a relation that PostgreSQL lacks;
+    None for its own relations."""
     found: list[str | None] = []
     for node in nodes:
         inputs = [found[i] for i in node.inputs]
@@ -60,13 +60,14 @@ def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
 
 
 def groups_query(query: str, expressions: Sequence[Expression]) -> str:
-    """One row for each group of a node's rows."""
+    """Return a query with one row for each group of a node's rows."""
     shown = ", ".join(f"{_text(e, 'i')} AS g{n}" for n, e in enumerate(expressions))
     return f"SELECT DISTINCT {shown} FROM ({query}) i"
 
 
 def predicate_query(scan: Scan, predicate: Expression, percent: float) -> str:
-    """How many rows of a sample there are, and of how many the predicate is true."""
+    """Return a query for the number of sampled rows, and of those for which the predicate is
+    true."""
     name = scan.relation.name
     table = f"{_quoted(name.schema)}.{_quoted(name.name)} TABLESAMPLE SYSTEM ({percent:g})"
     rows = f"SELECT {_columns(scan)} FROM {table}"
@@ -191,12 +192,13 @@ def _shown(expressions: Sequence[Expression]) -> str:
 
 
 def _unknown(field: Field, column: str) -> str:
-    """A value that the planner knows nothing of."""
+    """Return a value that the planner knows nothing about."""
     return f"CASE WHEN {column} IS NOT NULL THEN NULL::{field.type.name} END"
 
 
 def _text(expression: Expression, alias: str, width: int | None = None) -> str:
-    """Over the columns of `alias`; those from `width` on are the right side's, of a join."""
+    """Return an expression's text over the columns of `alias`; those from `width` on are a join's
+    right input."""
     if isinstance(expression, ColumnRef):
         at = expression.index
         return f"r.c{at - width}" if width is not None and at >= width else f"{alias}.c{at}"

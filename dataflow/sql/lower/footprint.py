@@ -1,7 +1,7 @@
-"""What a dataflow keeps, what a change sets off in it, and where that may hurt.
+"""Estimates of a dataflow's state, of the work that a change causes, and of risks.
 
-All of it from the rows that each node is thought to have: a model, for people who decide, never
-for answers. The constants are measured by `bench/estimate.py`.
+Derived from the estimated rows of each node. A model for users' decisions; answers never depend on
+it. `bench/estimate.py` measures the constants.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import TypeKind
 
-# A row in an arrangement beside its values: hashes of key and row, weight.
+# Bytes of a row in an arrangement beside its values: hashes of key and row, weight.
 ROW_BYTES = 12
 _SUM_BYTES = 8
-# A tree over rows in order, for each of its rows.
+# Bytes of the tree over ordered rows, for each row.
 _TREE_BYTES = 4
 _WIDE = 4
 _FAN_OUT = 500
@@ -48,7 +48,7 @@ _BY_KIND = {
 
 @dataclass
 class Size:
-    """Rows of a node, bytes of one, and the partitions that they are taken in, where it has any."""
+    """Rows of a node, bytes of one, and its number of partitions, if any."""
 
     rows: float
     width: float
@@ -56,7 +56,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRows:
     """One arrangement. bytes_: before compression."""
 
     node: str
@@ -66,8 +66,8 @@ class Kept:
 
 @dataclass
 class Effect:
-    """What one changed row of a relation sets off: rows of the view that change, and rows that
-    are looked at or passed on."""
+    """The effect of one changed row of a relation: changed rows of the view, and rows read or
+    passed on."""
 
     rows_out: float = 0.0
     rows_touched: float = 0.0
@@ -75,7 +75,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Risk:
-    """What may hurt, and what to do about it."""
+    """An expensive operator, and what to do about it."""
 
     operator: str
     why: str
@@ -84,14 +84,14 @@ class Risk:
 
 @dataclass
 class _Flow:
-    """Delta rows at a node by relation; what was touched on the way."""
+    """Delta rows at a node by relation; the rows touched up to there."""
 
     delta: dict[RelationName, float] = field(default_factory=dict)
 
 
-def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
-    """The arrangements of the operators; those of the base tables are not among them."""
-    found: list[Kept] = []
+def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
+    """Return the arrangements of the operators, without those of the base tables."""
+    found: list[StoredRows] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
         plan = node.plan
@@ -110,7 +110,7 @@ def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
             found.append(_sums(node, rows, size.width, 2))
         elif isinstance(plan, TopK | Window | ThresholdFilter):
             row = inputs[0].width + ROW_BYTES + _TREE_BYTES
-            found.append(Kept(node.name, inputs[0].rows, inputs[0].rows * row))
+            found.append(StoredRows(node.name, inputs[0].rows, inputs[0].rows * row))
             if isinstance(plan, Window) and is_followed(plan):
                 found.append(_kept(node, size))
         elif isinstance(plan, Remember | Loop):
@@ -119,7 +119,8 @@ def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
 
 
 def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationName, Effect]:
-    """What one inserted or deleted row of each relation sets off; an update is two of them."""
+    """Return the effect of one inserted or deleted row of each relation; an update is two of
+    them."""
     found: dict[RelationName, Effect] = {}
     flows: list[_Flow] = []
     for node, size in zip(nodes, sizes, strict=True):
@@ -140,39 +141,42 @@ def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationNam
 
 
 def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list[Risk]:
-    """Operators that are dear, by name."""
+    """Return the expensive operators, by name."""
     found: list[Risk] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
         found += _risks(node, size, inputs)
     if why_bag:
         hint = "select the key's columns, and a change of a row is one update by its key"
-        found.append(Risk("output", f"the view is a bag, without a key: {why_bag}", hint))
+        found.append(
+            Risk("output", f"the view is a multiset view (no unique key): {why_bag}", hint)
+        )
     return found
 
 
 def width_of(node: Node) -> float:
-    """About how many bytes a row has, where nobody knows."""
+    """Return a rough number of bytes of a row, without statistics."""
     return float(sum(_BY_KIND.get(f.type.kind, 8) + _WIDE for f in node.plan.fields))
 
 
-def _kept(node: Node, size: Size) -> Kept:
-    return Kept(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
+def _kept(node: Node, size: Size) -> StoredRows:
+    return StoredRows(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
 
 
-def _sums(node: Node, rows: float, width: float, sums: int) -> Kept:
-    return Kept(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
+def _sums(node: Node, rows: float, width: float, sums: int) -> StoredRows:
+    return StoredRows(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
 
 
-def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept]:
-    """Sums of each group, and the values or rows of the calls that need them all."""
+def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[StoredRows]:
+    """Return the arrangements of an aggregate: sums of each group, and the values or rows of calls
+    that need all of them."""
     share = len(plan.groups) / max(1, len(plan.fields))
     found = [_sums(node, size.rows, size.width * share, 1 + 2 * len(plan.calls))]
     for call in plan.calls:
         operands = len(call.operands)
         each = rows.width * (operands + len(plan.groups)) / max(1, len(plan.input.fields))
         if call.sql:
-            found.append(Kept(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
+            found.append(StoredRows(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
         elif call.is_distinct or call.function in ("min", "max", "least") or call.fraction:
             found.append(_sums(node, rows.rows, each, 1))
     return found
@@ -181,7 +185,7 @@ def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept
 def _through(
     node: Node, side: int, rows: float, size: Size, inputs: Sequence[Size]
 ) -> tuple[float, float]:
-    """(delta rows that go on, rows touched) for delta rows that come in on a side."""
+    """Return (delta rows passed on, rows touched) for delta rows of one input."""
     plan, own = node.plan, max(inputs[side].rows, 1.0)
     if isinstance(plan, Join):
         matches = rows * max(size.rows, 1.0) / own
@@ -216,28 +220,28 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     if isinstance(plan, Join) and not plan.left_keys:
         few = min(i.rows for i in inputs)
         if few > 1.5:
-            why = "without an equality every row meets every row of the other side"
+            why = "without an equality every row pairs with every row of the other input"
             found.append(
-                Risk(node.name, why, "join on an equality, or filter one side to few rows")
+                Risk(node.name, why, "join on an equality, or filter one input to few rows")
             )
     elif isinstance(plan, Join):
         most = max(size.rows / max(i.rows, 1.0) for i in inputs)
         if most > _FAN_OUT:
-            why = f"a changed row meets about {most:,.0f} rows"
-            found.append(Risk(node.name, why, "aggregate one side before the join, or add a key"))
+            why = f"a changed row pairs with about {most:,.0f} rows"
+            found.append(Risk(node.name, why, "aggregate one input before the join, or add a key"))
     if isinstance(plan, Window):
         partition = inputs[0].rows / max(size.groups, 1.0)
         if partition > _PARTITION and not is_followed(plan):
-            why = f"a change computes its whole partition anew, about {partition:,.0f} rows"
+            why = f"a change recomputes its whole partition, about {partition:,.0f} rows"
             hint = "use a frame that ends at CURRENT ROW, or a finer PARTITION BY (docs/SQL.md)"
             found.append(Risk(node.name, why, hint))
     if isinstance(plan, Aggregate) and any(c.sql for c in plan.calls):
         group = inputs[0].rows / max(size.rows, 1.0)
         names = ", ".join(dict.fromkeys(c.function for c in plan.calls if c.sql))
-        why = f"{names}: PostgreSQL computes each changed group anew, about {group:,.0f} rows"
+        why = f"{names}: PostgreSQL recomputes each changed group, about {group:,.0f} rows"
         found.append(Risk(node.name, why, "use aggregates that are native (docs/SQL.md)"))
     if isinstance(plan, Loop):
-        why = "a change may set off many rounds of the recursion"
+        why = "a change may cause many rounds of the recursion"
         found.append(Risk(node.name, why, "bound the depth by a condition"))
     if isinstance(plan, TableFunction) or _in_postgres(node):
         why = "expressions are computed by PostgreSQL, in batches: a round trip each epoch"
@@ -260,7 +264,7 @@ def _has_postgres(expression: Expression) -> bool:
 
 
 def groups_in(nodes: Sequence[Node]) -> Mapping[int, Sequence[Expression]]:
-    """Positions of nodes that take their input in partitions, with what these are by."""
+    """Return the positions of nodes that partition their input, with the partition expressions."""
     return {
         i: node.plan.partition
         for i, node in enumerate(nodes)

@@ -54,12 +54,13 @@ from dataflow.types import BOOL
 
 
 def prepare(plan: Plan) -> Plan:
-    """The plan with every key and argument a plain column; neighbouring projections are one."""
+    """Return the plan with every key and argument a plain column; neighbouring projections are
+    one."""
     return fold(plan, _prepared)
 
 
 def _prepared(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    """The node over inputs that are prepared already."""
+    """Return the node over prepared inputs."""
     if isinstance(plan, Scan | Values | RecursionRef):
         return plan
     change = _CHANGES.get(type(plan))
@@ -69,12 +70,12 @@ def _prepared(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
 
 
 def references(fields: Sequence[Field], start: int = 0) -> list[Expression]:
-    """Plain references to the columns of these fields, the first standing at `start`."""
+    """Return plain references to the columns of these fields, the first at `start`."""
     return [ColumnRef(start + i, f.type, f.name) for i, f in enumerate(fields)]
 
 
 def project(plan: Plan, expressions: Sequence[Expression], fields: Sequence[Field]) -> Plan:
-    """A projection over a plan, merged with one below where that repeats no work."""
+    """Return a projection over a plan, merged with one below if that repeats no work."""
     expressions, fields = tuple(expressions), tuple(fields)
     if isinstance(plan, Project) and _merges(plan, expressions):
         merged = tuple(substitute(e, plan.expressions) for e in expressions)
@@ -86,7 +87,7 @@ def project(plan: Plan, expressions: Sequence[Expression], fields: Sequence[Fiel
 
 
 def _merges(below: Project, expressions: Sequence[Expression]) -> bool:
-    """Whether all below are plain columns, or all above are and lose none that may fail."""
+    """Return whether all below are plain columns, or all above are and drop none that may fail."""
     if all(isinstance(e, ColumnRef | Literal) for e in below.expressions):
         return True
     used = set().union(*(columns_of(e) for e in expressions))
@@ -96,7 +97,7 @@ def _merges(below: Project, expressions: Sequence[Expression]) -> bool:
 
 
 def _widened(plan: Plan, keys: Sequence[Expression]) -> tuple[Plan, tuple[Expression, ...]]:
-    """The plan with keys that are no plain columns appended; the keys as references to it."""
+    """Return the plan with computed keys appended; the keys as references to it."""
     expressions, fields = references(plan.fields), list(plan.fields)
     out: list[Expression] = []
     for key in keys:
@@ -126,9 +127,9 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
     joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
     if extra == hidden == 0:
         return joined
-    kept = references(plan.fields[:was_left])
-    kept += references(plan.fields[was_left:], was_left + extra)
-    return project(joined, kept, plan.fields)
+    retained = references(plan.fields[:was_left])
+    retained += references(plan.fields[was_left:], was_left + extra)
+    return project(joined, retained, plan.fields)
 
 
 def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
@@ -141,7 +142,7 @@ def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
 
 
 def _shifted(residual: Expression | None, left: int, extra: int) -> Expression | None:
-    """A residual over a left input that is `extra` columns wider."""
+    """Return a residual over a left input that is `extra` columns wider."""
     if residual is None or extra == 0:
         return residual
     return remap(residual, {i: i if i < left else i + extra for i in columns_of(residual)})
@@ -152,7 +153,7 @@ def _nullable(fields: Sequence[Field]) -> tuple[Field, ...]:
 
 
 def _aggregate(plan: Aggregate, input: Plan) -> Plan:
-    """Groups by key form; the shown value of a group is the least of its values by text."""
+    """Group by key form; the shown value of a group is the least of its values by text."""
     below: list[Expression] = []
     names: list[Field] = []
 
@@ -191,7 +192,7 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
 
 
 def _table_function(plan: TableFunction, input: Plan) -> Plan:
-    """Arguments as plain columns."""
+    """Make the arguments plain columns."""
     below, arguments = _widened(input, [a for c in plan.calls for a in c.arguments])
     given = iter(arguments)
     calls = tuple(replace(c, arguments=tuple(next(given) for _ in c.arguments)) for c in plan.calls)
@@ -201,8 +202,8 @@ def _table_function(plan: TableFunction, input: Plan) -> Plan:
     called = replace(plan, input=below, calls=calls, condition=condition, fields=fields)
     if extra == 0:
         return called
-    kept = references(plan.fields[:width]) + references(plan.fields[width:], width + extra)
-    return project(called, kept, plan.fields)
+    retained = references(plan.fields[:width]) + references(plan.fields[width:], width + extra)
+    return project(called, retained, plan.fields)
 
 
 def _key_form(expression: Expression) -> Expression:
@@ -217,10 +218,10 @@ def _key_form(expression: Expression) -> Expression:
 
 
 def _filtered(call: AggregateCall) -> AggregateCall:
-    """The call over arguments that are NULL where FILTER does not hold.
+    """Return the call over arguments that are NULL where FILTER is not true.
 
-    Every aggregate with argument that is maintained natively ignores NULL, so that only what is
-    recomputed keeps the filter. Where it does not hold, no argument is computed.
+    Every native aggregate with an argument ignores NULL, so only recomputed ones keep the filter.
+    Where it is not true, no argument is computed.
     """
     condition = call.filter
     if call.sql:
@@ -234,7 +235,7 @@ def _filtered(call: AggregateCall) -> AggregateCall:
     if condition is not None and argument is not None:
         argument = _where(condition, argument, is_needed=True)
     if argument is not None and call.is_distinct and call.function == "count":
-        # Only how many differ is asked: the key form stands for the value.
+        # Only the number of distinct values matters: use the key form.
         argument = _key_form(argument)
     arguments = call.arguments
     if condition is not None and arguments:
@@ -250,28 +251,29 @@ def _where(condition: Expression, argument: Expression, *, is_needed: bool = Fal
 
 
 def _window(plan: Window, input: Plan) -> Plan:
-    """Partition by key form; order, arguments and filters as columns; constants stay."""
+    """Partition by key form; make order, arguments and filters columns; constants stay."""
     n = len(plan.input.fields)
     calls = [_masked(c) for c in plan.calls]
     partition = [_key_form(e) for e in plan.partition]
     parts = [e for c in calls for e in c.operands]
-    wanted = [*partition, *(k.expression for k in plan.order)]
-    wanted += [e for e in parts if not isinstance(e, Literal)]
-    below, columns = _widened(input, wanted)
-    at = dict(zip(wanted, columns, strict=True))
+    required = [*partition, *(k.expression for k in plan.order)]
+    required += [e for e in parts if not isinstance(e, Literal)]
+    below, columns = _widened(input, required)
+    at = dict(zip(required, columns, strict=True))
     order = tuple(replace(k, expression=at[k.expression]) for k in plan.order)
     made = tuple(c.over(lambda e: at.get(e, e)) for c in calls)
     fields = below.fields + tuple(c.field for c in made)
     window = Window(below, tuple(at[e] for e in partition), order, made, fields)
     shown = plan.fields[n:]
-    kept = references(plan.fields[:n]) + references(shown, len(below.fields))
-    return project(window, kept, plan.fields)
+    retained = references(plan.fields[:n]) + references(shown, len(below.fields))
+    return project(window, retained, plan.fields)
 
 
 def _masked(call: WindowCall) -> WindowCall:
-    """The call with arguments that are computed only where FILTER holds, NULL elsewhere.
+    """Return the call with arguments that are computed only where FILTER is true, NULL elsewhere.
 
-    What is aggregated stands first, be it a constant; later constants are such as a delimiter.
+    The first argument is aggregated, even if constant; later constants are, for example,
+    delimiters.
     """
     condition = call.filter
     if condition is None:
@@ -304,7 +306,7 @@ def _distinct(plan: Distinct, input: Plan) -> Plan:
 
 
 def _set_operation(plan: SetOperation, left: Plan, right: Plan) -> Plan:
-    """Compared by key form; a value that its form does not show follows behind the forms."""
+    """Compare by key form; values that differ from their form follow after the forms."""
     columns = references(plan.fields)
     forms = [_key_form(column) for column in columns]
     shown = [i for i, form in enumerate(forms) if form != columns[i]]
@@ -316,20 +318,20 @@ def _set_operation(plan: SetOperation, left: Plan, right: Plan) -> Plan:
         ]
         sides.append(project(side, expressions, [*fields, *(names[i] for i in shown)]))
     compared = SetOperation(plan.kind, plan.is_all, sides[0], sides[1], len(forms))
-    places = {i: len(forms) + k for k, i in enumerate(shown)}
-    above = [ColumnRef(places.get(i, i), f.type, f.name) for i, f in enumerate(plan.fields)]
+    positions = {i: len(forms) + k for k, i in enumerate(shown)}
+    above = [ColumnRef(positions.get(i, i), f.type, f.name) for i, f in enumerate(plan.fields)]
     return project(compared, above, plan.fields)
 
 
 def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
-    """The base and the step as such are not what a loop runs."""
+    """Return a Loop: it does not run the base and the step themselves."""
     del base, step
     loop = loop_of(plan)
     inputs = tuple(prepare(i) for i in loop.inputs)
     return Loop(loop.name, inputs, prepare(loop.body), loop.keys, loop.fields)
 
 
-# Each is given the node and its prepared inputs.
+# Each takes the node and its prepared inputs.
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     ThresholdFilter: _threshold_filter,

@@ -1,8 +1,8 @@
 """From a plan to the nodes of a dataflow, and from a node to its operator.
 
-Invariant: the same plan gives the same nodes under the same names, since names are what state on
-disk is found by. Equal parts of a plan become one node. A node's operator depends on nothing but
-its inputs and its store: it runs alike in the pipeline and in a Spark task.
+Invariant: the same plan gives the same nodes under the same names, since names identify the state
+on disk. Equal parts of a plan become one node. A node's operator depends only on its inputs and its
+store: it runs the same in the pipeline and in a Spark task.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Node:
     """One operator of a dataflow.
 
     name: stable within the view, "03.join". plan: what it computes; keys and arguments are plain
-    columns. inputs: positions of earlier nodes. exchange: for each input the columns whose bits
-    a distributed run must partition it by; () all rows in one place, None rows may be anywhere.
+    columns. inputs: positions of earlier nodes. exchange: for each input the columns whose bits a
+    distributed run must partition it by; (): all rows in one partition; None: any partitioning.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Node:
 
 
 def lower(root: Plan) -> tuple[Node, ...]:
-    """The nodes of a plan, inputs before what reads them, the view's output last."""
+    """Return the nodes of a plan, inputs before their readers, the view's output last."""
     return _nodes(prepare(root))
 
 
@@ -99,9 +99,9 @@ def _nodes(prepared: Plan) -> tuple[Node, ...]:
 def make_operator(
     node: Node, store: Store, scope: str, evaluator: Evaluator, errors: ErrorCollector
 ) -> Operator:
-    """The operator of a node, its state in arrangements named "<scope>/<node>/<role>".
+    """Return the operator of a node, its state in arrangements named "<scope>/<node>/<role>".
 
-    InvariantError for a scan: its rows come from outside.
+    Raise InvariantError for a scan: its rows come from outside.
     """
     return _operator(node, Context(node.name, scope, store, evaluator, errors))
 
@@ -175,7 +175,7 @@ _TITLES = {
 
 
 def title_of(plan: Plan) -> str:
-    """One word for what a node does."""
+    """Return one word for what a node does."""
     if isinstance(plan, Join):
         return "join" if plan.kind == "inner" else f"{plan.kind}_join"
     if isinstance(plan, SemiJoin):

@@ -1,4 +1,4 @@
-"""PostgreSQL's canonical text of a query as a tree.
+"""Parsing of PostgreSQL's canonical query text (pg_get_viewdef) into a syntax tree.
 
 Imports no other package of `dataflow.sql`. Start with `canonical_form.py`.
 """

@@ -1,9 +1,9 @@
-"""Reads PostgreSQL's canonical form of a view with sqlglot.
+"""Parse PostgreSQL's canonical form of a view with sqlglot.
 
-pg_get_viewdef writes every operator in parentheses of its own, every cast with ::, and function
-names as in pg_proc. So the scalar grammar here is smaller than SQL's and takes any operator,
-built in or not, and no function is given another name. Every scalar node remembers its text
-(`span`): what is evaluated in PostgreSQL or asked of it is PostgreSQL's own text, never a reprint.
+pg_get_viewdef parenthesizes every operator, writes every cast with ::, and function names as in
+pg_proc. So this scalar grammar is smaller than SQL's, accepts any operator, built in or not, and
+renames no function. Invariant: every scalar node remembers its text (`span`), so PostgreSQL always
+receives its own text, never a reprint.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SYNTAX = ("EXTRACT", "SUBSTRING", "POSITION", "TRIM", "OVERLAY")
 
 
 class Operation(Expression, exp.Condition):
-    """word: the operator as written; left is absent when it stands before its operand."""
+    """An operator. word: as written; left is absent for a prefix operator."""
 
     arg_types: ClassVar = {"word": True, "left": False, "right": True}
 
@@ -58,15 +58,15 @@ class Test(Expression, exp.Condition):
 
 
 class Quantified(Expression, exp.Condition):
-    """ANY (...) or ALL (...) at the right of an operator; this is an expression or a query."""
+    """ANY (...) or ALL (...) right of an operator; `this` is an expression or a query."""
 
     arg_types: ClassVar = {"this": True, "word": True}
 
 
 class SyntaxCall(Expression, exp.Func):
-    """A function written with keywords: EXTRACT, SUBSTRING, POSITION, TRIM, OVERLAY, JSON_*AGG.
+    """A function with keyword syntax: EXTRACT, SUBSTRING, POSITION, TRIM, OVERLAY, JSON_*AGG.
 
-    field is EXTRACT's field or TRIM's side; order the ORDER BY of JSON_ARRAYAGG.
+    field: EXTRACT's field or TRIM's side; order: the ORDER BY of JSON_ARRAYAGG.
     """
 
     arg_types: ClassVar = {"word": True, "field": False, "expressions": True, "order": False}
@@ -91,7 +91,7 @@ class CycleClause(Expression):
 
 
 class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
-    """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
+    """A parser of PostgreSQL's canonical scalars; the rest is sqlglot's."""
 
     FUNCTIONS: ClassVar = {}
     QUOTED_TYPES_TO_PRESERVE: ClassVar = {"char", "bit"}
@@ -150,7 +150,7 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         return self._parse_equality()
 
     def _parse_ordered(self, parse_method=None) -> exp.Ordered | None:
-        """ORDER BY's parts; the operator of USING is kept in meta."""
+        """Parse a part of ORDER BY; store the operator of USING in meta."""
         operators: list[str] = []
 
         def operand() -> exp.Expr | None:
@@ -165,7 +165,7 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         return found
 
     def _parse_derived_table_values(self, *args, **kwargs) -> exp.Values | None:
-        """VALUES in FROM, which may be ordered and limited there."""
+        """Parse VALUES in FROM, which may have ORDER BY and LIMIT."""
         start = self._index
         if not self._match_pair(TokenType.L_PAREN, TokenType.VALUES):
             return super()._parse_derived_table_values(*args, **kwargs)
@@ -184,11 +184,11 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         return self._spanned(found, start) if isinstance(found, exp.Array) else found
 
     def _parse_interval(self, *args, **kwargs) -> exp.Expr | None:
-        """Canonical text has intervals as casts only."""
+        """Parse nothing: canonical text has intervals only as casts."""
         return None
 
     def _read_suffix(self, this: exp.Expr) -> exp.Expr | None:
-        """What may follow an operand, or None."""
+        """Parse a suffix of an operand, or return None."""
         if self._match(TokenType.IS):
             return self._read_test(this)
         if self._match(TokenType.IN):
@@ -229,7 +229,7 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         return Test(this=this, word=f"is {negation}{' '.join(words)}")
 
     def _read_operator(self) -> str:
-        """The operator that begins at the current token, which is then passed; or ''."""
+        """Consume and return the operator at the current token; or ''."""
         if not self._curr or self._curr.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
             return ""
         begin = self._curr.start
@@ -250,10 +250,9 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         return self._spanned(Quantified(this=this, word=name), start)
 
     def read_syntax_call(self, name: str) -> exp.Expr:
-        """The inside of a function that is written with keywords; the parentheses are read by
-        the caller."""
+        """Parse the inside of a function with keyword syntax; the caller parses the parentheses."""
         if self._tokens[self._index - 2].token_type == TokenType.IDENTIFIER:
-            # A call of the function of that name, not its syntax.
+            # An ordinary call of the function of that name.
             quoted = exp.to_identifier(name.lower(), quoted=True)
             return exp.Anonymous(this=quoted, expressions=self._parse_function_args())
         field, arguments = "", []
@@ -264,16 +263,16 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
             if self._curr.text.upper() in ("FROM", "FOR", "IN", "PLACING", ","):
                 self._advance()
             elif self._curr.text in ("SIMILAR", "ESCAPE"):
-                # The pattern is no regular expression: PostgreSQL's to compute.
+                # The pattern is not a regular expression, so PostgreSQL computes it.
                 name = "SIMILAR"
                 self._advance()
             arguments.append(self._parse_type())
         return SyntaxCall(word=name.lower(), field=field, expressions=arguments)
 
     def read_json_aggregate(self, name: str) -> exp.Expr:
-        """The inside of JSON_ARRAYAGG or JSON_OBJECTAGG, whose options stay text.
+        """Parse the inside of JSON_ARRAYAGG or JSON_OBJECTAGG, whose options stay text.
 
-        meta "order": where in the text an ORDER BY, or more of it, can be written.
+        meta "order": where in the text an ORDER BY, or more sort keys, can be inserted.
         """
         arguments = [self._parse_type()]
         if name == "JSON_OBJECTAGG":
@@ -299,7 +298,7 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
             first, last = self._tokens[start], self._tokens[self._index - 1]
             node.meta["span"] = (first.start, last.end + 1)
             if isinstance(node, exp.Cast) and isinstance(node.this.this, exp.Star):
-                # t.*::schema.t: the row below the cast is known by its own text.
+                # t.*::schema.t: the row below the cast has its own text.
                 name = self.sql[first.start : last.end + 1].partition("::")[0]
                 node.this.meta["span"] = (first.start, first.start + len(name))
         return node
@@ -316,7 +315,7 @@ def _with_span(name: str):
         if isinstance(node, exp.Window) and isinstance(node.this, exp.Dot):
             begin, _ = node.meta.get("span", (0, 0))
             if begin > self._tokens[start].start:
-                # It was read as schema.(f(x) OVER ...).
+                # sqlglot parsed it as schema.(f(x) OVER ...).
                 node.meta.pop("span")
         return self._spanned(node, start) if isinstance(node, exp.Expr) else node
 
@@ -324,7 +323,7 @@ def _with_span(name: str):
 
 
 def _qualified_call(node: exp.Column) -> exp.Expr:
-    """schema.f(x) FILTER (...), which was read as a column of the schema, as a filtered call."""
+    """Return schema.f(x) FILTER (...), parsed as a column of the schema, as a filtered call."""
     whole = call = node.this
     while isinstance(call.this, _AROUND_CALLS):
         call = call.this
@@ -338,18 +337,18 @@ for _name in _SPANNED:
 
 
 class Canonical(Postgres):
-    """The dialect of pg_get_viewdef; subscripts stay as they are written."""
+    """The dialect of pg_get_viewdef; subscripts stay as written."""
 
     INDEX_OFFSET = 0
 
     Parser = _Parser
 
     def tokenize(self, sql: str, *args: Any, **kwargs: Any) -> Any:
-        """The tokens, every word that PostgreSQL prints as a name being one."""
+        """Return the tokens; every word that PostgreSQL prints as a name is a name."""
         return as_names(sql, super().tokenize(sql, *args, **kwargs))
 
     class Generator(Postgres.Generator):
-        """Prints our nodes; used to show that what was read is what was written."""
+        """Prints our nodes; tests use it to show that parsing loses nothing."""
 
         TRANSFORMS: ClassVar = {
             **Postgres.Generator.TRANSFORMS,
@@ -371,7 +370,7 @@ class Canonical(Postgres):
         }
 
         def join_sql(self, expression: exp.Join) -> str:
-            """With the alias of what USING merges."""
+            """Return the SQL of a join with the alias of USING."""
             alias = expression.meta.get("alias")
             return super().join_sql(expression) + (f" AS {alias.sql(Canonical)}" if alias else "")
 
@@ -413,12 +412,12 @@ def _print_syntax_call(generator: Any, node: SyntaxCall) -> str:
     return f"{word}({' '.join([first, *(f'{w} {r}' for w, r in zip(words, rest, strict=False))])})"
 
 
-# What a parser may raise at words that it takes for others.
+# Exceptions that sqlglot's parser may raise at text that it misreads.
 _UNREAD = (SqlglotError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def parse(text: str) -> exp.Expr:
-    """The tree of one canonical query. SqlError when it has a form that is not read yet."""
+    """Return the tree of one canonical query. Raise SqlError for an unsupported form."""
     parser = _Parser(dialect=Canonical)
     try:
         found = parser.parse(Canonical().tokenize(text), text)
@@ -426,17 +425,17 @@ def parse(text: str) -> exp.Expr:
         raise SqlError(
             "sql.not_maintained",
             "the query has a form that is not maintained",
-            detail=f'it is the form of "{_words_at(text, parser)}" in PostgreSQL\'s text of it',
-            hint="write it with plainer expressions, or compute that part in a function",
+            detail=f'the form is "{_words_at(text, parser)}" in PostgreSQL\'s text of it',
+            hint="write it with simpler expressions, or compute that part in a function",
         ) from error
     assert len(found) == 1 and found[0] is not None
     return found[0]
 
 
 def _words_at(text: str, parser: _Parser) -> str:
-    """The text around the place that a parser has come to, on one line."""
+    """Return the text around a parser's current position, on one line."""
     token = parser._curr or parser._prev
-    place = token.start if token else 0
-    around = on_one_line(text[max(place - 40, 0) : place + 40])
-    before = "..." if place > 40 else ""
-    return f"{before}{around.strip()}{'...' if place + 40 < len(text) else ''}"
+    position = token.start if token else 0
+    around = on_one_line(text[max(position - 40, 0) : position + 40])
+    before = "..." if position > 40 else ""
+    return f"{before}{around.strip()}{'...' if position + 40 < len(text) else ''}"

@@ -1,8 +1,8 @@
-"""A canonical query with the relations that it names replaced by subqueries.
+"""Replace the relations of a canonical query by subqueries.
 
-So a view's query is run over tables as they were at another moment, and over maintained views as
-they are defined. Only the names of relations are replaced, where they stand; all else stays
-PostgreSQL's own text.
+So a view's query can run over tables as of another point in time, and over the definitions of
+maintained views. Only the names of relations are replaced; everything else stays PostgreSQL's own
+text.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def flattened(
     replacement: Callable[[str, str], str | None],
     pinned: Mapping[str, str] | None = None,
 ) -> str:
-    """The query with each relation that `replacement` (of schema and name) has a query for.
+    """Return the query with each relation replaced for which `replacement` (of schema and name)
+    returns a query.
 
     text: one query as pg_get_viewdef prints it, with schemas. A replaced relation keeps its alias,
-    or its name where it has none. pinned: expressions by their text that have a value of their own.
+    or else its name. pinned: values of expressions, by their text.
     """
     tree = parse(text)
     found = [*_replaced(text, tree, replacement), *_pinned(text, tree, pinned or {})]
@@ -39,7 +40,7 @@ def flattened(
 def _replaced(
     text: str, tree: exp.Expr, replacement: Callable[[str, str], str | None]
 ) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, new text) of relations."""
+    """Return (begin, end, new text) of relations."""
     for node in _named(tree):
         query = replacement(node.db, node.name)
         if query is None:
@@ -51,7 +52,7 @@ def _replaced(
 
 
 def _pinned(text: str, tree: exp.Expr, values: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, new text) of what was computed once; the outermost comes first."""
+    """Return (begin, end, new text) of pinned expressions, the outermost first."""
     spans = (node.meta["span"] for node in tree.walk() if "span" in node.meta) if values else ()
     for begin, end in spans:
         if text[begin:end] in values:
@@ -59,18 +60,19 @@ def _pinned(text: str, tree: exp.Expr, values: Mapping[str, str]) -> Iterator[tu
 
 
 def relations_named(text: str) -> list[tuple[str, str]]:
-    """(schema, name) of the relations in a canonical query, each once."""
+    """Return (schema, name) of the relations in a canonical query, each once."""
     return list(dict.fromkeys((node.db, node.name) for node in _named(parse(text))))
 
 
 def _named(query: exp.Expr) -> list[exp.Table]:
-    """Without what WITH names: a relation of the same name has its schema in the text."""
+    """Leave out WITH entries: a relation of the same name has its schema in the text."""
     ctes = {cte.alias for cte in query.find_all(exp.CTE)}
     return [t for t in query.find_all(exp.Table) if t.name and (t.db or t.name not in ctes)]
 
 
 def _name_in(text: str) -> tuple[int, bool]:
-    """Length of `[ONLY] [schema.]name` at the start of a text, and whether an alias follows.
+    """Return the length of `[ONLY] [schema.]name` at the start of a text, and whether an alias
+    follows.
 
     >>> _name_in('public."my table" t(a)'), _name_in("ONLY s.t"), _name_in("t")
     ((17, True), (8, False), (1, False))

@@ -1,9 +1,9 @@
-"""Reads what is nested by its first operand, or by its ELSE, without a call for each level.
+"""Parse nesting in first operands, or in ELSE, without recursion for each level.
 
 PostgreSQL prints a + b + c as ((a + b) + c): a sum of thousands of terms begins with thousands of
-parentheses. Past the innermost levels such a chain is one flat node, and so is CASE in ELSE; so
-that nothing which walks the tree later goes deep. The innermost levels stay as they are: they may
-be keys of GROUP BY.
+parentheses. Beyond the innermost levels such a chain becomes one flat node, as does CASE in ELSE,
+so that later walks of the tree never recurse deeply. The innermost levels stay nested: they may be
+keys of GROUP BY.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from sqlglot.expressions.core import Expression
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
-# As many levels are read as a tree.
+# This many innermost levels stay a tree.
 NESTED = 16
 _COMPARISONS = ("=", "<>", "<", ">", "<=", ">=")
 
 
 class Chain(Expression, exp.Condition):
-    """The first of the expressions, then each word with the next one, from left to right."""
+    """A flat chain: the first expression, then each operator with the next one, from left to
+    right."""
 
     arg_types: ClassVar = {"words": True, "expressions": True}
 
 
 class Chains(PostgresParser):
-    """The part of the parser that reads them."""
+    """The mixin of the parser for these."""
 
     _spanned: Callable[..., Any]
     _read_operator: Callable[[], str]
@@ -36,8 +37,8 @@ class Chains(PostgresParser):
     _closing: dict[int, int] | None = None
 
     def read_chain(self) -> exp.Expr | None:
-        """What begins with many parentheses at the current token, up to the last one that closes
-        them and what follows it; None, with nothing read, where it is no chain."""
+        """Parse a chain of many opening parentheses at the current token, up to the last closing
+        one and its suffix; return None, with nothing consumed, if it is no chain."""
         start = self._index
         count = self._leading_parens()
         if count <= 2 * NESTED:
@@ -71,19 +72,19 @@ class Chains(PostgresParser):
         return first
 
     def _between(self, node: exp.Expr, first: int, last: int) -> exp.Expr:
-        """The node, with the text from one token to another as its own."""
+        """Return the node with the text between two tokens as its span."""
         node.meta["span"] = (self._tokens[first].start, self._tokens[last].end + 1)
         return node
 
     def _leading_parens(self) -> int:
-        """How many parentheses open one after the other here."""
+        """Return the number of consecutive opening parentheses here."""
         at = self._index
         while at < len(self._tokens) and self._tokens[at].token_type == TokenType.L_PAREN:
             at += 1
         return at - self._index
 
     def _closing_parens(self) -> dict[int, int]:
-        """The token that closes each parenthesis, by their numbers."""
+        """Return the index of the token that closes each parenthesis."""
         if self._closing is None:
             opened: list[int] = []
             self._closing = {}
@@ -95,7 +96,7 @@ class Chains(PostgresParser):
         return self._closing
 
     def _parse_case(self) -> exp.Expr | None:
-        """CASE up to END; the one in its ELSE with it, and so on."""
+        """Parse CASE up to END, together with nested CASEs in ELSE."""
         levels: list[tuple[int, exp.Expr | None, list[exp.Expr]]] = []
         default = None
         while True:
@@ -107,7 +108,7 @@ class Chains(PostgresParser):
             if not self._match(TokenType.CASE):
                 default = self._parse_disjunction()
                 break
-        # The branches of the levels above, the last one first.
+        # The branches of the outer levels, the last one first.
         flat: list[exp.Expr] = []
         for number in range(len(levels) - 1, -1, -1):
             begin, operand, branches = levels[number]

@@ -1,6 +1,6 @@
-"""Reads functions in FROM as pg_get_viewdef writes them: calls, ROWS FROM, XMLTABLE, JSON_TABLE.
+"""Parse functions in FROM as pg_get_viewdef writes them: calls, ROWS FROM, XMLTABLE, JSON_TABLE.
 
-Only what may name a column is read into the tree; types, paths and options stay PostgreSQL's own
+Only parts that may name a column become tree nodes; types, paths and options stay PostgreSQL's own
 text, found by its span. The alias always follows, with all column names or with definitions.
 """
 
@@ -43,7 +43,7 @@ class TableSyntax(Expression, exp.Func):
 
 
 class FunctionsInFrom(PostgresParser):
-    """The part of the parser that reads entries of FROM that are no relations."""
+    """The mixin of the parser for entries of FROM other than relations."""
 
     MODIFIABLES = (*PostgresParser.MODIFIABLES, RowsOf, exp.Lateral)
     _spanned: Callable[..., Any]
@@ -63,7 +63,7 @@ class FunctionsInFrom(PostgresParser):
         return found
 
     def _read_lateral_join(self) -> exp.Expr | None:
-        """(LATERAL (...) s JOIN ...), whose first entry may read the entries before it."""
+        """Parse (LATERAL (...) s JOIN ...), whose first entry may read the entries before it."""
         if not self._match(TokenType.L_PAREN):
             return None
         if self._curr.token_type != TokenType.LATERAL:
@@ -94,7 +94,7 @@ class FunctionsInFrom(PostgresParser):
         return RowsOf(expressions=calls, lateral=is_lateral, ordinality=has_ordinality, alias=named)
 
     def _is_call(self) -> bool:
-        """Whether a name, perhaps with its schema, and a parenthesis come next."""
+        """Return whether a name, perhaps with its schema, and a parenthesis come next."""
         at = self._index
         while at + 1 < len(self._tokens):
             token, following = self._tokens[at], self._tokens[at + 1]
@@ -121,8 +121,8 @@ class FunctionsInFrom(PostgresParser):
         return self._parse_type()
 
     def _read_columns(self) -> tuple[list[exp.Expr], str]:
-        """The names between parentheses, the first of which is passed, and their text if any of
-        them has a type."""
+        """Parse the names between parentheses, the opening one already consumed; return them, and
+        their text if any has a type."""
         begin = self._prev.start
         names: list[exp.Expr] = []
         is_typed = False
@@ -133,7 +133,8 @@ class FunctionsInFrom(PostgresParser):
         return names, self.sql[begin : self._prev.end + 1] if is_typed else ""
 
     def _skip_to(self, *ends: TokenType, words: tuple[str, ...] = ()) -> bool:
-        """Pass tokens up to one of these or the closing parenthesis; whether there were any."""
+        """Skip tokens up to one of these or the closing parenthesis; return whether there were
+        any."""
         start, depth = self._index, 0
         while self._curr:
             type = self._curr.token_type
@@ -155,7 +156,7 @@ class FunctionsInFrom(PostgresParser):
         return self._spanned(TableSyntax(text=text, expressions=parts), start)
 
     def _read_json_table(self) -> list[exp.Expr | None]:
-        """The document and what is passed to the path; nothing else may name a column."""
+        """Parse the document and the arguments of the path; nothing else may name a column."""
         found = [self._parse_disjunction()]
         self._skip_to(words=("PASSING", "COLUMNS"))
         if self._match_text_seq("PASSING"):

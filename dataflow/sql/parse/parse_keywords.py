@@ -1,8 +1,8 @@
-"""Reads calls that are written with keywords: XML and JSON constructors and queries, NORMALIZE.
+"""Parse calls with keyword syntax: XML and JSON constructors and queries, NORMALIZE.
 
-PostgreSQL prints its keywords in capitals and quotes every name that has some. So a word in
-capitals is never a column here; between such words stand values, which are read into the tree,
-or names and types, which are passed over.
+PostgreSQL prints keywords in capitals and quotes every name with capitals. So a word in capitals is
+never a column here. Between keywords are values, which become tree nodes, or names and types, which
+are skipped.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _BEHAVIOURS = ("NULL", "TRUE", "FALSE")
 
 
 class KeywordCall(Expression, exp.Func):
-    """A call written with keywords; expressions: its values, in the order of the text."""
+    """A call with keyword syntax; expressions: its values, in the order of the text."""
 
     arg_types: ClassVar = {"text": True, "expressions": False}
 
 
 class KeywordCalls(PostgresParser):
-    """The part of the parser that reads them."""
+    """The mixin of the parser for these."""
 
     _spanned: Callable[..., Any]
 
     def read_keyword_call(self, name: str) -> exp.Expr:
-        """The inside of a call; its parentheses are read by the caller."""
+        """Parse the inside of a call; the caller parses the parentheses."""
         start = self._index - 2
         if self._text_at(start) != name:
             quoted = exp.to_identifier(name.lower(), quoted=True)
@@ -79,7 +79,7 @@ class KeywordCalls(PostgresParser):
         return super()._parse_type(*args, **kwargs)
 
     def _text_at(self, index: int) -> str:
-        """A token as it is written, quotes included."""
+        """Return a token as written, quotes included."""
         token = self._tokens[index]
         return self.sql[token.start : token.end + 1]
 
@@ -89,7 +89,7 @@ class KeywordCalls(PostgresParser):
         return word in _WORDS or word in (",", ":")
 
     def _skip_name(self) -> None:
-        """Pass a name or type: up to a keyword, a comma or the closing parenthesis."""
+        """Skip a name or type: up to a keyword, a comma or the closing parenthesis."""
         self._advance()
         depth = 0
         while self._curr:

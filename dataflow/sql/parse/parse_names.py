@@ -1,7 +1,7 @@
-"""Reads names as pg_get_viewdef writes them: of types, entries of FROM, values of the session.
+"""Parse names as pg_get_viewdef writes them: types, entries of FROM, session values.
 
-PostgreSQL prints its keywords in capitals and quotes what is not a plain name in lower case. So a
-word in lower case is a name, whatever it is in SQL elsewhere; but for true and false.
+PostgreSQL prints keywords in capitals and quotes every name that is not plain lower case. So a word
+in lower case is a name, even if it is an SQL keyword elsewhere; except true and false.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlglot.expressions.core import Expression
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-# Values that no parentheses follow, but for a precision.
+# Session values without parentheses, except for a precision.
 SESSION_WORDS = (
     *("CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP"),
     *("CURRENT_ROLE", "CURRENT_USER", "USER", "SESSION_USER", "SYSTEM_USER"),
@@ -22,7 +22,7 @@ SESSION_WORDS = (
 )
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CONSTANTS = ("true", "false")
-# What format_type prints (src/backend/utils/adt/format_type.c).
+# The output of format_type (src/backend/utils/adt/format_type.c).
 _TYPE = re.compile(
     r"""
     (?:(?:"(?:[^"]|"")*"|[a-z_][a-z0-9_]*)\.)?
@@ -38,22 +38,22 @@ _TYPE = re.compile(
 
 
 class TypeName(Expression):
-    """The type that a cast names; text: as it is written."""
+    """The type of a cast; text: as written."""
 
     arg_types: ClassVar = {"text": True}
 
 
 class SessionWord(Expression, exp.Func):
-    """CURRENT_DATE, USER and their like; text: as it is written."""
+    """CURRENT_DATE, USER and similar words; text: as written."""
 
     arg_types: ClassVar = {"text": True}
 
 
 class Names(PostgresParser):
-    """The part of the parser that reads them."""
+    """The mixin of the parser for these."""
 
     def _parse_type(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
-        """An operand. Canonical text has no constants with their type in front."""
+        """Parse an operand. Canonical text has no constants with a preceding type."""
         del args, kwargs
         return self._parse_column()
 
@@ -67,7 +67,7 @@ class Names(PostgresParser):
         return TypeName(text=found.group())
 
     def read_session_word(self, name: str) -> exp.Expr:
-        """The word before the current token, and its precision."""
+        """Parse the word before the current token, and its precision."""
         begin = self._prev.start
         if self._match(TokenType.L_PAREN):
             self._advance()
@@ -87,7 +87,7 @@ class Names(PostgresParser):
         return exp.TableAlias(this=alias, columns=columns)
 
     def _is_name(self) -> bool:
-        """Whether the current token is a name, quoted or not."""
+        """Return whether the current token is a name, quoted or not."""
         token = self._curr
         if not token or token.token_type == TokenType.IDENTIFIER:
             return bool(token)
@@ -104,7 +104,7 @@ class Names(PostgresParser):
 
 
 def as_names(sql: str, tokens: list[Token]) -> list[Token]:
-    """The tokens, those in lower case as plain names."""
+    """Return the tokens, those in lower case as plain names."""
     for token in tokens:
         text = sql[token.start : token.end + 1]
         if text not in _CONSTANTS and _NAME.fullmatch(text):

@@ -1,8 +1,8 @@
-"""A query as it reads once relations that it names have other names, or columns of other names.
+"""Rewrite a query after its relations or their columns were renamed.
 
-Only the places that name a relation change; everything else stays as the user wrote it, since
-each keeps, inside the query, the names that it had there. What cannot be told for sure is
-refused: the caller then leaves the relation its name, or the query alone.
+Only references to relations change; they get aliases, so that the rest of the user's text and its
+names stay valid. Ambiguous cases are refused: the caller then keeps the relation's name, or the
+query.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Name = tuple[str, str]
 
 
 class Unreadable(ValueError):
-    """A text of which nothing can be told."""
+    """A text that cannot be analyzed."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is now. place: the one that it had among the columns when the query was
-    written, None for one that came later; called: its name then."""
+    """A column with its present name. place: its position among the columns when the query was
+    written, None for a later one; called: its name then."""
 
     name: str
     called: str
@@ -36,16 +36,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a relation is called now. columns: all that it has now, in order."""
+    """The present name of a relation. columns: its present columns, in order."""
 
     name: Name
     columns: tuple[Column, ...] = ()
 
 
 def with_renamed_table(query: str, old: Name, new: Name) -> str:
-    """The query with `new` where it reads the table `old`, which keeps its name inside the query.
+    """Return the query with `new` in place of the table `old`, which keeps its name inside the
+    query.
 
-    ValueError: why that cannot be done.
+    Raise ValueError with the reason if that is impossible.
 
     >>> with_renamed_table("SELECT t.a FROM t, s.t AS x", ("public", "t"), ("public", "u"))
     'SELECT t.a FROM "public"."u" AS "t", s.t AS x'
@@ -57,11 +58,11 @@ def with_renamed_table(query: str, old: Name, new: Name) -> str:
 
 
 def with_renamed_tables(query: str, known: Mapping[Name, Moved]) -> str:
-    """The query with the new names of the tables in `known`, by the names that they have in it.
+    """Return the query with the new names of the tables in `known`, by their names in the query.
 
-    All that it names is in `known`, whatever it is called now; what it does not name is passed
-    over. Columns keep the names that they have in the query, its own aliases among them, also where
-    others were dropped before them. ValueError, Unreadable among them: why that cannot be done.
+    `known` must have every table of the query, whatever its present name; others are ignored.
+    Columns keep their names in the query, aliases included, even if others before them were
+    dropped. Raise ValueError (or Unreadable) with the reason if that is impossible.
 
     >>> columns = Column("a", "a", 0), Column("x", "b", 1), Column("c", "c")
     >>> known = {("public", "t"): Moved(("s", "u"), columns), ("s", "v"): Moved(("s", "v"))}
@@ -113,7 +114,7 @@ def _means(table: exp.Table, old: Name) -> bool:
 def _changes(
     query: str, table: exp.Table, old: Name, moved: Moved
 ) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, new text) of the name, and of the list that gives the columns theirs."""
+    """Return (begin, end, new text) of the name, and of the column alias list."""
     alias = table.args.get("alias")
     own = [] if alias is None else alias.args.get("columns") or []
     listed = _listed(moved.columns, [_name(column) for column in own])
@@ -123,7 +124,7 @@ def _changes(
     if alias is None and (moved.name != old or listed):
         before = _words_before(query, begin)
         if [t.text for t in before] in (["table"], ["table", "only"]):
-            # It takes no alias.
+            # TABLE allows no alias.
             begin, only = before[0].offset, "ONLY " if len(before) > 1 else ""
             name = f"SELECT * FROM {only}{name}"
         yield begin, end, f"{name} AS {_quoted(old[1])}" + (f"({listed})" if listed else "")
@@ -140,19 +141,19 @@ def _changes(
 
 
 def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
-    """The columns' names in the query, as a list of aliases tells them; "" where none need be told.
-    own: the aliases of the query's own list. ValueError where that would have nothing left."""
+    """Return the columns' names in the query as an alias list; "" if none is needed. own: the
+    aliases of the query's own list. Raise ValueError if no name is left."""
 
     def called(column: Column) -> str:
         has_alias = column.place is not None and column.place < len(own)
         return own[column.place] if has_alias else column.called  # type: ignore[index]
 
-    kept = {called(column) for column in columns if column.place is not None}
+    retained = {called(column) for column in columns if column.place is not None}
     names: list[str] = []
     for column in columns:
         name = called(column)
-        # One that came later may have the name that another one has in the query.
-        while column.place is None and name in kept:
+        # A later column may have the name of another one in the query.
+        while column.place is None and name in retained:
             name += "_"
         names.append(name)
     most = len(columns)
@@ -160,13 +161,13 @@ def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
         most -= 1
     aliased = [i for i, c in enumerate(columns, 1) if c.place is not None and c.place < len(own)]
     if own and columns and not aliased:
-        raise ValueError("all columns that it gives an alias are gone")
+        raise ValueError("all columns that it aliases are gone")
     return ", ".join(map(_quoted, names[: max(most, *aliased, 0)]))
 
 
-def _words_before(query: str, place: int) -> tuple[Token, ...]:
-    """TABLE, or TABLE ONLY, where that stands right before a place."""
-    before = tuple(t for t in tokens(query) if t.offset < place)
+def _words_before(query: str, position: int) -> tuple[Token, ...]:
+    """Return TABLE or TABLE ONLY directly before a position."""
+    before = tuple(t for t in tokens(query) if t.offset < position)
     is_only = bool(before) and before[-1].kind == "word" and before[-1].text == "only"
     words = before[-2:] if is_only else before[-1:]
     return words if all(t.kind == "word" for t in words) else ()
@@ -178,7 +179,7 @@ def _is_qualified(column: exp.Column, old: Name) -> bool:
 
 
 def _name(identifier: exp.Expr) -> str:
-    """As PostgreSQL folds it."""
+    """Return a name as PostgreSQL folds it."""
     text = str(identifier.this)
     return text if identifier.args.get("quoted") else text.lower()
 

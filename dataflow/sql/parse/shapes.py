@@ -1,6 +1,6 @@
-"""Small facts about canonical shapes: operator names, conjuncts, literals.
+"""Helpers for canonical syntax trees: operator names, conjuncts, literals.
 
-Pure functions over sqlglot's tree; nothing here asks the database.
+Pure functions over sqlglot's tree; nothing here queries the database.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPERATORS = {
 }
 TRIMS = {"both": "btrim", "leading": "ltrim", "trailing": "rtrim"}
 _NAMES = (exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Var, exp.TableAlias, exp.Table)
-# Parts of an expression that are no values themselves.
+# Parts of an expression that are not values.
 STRUCTURE = (
     exp.If,
     exp.Tuple,
@@ -43,16 +43,16 @@ _INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.DECIMAL)
 
 
 def bare(node: exp.Expr) -> exp.Expr:
-    """The node without the parentheses around it."""
+    """Return the node without surrounding parentheses."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
 def row_parts(node: exp.Expr) -> list[exp.Expr]:
-    """The columns of ROW(...), those of rows in it among them; any other node alone.
+    """Return the columns of ROW(...), nested rows flattened; any other node by itself.
 
-    Rows are equal, and in order, as their columns are one after the other.
+    Rows compare column by column.
     """
     inner = bare(node)
     if not is_row(inner):
@@ -61,7 +61,7 @@ def row_parts(node: exp.Expr) -> list[exp.Expr]:
 
 
 def ordered_parts(order: exp.Expr | None) -> list[exp.Ordered]:
-    """The parts of ORDER BY, a row as its columns: NULLs are its greatest values."""
+    """Return the parts of ORDER BY, a row as its columns: NULLs are the greatest values."""
     found: list[exp.Ordered] = []
     for ordered in order.expressions if order is not None else []:
         if not is_row(bare(ordered.this)) or ordered.meta.get("operator"):
@@ -72,18 +72,18 @@ def ordered_parts(order: exp.Expr | None) -> list[exp.Ordered]:
             made = exp.Ordered(this=part, desc=is_descending, nulls_first=is_descending)
             found.append(made)
     if order is not None and len(found) != len(order.expressions):
-        # The same nodes, however often it is asked.
+        # Cached, so that every call returns the same nodes.
         order.set("expressions", found)
     return found
 
 
 def is_row(node: exp.Expr) -> bool:
-    """Whether a node is ROW(...)."""
+    """Return whether a node is ROW(...)."""
     return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"
 
 
 def flatten(node: exp.Expr, kind: type[exp.And] | type[exp.Or]) -> list[exp.Expr]:
-    """The operands of a chain of ANDs or ORs, parentheses around links taken away."""
+    """Return the operands of a chain of ANDs or ORs, without parentheses around links."""
     found: list[exp.Expr] = []
     waiting = [node]
     while waiting:
@@ -97,12 +97,12 @@ def flatten(node: exp.Expr, kind: type[exp.And] | type[exp.Or]) -> list[exp.Expr
 
 
 def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
-    """The conditions that must all hold; [] for none."""
+    """Return the conditions that must all hold; [] for none."""
     return flatten(node, exp.And) if node is not None else []
 
 
 def plain_literal(node: exp.Expr, text: str, type: SqlType) -> Literal | None:
-    """A constant that stands in the text as PostgreSQL prints it; None if it must be computed."""
+    """Return a constant that the text has as PostgreSQL prints it; None if it must be computed."""
     if isinstance(node, exp.Boolean):
         return Literal("t" if node.this else "f", type)
     if isinstance(node, exp.Literal) and not node.is_string:
@@ -122,12 +122,12 @@ def plain_literal(node: exp.Expr, text: str, type: SqlType) -> Literal | None:
 
 
 def operands(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The expressions directly inside a node, names and types left out."""
+    """Return the expressions directly inside a node, without names and types."""
     if isinstance(node, exp.Cast | exp.Collate):
         yield node.this
         return
     if isinstance(node, exp.And | exp.Or):
-        # A chain of them is one expression: the links have no value of their own.
+        # A chain is one expression: its links have no value of their own.
         yield from _links(node, type(node))
         return
     for child in node.iter_expressions():
@@ -146,7 +146,7 @@ def _links(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
 
 
 def pinned(value: Literal) -> str:
-    """A constant as PostgreSQL reads it."""
+    """Return a constant as PostgreSQL reads it."""
     quoted = "NULL" if value.text is None else "'" + value.text.replace("'", "''") + "'"
     has_own = value.type.collation and value.type.oid != _NAME_OID
     collate = f" COLLATE {value.type.collation}" if has_own else ""
@@ -154,12 +154,12 @@ def pinned(value: Literal) -> str:
 
 
 def is_value(node: exp.Expr) -> bool:
-    """Whether a node may have a type: no part of another one, no ROW(...)."""
+    """Return whether a node may have a type: it is no mere part of another, and no ROW(...)."""
     return not isinstance(node, (*STRUCTURE, exp.Paren)) and not is_row(node)
 
 
 def span_of(node: exp.Expr) -> tuple[int, int]:
-    """Where a node stands in the canonical text."""
+    """Return the position of a node in the canonical text."""
     found = node.meta.get("span")
     if found:
         return found

@@ -1,7 +1,7 @@
-"""Rewrites of a plan that keep its rows: one rule a file, applied in the order of RULES.
+"""Plan rewrites that preserve the rows: one rule per file, applied in the order of RULES.
 
-A rule is a function from plan to plan. It may use only what holds for bags with NULLs; the fields
-of the root (names, types, nullability as told to the sink) stay as they are.
+A rule is a function from plan to plan. It may rely only on identities that hold for multisets with
+NULLs. Invariant: the fields of the root (names, types, nullability in the sink) never change.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
 
 
 def rewrite(plan: Plan) -> Plan:
-    """The plan after all rules."""
+    """Return the plan after all rules."""
     for rule in RULES:
         plan = rule(plan)
     return plan

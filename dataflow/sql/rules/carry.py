@@ -1,8 +1,9 @@
-"""A right side evaluated for many left rows at once: columns that tell the rows apart travel up.
+"""Evaluate an Apply's right side for many left rows at once: columns that identify the left rows
+are carried up.
 
-Every operator keeps apart what belongs to different left rows: groups and partitions get the
-carried columns, joins of two such sides are equal on them (Neumann and Kemper, Unnesting
-Arbitrary Queries, 2015). How the columns come in at the bottom is the subclasses' matter.
+Invariant: every operator separates the rows of different left rows: groups and partitions get the
+carried columns, joins of two carrying inputs compare them (Neumann and Kemper, Unnesting Arbitrary
+Queries, 2015). Subclasses define how the columns enter at the leaves.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from dataflow.types import BOOL
 
 
 class CannotCarry(Exception):
-    """The plan depends on the left row in a way that its columns alone do not tell."""
+    """The plan depends on the left row in a way that its columns do not determine."""
 
 
 class Carrier:
     """Evaluates a right side for many left rows at once.
 
-    fields: the carried columns', known once something has been carried.
+    fields: those of the carried columns, set once something has been carried.
     """
 
     def __init__(self, reads: OwnReads) -> None:
@@ -56,25 +57,25 @@ class Carrier:
         self._depends: dict[int, tuple[Plan, bool]] = {}
 
     def leaf(self, plan: Plan) -> Plan | None:
-        """The plan with carried columns where they come in here; None to look below."""
+        """Return the plan with the carried columns if they enter here; None to try below."""
         raise NotImplementedError
 
     def value(self, index: int) -> Expression:
-        """A column of the left row, over the carried columns. CannotCarry."""
+        """Return a column of the left row, over the carried columns. Raise CannotCarry."""
         raise NotImplementedError
 
     def one_group(self, plan: Aggregate) -> Plan:
-        """An aggregate that has a row for each left row. CannotCarry."""
+        """Return an aggregate that has a row for each left row. Raise CannotCarry."""
         raise NotImplementedError
 
     def carry(self, plan: Plan) -> Plan:
-        """The plan's rows for each carried row: its columns, then the carried ones."""
+        """Return the plan's rows for each carried row: its columns, then the carried ones."""
         if id(plan) not in self._known:
             self._known[id(plan)] = (plan, self._carry(plan))
         return self._known[id(plan)][1]
 
     def depends(self, plan: Plan) -> bool:
-        """Whether the plan's rows differ from one carried row to the other."""
+        """Return whether the plan's rows differ between carried rows."""
         if id(plan) not in self._depends:
             found = self._reads(plan) or (
                 plan.name in self._recursions
@@ -106,7 +107,7 @@ class Carrier:
         return self._unary(plan)
 
     def _unary(self, plan: Plan) -> Plan:
-        """A node of one input: `local` expressions, and the carried columns passed on."""
+        """Return a node of one input with `local` expressions and the carried columns passed on."""
         (below,) = inputs_of(plan)
         carried = self.carry(below)
         n = len(below.fields)
@@ -132,20 +133,21 @@ class Carrier:
         if isinstance(local, TableFunction) and isinstance(plan, TableFunction):
             condition = plan.condition
             if condition is not None:
-                # It reads the calls' columns too, which stand behind the carried ones now.
-                places = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
-                condition = self.local(_moved(condition, places), n)
+                # It also reads the calls' columns, which now follow the carried ones.
+                positions = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
+                condition = self.local(_moved(condition, positions), n)
             made = (*carried.fields, *plan.fields[n:])
             return _reordered(replace(local, condition=condition, fields=made), plan, n, len(keys))
         raise InvariantError("plan.decorrelate", f"no rule carries a {type(plan).__name__}")
 
     def local_node(self, plan: Plan, carried: Plan) -> Plan:
-        """A node of one input over its carried input, the left row read from there."""
+        """Return a node of one input over its carried input, which provides the left row."""
         n = len(inputs_of(plan)[0].fields)
         return map_expressions(plan, lambda e: self.local(e, n), (carried,))
 
     def _join(self, plan: Join) -> Plan:
-        """Sides that differ, and those whose every row is kept, carry; both are equal on it."""
+        """Carry inputs that depend on the left row, and preserved ones; compare the carried columns
+        of both."""
         depends = [self.depends(plan.left), self.depends(plan.right)]
         keeps = [plan.kind in ("left", "full"), plan.kind in ("right", "full")]
         carries = [d or k for d, k in zip(depends, keeps, strict=True)]
@@ -157,7 +159,7 @@ class Carrier:
         ]
         n, m, k = len(plan.left.fields), len(plan.right.fields), len(self.fields)
         start = n + k if carries[0] else n
-        places = {i: i if i < n else i - n + start for i in range(n + m)}
+        positions = {i: i if i < n else i - n + start for i in range(n + m)}
         at = start + m if plan.kind == "right" or not carries[0] else n
         left_keys = tuple(self.local(e, n) for e in plan.left_keys)
         right_keys = tuple(self.local(e, m) for e in plan.right_keys)
@@ -166,16 +168,16 @@ class Carrier:
             right_keys += self.keys(m)
         residual = plan.residual
         if residual is not None:
-            residual = self.local(_moved(residual, places), at)
+            residual = self.local(_moved(residual, positions), at)
         fields = _padded(plan.kind, sides[0], sides[1])
         joined = Join(plan.kind, sides[0], sides[1], left_keys, right_keys, residual, fields)
-        own = [ColumnRef(places[i], f.type, f.name) for i, f in enumerate(plan.fields)]
-        kept = self.keys(at)
+        own = [ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields)]
+        retained = self.keys(at)
         if plan.kind == "full":
             other = self.keys(start + m)
-            pairs = zip(kept, other, strict=True)
-            kept = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
-        return Project(joined, (*own, *kept), (*plan.fields, *self.fields))
+            pairs = zip(retained, other, strict=True)
+            retained = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
+        return Project(joined, (*own, *retained), (*plan.fields, *self.fields))
 
     def _semi_join(self, plan: SemiJoin) -> Plan:
         if plan.kind == "not in" and self.depends(plan.right):
@@ -191,12 +193,12 @@ class Carrier:
             right_keys = (*(self.local(e, m) for e in right_keys), *self.keys(m))
         residual = plan.residual
         if residual is not None:
-            places = {i: i if i < n else i + k for i in range(n + m)}
-            residual = self.local(_moved(residual, places), n)
+            positions = {i: i if i < n else i + k for i in range(n + m)}
+            residual = self.local(_moved(residual, positions), n)
         return SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
 
     def _recursive(self, plan: Recursive) -> Plan:
-        """The carried columns go round with the rows."""
+        """Carry the columns through the rounds with the rows."""
         name = f"{plan.name} for each row"
         base = self.carry(plan.base)
         self._recursions[plan.name] = name
@@ -210,12 +212,13 @@ class Carrier:
         return replace(plan, name=name, base=base, step=step, fields=fields)
 
     def keys(self, at: int) -> tuple[ColumnRef, ...]:
-        """The carried columns where the first stands at `at`."""
+        """Return the carried columns, the first one at `at`."""
         fields = enumerate(self.fields)
         return tuple(ColumnRef(at + i, f.type, f.name) for i, f in fields)
 
     def local(self, expression: Expression, at: int) -> Expression:
-        """The left row's columns read from the carried ones, the first of which is at `at`."""
+        """Return the expression with the left row's columns read from the carried ones, the first
+        at `at`."""
 
         def change(leaf: Expression) -> Expression:
             if isinstance(leaf, OuterRef) and leaf.level == OWN:
@@ -226,7 +229,7 @@ class Carrier:
 
 
 class CarryRows(Carrier):
-    """Carries the different rows of the columns that the right side reads: D of the paper.
+    """Carries the distinct rows of the columns that the right side reads: D of the paper.
 
     carried: the plan of these rows. values: for each column of the left row that is read, the
     expression over `carried` that gives it.
@@ -239,7 +242,7 @@ class CarryRows(Carrier):
         self._values = values
 
     def leaf(self, plan: Plan) -> Plan | None:
-        """What does not depend on the left row stands beside each carried row."""
+        """Cross join a plan that does not depend on the left row with the carried rows."""
         if self.depends(plan):
             return None
         if is_unit(plan):
@@ -248,11 +251,11 @@ class CarryRows(Carrier):
         return Join("inner", plan, self._carried, (), (), None, fields)
 
     def value(self, index: int) -> Expression:
-        """Always there."""
+        """Return the column, always available."""
         return self._values[index]
 
     def one_group(self, plan: Aggregate) -> Plan:
-        """Every carried row has its one row, also where its group is empty."""
+        """Give every carried row its one row, even if its group is empty."""
         keys = self.keys(len(plan.input.fields))
         local = self.local_node(plan, self.carry(plan.input))
         assert isinstance(local, Aggregate)
@@ -263,10 +266,10 @@ class CarryRows(Carrier):
 
 
 class CarryKeys(Carrier):
-    """Carries the right side's own columns that conditions say equal to the left row's.
+    """Carries the right side's own columns that conditions equate to the left row's.
 
-    Rows of no left row are carried as well, so nothing may be computed of them that fails; left
-    rows without any have none. outer: the left row's sides of the equalities, in key form.
+    Rows that match no left row are carried too, so no expression over them may fail. outer: the
+    left row's operands of the equalities, in key form.
     """
 
     def __init__(self, reads: OwnReads) -> None:
@@ -274,7 +277,7 @@ class CarryKeys(Carrier):
         self.outer: tuple[Expression, ...] = ()
 
     def leaf(self, plan: Plan) -> Plan | None:
-        """Where the conditions can be pulled up to, their inner sides come in."""
+        """Add the inner operands of the conditions where they can be pulled up to."""
         if not self.depends(plan):
             raise CannotCarry
         pulled = pull_conditions(plan, self._reads) if self._reads(plan) else None
@@ -286,7 +289,7 @@ class CarryKeys(Carrier):
         for condition in pulled.conditions:
             sides = outer_key(condition)
             forms = common_key_forms(*sides) if sides else None
-            # Two inner columns equal to one outer column are equal to each other only by `=`.
+            # Two inner columns equal to one outer column need not be identical, only equal by `=`.
             if forms is None or forms[0] in pairs:
                 raise CannotCarry
             pairs[forms[0]] = forms[1]
@@ -301,26 +304,26 @@ class CarryKeys(Carrier):
         return Project(pulled.base, (*pulled.outputs, *inner), (*plan.fields, *self.fields))
 
     def local(self, expression: Expression, at: int) -> Expression:
-        """Only what cannot fail. CannotCarry."""
+        """Accept only expressions that cannot fail. Raise CannotCarry."""
         if may_fail_often(expression):
             raise CannotCarry
         return super().local(expression, at)
 
     def value(self, index: int) -> Expression:
-        """Not what the left row shows, only something equal to it."""
+        """Refuse: the carried value equals the left row's by `=`, but may print differently."""
         raise CannotCarry
 
     def one_group(self, plan: Aggregate) -> Plan:
-        """A left row without a group would be missed."""
+        """Refuse: a left row without a group would be lost."""
         raise CannotCarry
 
 
 def _reordered(plan: Plan, like: Plan, split: int, k: int) -> Plan:
-    """The plan with its carried columns, which stand at `split`, behind all others."""
+    """Return the plan with its carried columns, at `split`, moved to the end."""
     own = refs(plan)
-    kept = own[split : split + k]
+    retained = own[split : split + k]
     carried = plan.fields[split : split + k]
-    expressions = (*own[:split], *own[split + k :], *kept)
+    expressions = (*own[:split], *own[split + k :], *retained)
     return Project(plan, expressions, (*like.fields, *carried))
 
 
@@ -333,25 +336,25 @@ def _padded(kind: str, left: Plan, right: Plan) -> tuple[Field, ...]:
 
 
 def without_not_in(plan: SemiJoin) -> SemiJoin:
-    """`not in` as an anti join of rows that are equal or may be."""
+    """Rewrite `not in` as an anti join of rows that are equal or may be."""
     n = len(plan.left.fields)
-    places = {i: i + n for i in range(len(plan.right.fields))}
-    sides = (plan.left_keys[0], _moved(plan.right_keys[0], places))
+    positions = {i: i + n for i in range(len(plan.right.fields))}
+    sides = (plan.left_keys[0], _moved(plan.right_keys[0], positions))
     maybe = Call("is not false", (equality(*sides),), BOOL)
     return SemiJoin("anti", plan.left, plan.right, (), (), maybe)
 
 
 def equality(left: Expression, right: Expression) -> Expression:
-    """left = right of one type, in key form."""
+    """Return left = right of one type, in key form."""
     if not has_kernel("=", (left.type, right.type), BOOL):
         return InPostgres("($1 = $2)", (left, right), BOOL)
     return Call("=", (left, right), BOOL)
 
 
-def _moved(expression: Expression, places: dict[int, int] | None, by: int = 0) -> Expression:
+def _moved(expression: Expression, positions: dict[int, int] | None, by: int = 0) -> Expression:
     def change(leaf: Expression) -> Expression:
         if isinstance(leaf, ColumnRef):
-            index = leaf.index + by if places is None else places[leaf.index]
+            index = leaf.index + by if positions is None else positions[leaf.index]
             return replace(leaf, index=index)
         return leaf
 

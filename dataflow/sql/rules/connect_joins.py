@@ -1,7 +1,7 @@
-"""Inner joins in an order in which each meets what it is joined with.
+"""Reorder inner joins so that each has a condition with earlier inputs.
 
-FROM a, b, c WHERE a.x = c.x AND b.y = c.y would cross a with b first. Chains of inner joins that
-hold such a cross join are put in another order; all others stay as they were written.
+FROM a, b, c WHERE a.x = c.x AND b.y = c.y would cross a with b first. Chains of inner joins with
+such a cross join are reordered; all others stay as written.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class _Part:
 
 
 def connect_joins(plan: Plan) -> Plan:
-    """Every chain of inner joins without avoidable cross joins."""
+    """Return the plan without avoidable cross joins in chains of inner joins."""
     return _Chains(plan).connected(plan)
 
 
 class _Chains:
-    """One application of the rule; a join that several read begins a chain of its own."""
+    """One application of the rule; a join with several readers begins its own chain."""
 
     def __init__(self, root: Plan) -> None:
         self._shared = shared_nodes(root)
         self._done: dict[int, Plan] = {}
 
     def connected(self, plan: Plan) -> Plan:
-        """The plan with all chains in it rebuilt, each object once."""
+        """Return the plan with all chains in it rebuilt, each object once."""
         if id(plan) not in self._done:
             self._done[id(plan)] = self._chain(plan)
         return self._done[id(plan)]
@@ -61,7 +61,7 @@ class _Chains:
     def _collect(
         self, plan: Plan, start: int, parts: list[_Part], conditions: list[Expression]
     ) -> None:
-        """The inputs and conditions of the chain that ends in the join `plan`."""
+        """Collect the inputs and conditions of the chain that ends in the join `plan`."""
         assert isinstance(plan, Join)
         for side, at in ((plan.left, start), (plan.right, start + len(plan.left.fields))):
             if _is_link(side) and id(side) not in self._shared:
@@ -76,29 +76,29 @@ def _is_link(plan: Plan) -> bool:
 
 
 def _order(parts: list[_Part], conditions: list[Expression]) -> list[_Part]:
-    """The written order, except that a part waits until something joined before connects it."""
+    """Return the written order, except that an input waits until an earlier one connects it."""
     rest, done = list(parts), []
-    seen: set[int] = set()
+    visited: set[int] = set()
     while rest:
-        linked = [p for p in rest if any(_connects(c, seen, p.columns) for c in conditions)]
+        linked = [p for p in rest if any(_connects(c, visited, p.columns) for c in conditions)]
         chosen = (linked or rest)[0]
         rest.remove(chosen)
         done.append(chosen)
-        seen |= chosen.columns
+        visited |= chosen.columns
     return done
 
 
-def _connects(condition: Expression, seen: set[int], columns: set[int]) -> bool:
+def _connects(condition: Expression, visited: set[int], columns: set[int]) -> bool:
     used = columns_of(condition)
-    if not used & seen or not used & columns or not used <= seen | columns:
+    if not used & visited or not used & columns or not used <= visited | columns:
         return False
-    # Positions of the new part behind those of the others: only its own side is compared.
+    # Positions of the new input after those of the others: only its own operand is compared.
     moved = {i: i + 1_000_000 if i in columns else i for i in used}
     return equal_sides(remap(condition, moved), 1_000_000) is not None
 
 
 def _rebuilt(order: list[_Part], conditions: list[Expression]) -> tuple[Plan, dict[int, int]]:
-    """Left-deep joins in this order, and where each column of the chain then stands."""
+    """Return left-deep joins in this order, and the new position of each column of the chain."""
     positions: dict[int, int] = {}
     waiting = list(conditions)
     plan: Plan | None = None

@@ -1,9 +1,9 @@
-"""Takes every Apply away: a plan without outer references that gives the same rows.
+"""Remove every Apply: an equivalent plan without outer references.
 
-Inner ones first. Where the left row is read in conditions only, a join does; where conditions say
-inner columns equal to outer ones, everything is grouped by those; else the right side is
-evaluated for the different left rows at once, and joined back to them. Different means by text:
-an expression may see what `=` does not, 1.5 from 1.50.
+Inner ones first. If only conditions read the left row, the Apply becomes a join. If conditions
+equate inner columns to outer ones, everything is grouped by those. Otherwise the right side is
+evaluated for all distinct left rows at once, and joined back. Rows are distinct by text: an
+expression may distinguish values that are equal by `=`, such as 1.5 and 1.50.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SEMI = ("semi", "anti")
 
 
 def decorrelate(plan: Plan) -> Plan:
-    """The plan without Apply."""
+    """Return the plan without Apply."""
     return bottom_up(plan, _without_apply)
 
 
@@ -72,13 +72,13 @@ def _without_apply(plan: Plan) -> Plan:
 
 
 class _Applies:
-    """Solves one Apply, and those that it falls apart into."""
+    """Removes one Apply, and those that it is split into."""
 
     def __init__(self) -> None:
         self._reads = OwnReads()
 
     def solve(self, kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
-        """The Apply's rows; the right side reads the left row as OuterRef of level OWN."""
+        """Return the Apply's rows; the right side reads the left row as OuterRefs of level OWN."""
         if not self._reads(right):
             return _joined(kind, left, right, residual)
         if kind == "inner":
@@ -93,14 +93,14 @@ class _Applies:
         return self._carried(kind, left, right, residual)
 
     def _beside(self, left: Plan, right: Plan) -> Plan:
-        """Left rows beside the right side's rows for each: an inner Apply.
+        """Return each left row joined with its right rows: an inner Apply.
 
-        What only computes, filters or joins is done on the left rows themselves.
+        Projections, filters and joins apply directly to the left rows.
         """
         n = len(left.fields)
         if not self._reads(right):
             return _joined("inner", left, right, None)
-        if isinstance(right, Project) and _tells_of_all_rows(right):
+        if isinstance(right, Project) and _computes_over_totals(right):
             return self._aggregated(left, right.input, right)
         if isinstance(right, Project):
             below = self._beside(left, right.input)
@@ -138,9 +138,9 @@ class _Applies:
         return self.solve(right.kind, below, right.right, residual)
 
     def _aggregated(self, left: Plan, plan: Plan, right: Plan) -> Plan:
-        """Aggregates of all rows, grouped by what is equal to the left row's columns.
+        """Return aggregates of all rows, grouped by the columns equated to the left row's.
 
-        right: the aggregate itself or what is told of it.
+        right: the aggregate, or expressions over it.
         """
         assert isinstance(plan, Aggregate)
         carrier = CarryKeys(self._reads)
@@ -153,13 +153,13 @@ class _Applies:
         keys = carrier.keys(len(plan.input.fields))
         grouped = replace(local, groups=keys, fields=(*carrier.fields, *plan.fields))
         outputs = right.expressions if isinstance(right, Project) else refs(plan)
-        told = [shifted(e, len(keys)) for e in outputs]
-        joined, values = over_empty(left, grouped, [placed(e, 0) for e in carrier.outer], told)
+        reported = [shifted(e, len(keys)) for e in outputs]
+        joined, values = over_empty(left, grouped, [placed(e, 0) for e in carrier.outer], reported)
         own = refs(joined)[: len(left.fields)]
         return Project(joined, (*own, *values), left.fields + right.fields)
 
     def _one_row(self, left: Plan, right: Plan, residual: Expression | None) -> Plan:
-        """A left Apply of one row that conditions may take away: its columns are NULL then."""
+        """Return a left Apply of one row that conditions may remove: its columns are then NULL."""
         top = _top_of_one_row(right)
         assert top is not None
         n, below = len(left.fields), self._beside(left, top)
@@ -176,7 +176,7 @@ class _Applies:
         return Project(below, (*own, *shown), fields)
 
     def _carried(self, kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
-        """The right side for many left rows at once, joined back to them."""
+        """Evaluate the right side for many left rows at once, and join it back to them."""
         keyed = CarryKeys(self._reads)
         try:
             carried = keyed.carry(right)
@@ -197,8 +197,9 @@ class _Applies:
         return Project(joined, refs(joined)[: n + m], joined.fields[: n + m])
 
 
-def _tells_of_all_rows(plan: Project) -> bool:
-    """Whether it computes something of aggregates of all rows that cannot fail for any group."""
+def _computes_over_totals(plan: Project) -> bool:
+    """Return whether the plan computes expressions over aggregates of all rows that cannot fail for
+    any group."""
     below = plan.input
     return (
         isinstance(below, Aggregate)
@@ -210,9 +211,10 @@ def _tells_of_all_rows(plan: Project) -> bool:
 def _different_rows(
     left: Plan, columns: list[int]
 ) -> tuple[Plan, dict[int, Expression], tuple[Expression, ...]]:
-    """The different rows of some columns of left.
+    """Return the distinct rows of some columns of left.
 
-    Also: each column as an expression over them, and over left what they are told apart by.
+    Also each column as an expression over them, and the expressions over left that distinguish
+    them.
     """
     source, positions = _source(left, columns)
     keys: list[Expression] = []
@@ -236,7 +238,8 @@ def _different_rows(
 
 
 def _source(plan: Plan, columns: list[int]) -> tuple[Plan, list[int]]:
-    """A plan below that has the same different rows of these columns, and where they stand."""
+    """Return an input plan that has the same distinct rows of these columns, and their
+    positions."""
     while True:
         if isinstance(plan, Project):
             expressions = [plan.expressions[i] for i in columns]
@@ -254,7 +257,7 @@ def _source(plan: Plan, columns: list[int]) -> tuple[Plan, list[int]]:
 
 
 def _joined(kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
-    """A join, or no join where the right side is one row without columns."""
+    """Return a join; the left plan if the right side is one row without columns."""
     if kind in _SEMI:
         if not is_unit(right):
             return SemiJoin(kind, left, right, (), (), residual)
@@ -273,7 +276,7 @@ def _filtered(plan: Plan, predicate: Expression | None) -> Plan:
 
 
 def _by_conditions(kind: str, left: Plan, pulled: Pulled, residual: Expression | None) -> Plan:
-    """A left, semi or anti Apply as a join on the pulled conditions."""
+    """Return a left, semi or anti Apply as a join on the pulled conditions."""
     n = len(left.fields)
     own = tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(left.fields))
     outputs = tuple(placed(e, n) for e in pulled.outputs)
@@ -291,7 +294,8 @@ def _by_conditions(kind: str, left: Plan, pulled: Pulled, residual: Expression |
         found = None
         joined = _joined("left", left, base, on)
     else:
-        # A computed column of a left row without match is NULL, whatever it would be of NULLs.
+        # A computed column of an unmatched left row is NULL, whatever its expression gives for
+        # NULLs.
         flag = Field("found", BOOL, False)
         base = Project(base, (*refs(base), Literal("t", BOOL)), (*base.fields, flag))
         joined = _joined("left", left, base, on)
@@ -304,7 +308,7 @@ def _by_conditions(kind: str, left: Plan, pulled: Pulled, residual: Expression |
 
 
 def _is_plain(expression: Expression, n: int, base: Plan) -> bool:
-    """A column of the padded side."""
+    """Return whether it is a column of the padded input."""
     return isinstance(expression, ColumnRef) and n <= expression.index < n + len(base.fields)
 
 
@@ -317,13 +321,13 @@ def _only_if(condition: Expression, value: Expression) -> Expression:
 
 
 def _as_existing(right: Plan) -> Plan:
-    """A right side that has rows exactly when the given one has, with less to compute."""
-    while _keeps_existence(right):
+    """Return a cheaper right side that has rows exactly when the given one has."""
+    while _preserves_existence(right):
         (right,) = inputs_of(right)
     return right
 
 
-def _keeps_existence(plan: Plan) -> bool:
+def _preserves_existence(plan: Plan) -> bool:
     if isinstance(plan, TopK):
         return plan.offset == 0 and plan.limit != 0
     return isinstance(plan, Project | Distinct) or (
@@ -332,14 +336,14 @@ def _keeps_existence(plan: Plan) -> bool:
 
 
 def _top_of_one_row(right: Plan) -> Plan | None:
-    """The aggregate of all rows below filters and projections, which has one row always."""
+    """Return the aggregate of all rows below filters and projections, which always has one row."""
     while isinstance(right, Project | Filter):
         right = right.input
     return right if isinstance(right, Aggregate) and not right.groups else None
 
 
 def _above(right: Plan, top: Plan) -> tuple[tuple[Expression, ...], list[Expression]]:
-    """(the right side's columns, its conditions), both over `top`."""
+    """Return (the right side's columns, its conditions), both over `top`."""
     if right is top:
         return refs(top), []
     (below,) = inputs_of(right)

@@ -1,7 +1,8 @@
-"""Aggregates of all rows, computed by groups: what a group without rows shows.
+"""Aggregates of all rows, computed by groups: the values of an empty group.
 
-GROUP BY makes no group of no rows, an aggregate without GROUP BY has one row always. So the groups
-are joined to the rows that ask for them, and what an aggregate is of no rows is filled in.
+GROUP BY has no group without rows, but an aggregate without GROUP BY always has one row. So the
+groups are left-joined to the rows that need them, and missing aggregates get their value over no
+rows.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def over_empty(
     left_keys: Sequence[Expression],
     outputs: Sequence[Expression],
 ) -> tuple[Plan, tuple[Expression, ...]]:
-    """Left rows beside their group, and the value of each output for each left row.
+    """Return left rows joined with their group, and the value of each output for each left row.
 
-    grouped: its groups are what `left_keys`, in key form, are equal to; outputs are over its
-    columns. The plan's fields begin with the left ones; no left row is lost or doubled.
+    grouped: its group keys equal `left_keys`, in key form; outputs are over its columns. The plan's
+    fields begin with the left ones; no left row is lost or duplicated.
     """
     n, k = len(left.fields), len(grouped.groups)
     if any(c.function not in _ZERO | _NULL for c in grouped.calls):
@@ -53,8 +54,8 @@ def over_empty(
     if any(o and not _is_null(e) for o, e in zip(nullable, shown, strict=True)):
         computed.append(Literal("t", BOOL))
         fields.append(Field("found", BOOL, False))
-    kept = (*refs(grouped)[:k], *computed)
-    right = Project(grouped, kept, (*grouped.fields[:k], *fields))
+    retained = (*refs(grouped)[:k], *computed)
+    right = Project(grouped, retained, (*grouped.fields[:k], *fields))
     joined = _left_join(left, right, left_keys)
     values = []
     for i, (expression, is_null) in enumerate(zip(shown, nullable, strict=True)):
@@ -85,7 +86,7 @@ def _left_join(left: Plan, right: Plan, left_keys: Sequence[Expression]) -> Plan
 def _with_unknown(
     left: Plan, grouped: Aggregate, left_keys: Sequence[Expression]
 ) -> tuple[Plan, tuple[Expression, ...]]:
-    """The same where an aggregate's result over no rows is asked of the aggregate itself."""
+    """Like `over_empty`, where the aggregate itself must compute its result over no rows."""
     n, k = len(left.fields), len(grouped.groups)
     flag = Field("found", BOOL, False)
     flagged = Project(grouped, (*refs(grouped), Literal("t", BOOL)), (*grouped.fields, flag))

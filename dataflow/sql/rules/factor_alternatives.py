@@ -1,6 +1,6 @@
 """(a AND b) OR (a AND c) becomes a AND (b OR c), so that a join finds the equality a.
 
-Holds in three-valued logic: both sides are true, false or NULL together (distributivity).
+Valid in three-valued logic: both forms are true, false or NULL together (distributivity).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Equalities between the sides of a join become its keys, in key form.
+"""Equalities between the inputs of a join become its keys, in key form.
 
-An equality without a common key form stays in the residual, as does every other condition. What
-is computed in PostgreSQL may be a key too: lowering computes it before the join.
+An equality without a common key form stays in the residual, as does every other condition. An
+expression evaluated in PostgreSQL may be a key too: lowering computes it before the join.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataflow.plan.trees import bottom_up, conjunction, conjuncts, shifted
 
 
 def find_join_keys(plan: Plan) -> Plan:
-    """Keys for every join that has an equality between its sides."""
+    """Find keys for every join that has an equality between its inputs."""
     return bottom_up(plan, _find)
 
 
@@ -37,7 +37,8 @@ def _find(plan: Plan) -> Plan:
 
 
 def equal_sides(part: Expression, n: int) -> tuple[Expression, Expression] | None:
-    """Left and right side of an equality between columns below n and columns from n on."""
+    """Return the left and right operands of an equality between columns below n and columns from n
+    on."""
     if not isinstance(part, Call) or part.function != "=":
         return None
     a, b = part.arguments

@@ -1,8 +1,8 @@
 """row_number() <= k and rank() <= k above a window: only the first k rows of a partition matter.
 
-The window is given no others, and where nothing else reads the number, pruning takes it away:
-what is left is a TopK. Only where every call of the node is a numbering, which looks back alone.
-rank() <= k keeps the peers of the k-th row: WITH TIES.
+The window's input becomes a TopK, and if nothing else reads the number, pruning removes the window.
+It applies only if every call of the node is a numbering, which depends only on earlier rows. rank()
+<= k keeps the peers of the k-th row: WITH TIES.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST = 2**62
 
 
 def limit_numbered(plan: Plan) -> Plan:
-    """Windows below such a filter over the rows that it lets through."""
+    """Return windows below such a filter over only the rows that pass it."""
     return fold(plan, lambda node, inputs: _limited(with_inputs(node, inputs)))
 
 
@@ -34,7 +34,7 @@ def _limited(plan: Plan) -> Plan:
     bounds = {part: found for part in parts if (found := _bound(part, window)) is not None}
     if not bounds:
         return plan
-    # The tightest bound is what TopK keeps; the others stay conditions.
+    # TopK takes the tightest bound; the others stay conditions.
     chosen, (limit, with_ties) = min(bounds.items(), key=lambda pair: pair[1])
     below = TopK(window.input, window.partition, window.order, limit, 0, with_ties)
     rest = conjunction([part for part in parts if part is not chosen])
@@ -43,7 +43,7 @@ def _limited(plan: Plan) -> Plan:
 
 
 def _bound(part: Expression, window: Window) -> tuple[int, bool] | None:
-    """(rows that the condition lets through, with ties) where it says just that."""
+    """Return (rows that pass the condition, with ties) if it is such a bound."""
     if not isinstance(part, Call) or len(part.arguments) != 2:
         return None
     word, (left, right) = part.function, part.arguments
@@ -51,15 +51,15 @@ def _bound(part: Expression, window: Window) -> tuple[int, bool] | None:
         word, left, right = _MIRRORED[word], right, left
     if not isinstance(left, ColumnRef) or not isinstance(right, Literal) or right.text is None:
         return None
-    place = left.index - len(window.input.fields)
-    if place < 0 or not right.text.lstrip("-").isdigit():
+    position = left.index - len(window.input.fields)
+    if position < 0 or not right.text.lstrip("-").isdigit():
         return None
-    function, number = window.calls[place].function, int(right.text)
+    function, number = window.calls[position].function, int(right.text)
     if word == "<":
         number -= 1
     if word not in ("<", "<=", "=") or (word == "=" and number != 1):
         return None
-    # dense_rank() lets through rows whose number is not known beforehand.
+    # dense_rank() passes an unknown number of rows.
     if function == "dense_rank" or not number < _MOST:
         return None
     return max(number, 0), function == "rank"

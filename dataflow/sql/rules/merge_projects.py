@@ -1,7 +1,7 @@
-"""A projection of a projection becomes one; one that changes nothing goes away.
+"""Adjacent projections become one; an identity projection is removed.
 
-Never when that computes an expression twice, for one reader or for two, or hands PostgreSQL
-anything but columns.
+Not if that computes an expression twice, for one reader or for two, or passes PostgreSQL anything
+but columns.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataflow.plan.walk import shared_nodes, with_inputs
 
 
 def merge_projects(plan: Plan) -> Plan:
-    """Merge what can be merged; the root keeps its fields."""
+    """Merge projections; the root keeps its fields."""
     shared = shared_nodes(plan)
-    # The nodes that several read and that compute something, as they are after the rule.
-    kept: dict[int, Plan] = {}
+    # The shared nodes that compute something, as rewritten by the rule.
+    retained: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
-        merged = _merge(with_inputs(node, inputs), kept)
+        merged = _merge(with_inputs(node, inputs), retained)
         if id(node) in shared and isinstance(merged, Project) and _computes(merged):
-            kept[id(merged)] = merged
+            retained[id(merged)] = merged
         return merged
 
     merged = fold(plan, visit)
@@ -36,22 +36,22 @@ def _computes(plan: Project) -> bool:
     return any(children(e) for e in plan.expressions)
 
 
-def _merge(plan: Plan, kept: dict[int, Plan]) -> Plan:
+def _merge(plan: Plan, retained: dict[int, Plan]) -> Plan:
     if isinstance(plan, Aggregate) and isinstance(plan.input, Project):
         return _merge_aggregate(plan, plan.input)
     if not isinstance(plan, Project):
         return plan
     below = plan.input
-    if isinstance(below, Project) and id(below) not in kept and _all_fit(plan, below):
+    if isinstance(below, Project) and id(below) not in retained and _all_fit(plan, below):
         expressions = tuple(substitute(e, below.expressions) for e in plan.expressions)
-        return _merge(Project(below.input, expressions, plan.fields), kept)
+        return _merge(Project(below.input, expressions, plan.fields), retained)
     if plan.expressions == refs(below) and plan.fields == below.fields:
         return below
     return plan
 
 
 def _all_fit(plan: Project, below: Project) -> bool:
-    # Together they must not compute an expression of the lower projection more than once.
+    # Together they must not compute an expression of the lower projection twice.
     uses: dict[int, int] = {}
     for expression in plan.expressions:
         if not can_substitute(expression, below.expressions):

@@ -1,7 +1,7 @@
-"""Conditions that name the left row of an Apply, taken out of its right side.
+"""Pull conditions on the left row of an Apply out of its right side.
 
-Where a right side reads the left row in filters and select lists only, it is a plain plan, some
-conditions over left and right, and the select list over both: a join does the work of the Apply.
+If a right side reads the left row only in filters and select lists, it splits into a plain plan,
+conditions over left and right, and a select list over both: a join replaces the Apply.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataflow.schema import Field
 
 @dataclass(frozen=True)
 class Pulled:
-    """A right side taken apart.
+    """A right side, split.
 
-    base reads nothing of the left row; conditions and outputs are over base and the left row;
-    outputs are the right side's columns.
+    base does not read the left row; conditions and outputs are over base and the left row; outputs
+    are the right side's columns.
     """
 
     base: Plan
@@ -30,12 +30,12 @@ class Pulled:
 
 
 def is_unit(plan: Plan) -> bool:
-    """One row without columns: what a SELECT without FROM reads."""
+    """Return whether a plan is one row without columns, the input of a SELECT without FROM."""
     return isinstance(plan, Values) and plan.rows == ((),)
 
 
 def pull_conditions(plan: Plan, reads: OwnReads) -> Pulled | None:
-    """The right side taken apart; None where more than conditions depend on the left row."""
+    """Return the right side, split; None if more than conditions depend on the left row."""
     if not reads(plan):
         return Pulled(plan, (), refs(plan))
     if isinstance(plan, Filter):
@@ -66,9 +66,9 @@ def _filtered(below: Pulled, parts: list[Expression]) -> Pulled:
 
 
 def _project(plan: Project, reads: OwnReads) -> Pulled | None:
-    """What neither fails nor depends on the left row is computed in the base.
+    """Compute expressions in the base if they neither fail nor depend on the left row.
 
-    What may fail must do so only for rows that a left row asks for.
+    An expression may fail only for rows that a left row needs.
     """
     below = pull_conditions(plan.input, reads)
     if below is None:
@@ -91,7 +91,7 @@ def _project(plan: Project, reads: OwnReads) -> Pulled | None:
 
 
 def _join(plan: Join, reads: OwnReads) -> Pulled | None:
-    """Of an outer join only the side whose rows are all kept may read the left row."""
+    """In an outer join only the preserved input may read the left row."""
     if plan.kind == "full" or plan.left_keys:
         return None
     if (plan.kind == "left" and reads(plan.right)) or (plan.kind == "right" and reads(plan.left)):
@@ -104,7 +104,7 @@ def _join(plan: Join, reads: OwnReads) -> Pulled | None:
     parts = [substitute(c, outputs) for c in conjuncts(plan.residual)]
     crossing = tuple(p for p in parts if own_columns(p))
     if plan.kind != "inner":
-        # A padded column is NULL, whatever its expression would make of NULLs.
+        # A padded column is NULL, whatever its expression gives for NULLs.
         padded = right.outputs if plan.kind == "left" else left.outputs
         if crossing or not all(isinstance(e, ColumnRef) for e in padded):
             return None
@@ -156,9 +156,9 @@ def _table_function(plan: TableFunction, reads: OwnReads) -> Pulled | None:
 
 
 def outer_key(condition: Expression) -> tuple[Expression, Expression] | None:
-    """(side of the left row, side of the right row) of a condition that says them equal.
+    """Return (operand over the left row, operand over the right row) of an equality.
 
-    A condition over the left row alone is one too: it equals true.
+    A condition over the left row alone counts too: it equals true.
     """
     if own_columns(condition) and not columns_of(condition):
         return condition, Literal("t", condition.type)

@@ -1,9 +1,9 @@
-"""Filters move towards the scans, and into the conditions of inner joins.
+"""Push filters towards the scans, and into the conditions of inner joins.
 
-Past an outer join only to the side whose rows it keeps; past GROUP BY only conditions on group
-columns; past a projection when nothing is computed twice by it. A part of a WITH list that is read
-in several places stays one node: no filter of one reader goes into it. A condition that fails for a
-row may so fail for a row that another condition would have left out, as in PostgreSQL.
+Past an outer join only into the preserved input; past GROUP BY only conditions on group columns;
+past a projection only if nothing is computed twice. A WITH entry with several readers stays one
+node, which no reader's filter enters. As in PostgreSQL, a condition may fail for a row that another
+condition would have removed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from dataflow.plan.walk import shared_nodes, with_inputs
 
 
 def push_filters(plan: Plan) -> Plan:
-    """Every filter as far down as it may go."""
+    """Push every filter as far down as possible."""
     return _Pushing(plan).below(plan)
 
 
 class _Pushing:
-    """One application of the rule; a node that several read is rewritten once, on its own."""
+    """One application of the rule; a shared node is rewritten once, separately."""
 
     def __init__(self, root: Plan) -> None:
         self._shared = shared_nodes(root)
         self._done: dict[int, Plan] = {}
 
     def below(self, plan: Plan) -> Plan:
-        """The plan with its own filters moved."""
+        """Return the plan with its own filters pushed."""
         if id(plan) not in self._shared:
             return self._moved(plan)
         if id(plan) not in self._done:
@@ -66,7 +66,7 @@ class _Pushing:
         return with_inputs(plan, [self.below(i) for i in inputs_of(plan)])
 
     def _push(self, plan: Plan, parts: list[Expression]) -> Plan:
-        """The plan's rows for which all parts hold."""
+        """Return the plan's rows for which all parts hold."""
         if id(plan) in self._shared:
             return _keep(self.below(plan), parts, [])
         if isinstance(plan, Filter):
@@ -105,7 +105,7 @@ class _Pushing:
         return _keep(with_inputs(plan, [self.below(i) for i in inputs_of(plan)]), parts, [])
 
     def _push_set_operation(self, plan: SetOperation, parts: list[Expression]) -> Plan:
-        """Into both sides, where the condition cannot tell equal values apart."""
+        """Push into both inputs, if the condition cannot distinguish equal values."""
         refs = [ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields)]
         plain = _columns(refs)
         moved = [p for p in parts if columns_of(p) <= plain]
@@ -135,12 +135,13 @@ class _Pushing:
 
 
 def _columns(expressions: Sequence[Expression]) -> set[int]:
-    """The columns that stand among expressions as such, and whose equal values are the same."""
+    """Return the expressions that are plain columns of a type whose equal values are identical."""
     return {e.index for e in expressions if isinstance(e, ColumnRef) and key_form(e) == e}
 
 
 def _may_pass(part: Expression, plan: Project) -> bool:
-    """Computing a kernel twice, below and in the projection, is worth it; a question is not."""
+    """Return whether a condition may pass: computing a kernel twice is worth it, a query to
+    PostgreSQL is not."""
     asked = any(in_postgres(plan.expressions[i]) for i in columns_of(part))
     return not asked and can_substitute(part, plan.expressions)
 

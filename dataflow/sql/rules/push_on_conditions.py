@@ -1,6 +1,6 @@
-"""Conditions of an outer join's ON that read one side only filter that side first.
+"""Conditions of an outer join's ON that read only one input filter that input first.
 
-Only the side that may be padded: a LEFT JOIN's right-only conditions decide what can match, its
+Only the input that may be padded: a LEFT JOIN's right-only conditions restrict the matches, its
 left-only ones must not remove rows.
 """
 
@@ -14,7 +14,8 @@ from dataflow.plan.trees import bottom_up, conjunction, conjuncts, shifted
 
 
 def push_on_conditions(plan: Plan) -> Plan:
-    """One-sided ON conditions into the padded side; those of semi joins into the right side."""
+    """Push one-sided ON conditions into the padded input, those of semi joins into the right
+    input."""
     return bottom_up(plan, _push)
 
 

@@ -1,10 +1,10 @@
-"""What may be computed otherwise later is computed once, in a Remember below its reader.
+"""Expressions whose result may change later are computed once, in a Remember below their reader.
 
-So a row goes with the values that it came with. What calls a stable function is kept for each row;
-an expression that calls a function which somebody may replace, as a whole (a CASE around the call
-decides whether it is called), for each of its arguments. Conditions of a join that read both sides
-become filters above it where the join is an inner one; those that are kept by arguments only where
-the join has keys as well, and they stay where they are in other joins.
+So a row leaves with the values that it arrived with. Results of stable functions are stored for
+each row. Results of expressions with a replaceable function are stored for each combination of
+arguments, as a whole (a CASE around the call decides whether it is called). Conditions of an inner
+join that read both inputs become filters above it; those stored by arguments only if the join also
+has keys. In other joins they stay.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from dataflow.plan.trees import (
 )
 from dataflow.schema import Field
 
-# A side of a join, and where what is kept stands in it.
+# An input of a join, and the positions of stored results in it.
 Side = tuple[Plan, Callable[[Expression], Expression | None]]
 
 
 def remember_stable(plan: Plan) -> Plan:
-    """The plan with every expression that may be computed otherwise in a Remember."""
+    """Return the plan with every expression that may change in a Remember."""
     return bottom_up(bottom_up(plan, _change), _change_answers)
 
 
 def _change_answers(plan: Plan) -> Plan:
-    """The same for expressions that are kept by arguments."""
+    """Return the same for expressions stored by arguments."""
     inputs = inputs_of(plan)
     if isinstance(plan, Remember | SetOperation) or not inputs:
         return plan
@@ -65,31 +65,31 @@ def _change_answers(plan: Plan) -> Plan:
         return _joined(plan, (left, left_places.get), (right, right_places.get))
     if len(inputs) != 1:
         return plan
-    kept, places = _answers(inputs[0], _unconditional(plan))
-    if not places:
+    retained, positions = _answers(inputs[0], _unconditional(plan))
+    if not positions:
         return plan
-    return _over(plan, kept, lambda e: places.get(e, e))
+    return _over(plan, retained, lambda e: positions.get(e, e))
 
 
-def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) -> Plan:
-    """The node over an input that has more columns, with its expressions changed."""
+def _over(plan: Plan, retained: Plan, change: Callable[[Expression], Expression]) -> Plan:
+    """Return the node over an input with additional columns, with its expressions changed."""
     n = len(inputs_of(plan)[0].fields)
-    extra = len(kept.fields) - n
+    extra = len(retained.fields) - n
     if not extra or not isinstance(plan, Window | TableFunction):
-        changed = map_expressions(plan, change, (kept,))
+        changed = map_expressions(plan, change, (retained,))
         if changed.fields == plan.fields:
             return changed
         return Project(changed, refs(plan), plan.fields)
-    # Its own columns stand behind those of its input.
-    own, wide = refs(plan), replace(plan, fields=(*kept.fields, *plan.fields[n:]))
+    # Its own columns follow those of its input.
+    own, wide = refs(plan), replace(plan, fields=(*retained.fields, *plan.fields[n:]))
     if isinstance(wide, TableFunction) and wide.condition is not None:
         wide = replace(wide, condition=_moved(wide.condition, n, extra))
     shown = (*own[:n], *(shifted(r, extra) for r in own[n:]))
-    return Project(map_expressions(wide, change, (kept,)), shown, plan.fields)
+    return Project(map_expressions(wide, change, (retained,)), shown, plan.fields)
 
 
 def _unconditional(plan: Plan) -> Sequence[Expression]:
-    """The expressions of a node that are computed for every row of its input."""
+    """Return the expressions of a node that are computed for every row of its input."""
     found = expressions_within(plan)
     calls = plan.calls if isinstance(plan, Aggregate | Window) else ()
     filtered = {e for call in calls if call.filter is not None for e in call.operands}
@@ -100,14 +100,14 @@ def _unconditional(plan: Plan) -> Sequence[Expression]:
 def _answers(
     plan: Plan, expressions: Sequence[Expression]
 ) -> tuple[Plan, dict[Expression, Expression]]:
-    """The plan with the answers of those that may change, and where they are."""
-    places: dict[Expression, Expression] = {}
+    """Return the plan with the results of expressions that may change, and their positions."""
+    positions: dict[Expression, Expression] = {}
     for e in dict.fromkeys(expressions):
         if _changes(e) and columns_of(e):
-            field = Field(f"answer {len(places)}", e.type)
-            places[e] = ColumnRef(len(plan.fields), e.type, field.name)
+            field = Field(f"answer {len(positions)}", e.type)
+            positions[e] = ColumnRef(len(plan.fields), e.type, field.name)
             plan = Remember(plan, (e,), (*plan.fields, field), by_arguments=True)
-    return plan, places
+    return plan, positions
 
 
 def _changes(expression: Expression | None) -> bool:
@@ -130,12 +130,12 @@ def _change(plan: Plan) -> Plan:
         return _join(plan)
     (below,) = inputs_of(plan)
     stable = _all_stable(expressions_within(plan))
-    kept, places = _remembered(below, stable)
-    return _over(plan, kept, lambda e: _replaced(e, places))
+    retained, positions = _remembered(below, stable)
+    return _over(plan, retained, lambda e: _replaced(e, positions))
 
 
 def _join(plan: Join | SemiJoin) -> Plan:
-    """Stable keys, each over one side, in a Remember there."""
+    """Put stable keys, each over one input, into a Remember there."""
     if _stable_in(plan.residual):
         raise SqlError(
             "sql.not_maintained",
@@ -148,7 +148,7 @@ def _join(plan: Join | SemiJoin) -> Plan:
 
 
 def _joined(plan: Join | SemiJoin, left_side: Side, right_side: Side) -> Plan:
-    """The join over sides that may have more columns, which its keys read."""
+    """Return the join over inputs that may have additional columns, which its keys read."""
     (left, left_place), (right, right_place) = left_side, right_side
     if left is plan.left and right is plan.right:
         return plan
@@ -189,24 +189,24 @@ def _remembered(
         return plan, {}
     n = len(plan.fields)
     fields = tuple(Field(f"kept {i}", e.type) for i, e in enumerate(stable))
-    places: dict[Expression, ColumnRef] = {
+    positions: dict[Expression, ColumnRef] = {
         e: ColumnRef(n + i, e.type, f.name)
         for i, (e, f) in enumerate(zip(stable, fields, strict=True))
     }
-    return Remember(plan, tuple(stable), (*plan.fields, *fields)), places
+    return Remember(plan, tuple(stable), (*plan.fields, *fields)), positions
 
 
-def _replaced(expression: Expression, places: dict[Expression, ColumnRef]) -> Expression:
-    return _rebuilt(expression, places.get)
+def _replaced(expression: Expression, positions: dict[Expression, ColumnRef]) -> Expression:
+    return _rebuilt(expression, positions.get)
 
 
-def _rebuilt(expression: Expression, place) -> Expression:
-    """The expression with every subtree that `place` knows replaced by its answer."""
-    found = place(expression)
+def _rebuilt(expression: Expression, position) -> Expression:
+    """Return the expression with every subtree in `place` replaced by its stored result."""
+    found = position(expression)
     if found is not None:
         return found
     arguments = children(expression)
-    changed = tuple(_rebuilt(a, place) for a in arguments)
+    changed = tuple(_rebuilt(a, position) for a in arguments)
     return expression if changed == arguments else replace(expression, arguments=changed)  # type: ignore[call-arg]
 
 

@@ -1,8 +1,8 @@
-"""What reads one table and computes nothing costly is not shared between its readers.
+"""Give each reader its own copy of cheap plans over one table.
 
-A scan with native filters and projections above it keeps no state: each reader has its own, so
-that its filters and its columns go down to the table. Everything else that is read in several
-places (a part of a WITH list) stays one node, computed and kept once.
+A scan with native filters and projections has no state: each reader gets its own, so that its
+filters and columns can be pushed down to the table. Every other shared plan (a WITH entry) stays
+one node, computed and stored once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataflow.plan.walk import copied, with_inputs
 
 
 def separate_scans(plan: Plan) -> Plan:
-    """Equal rows; no two nodes read the same scan."""
+    """Return a plan with equal rows, in which no two nodes read the same scan."""
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         return with_inputs(node, [_own(i) for i in inputs])

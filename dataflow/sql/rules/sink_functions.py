@@ -1,7 +1,7 @@
-"""Functions of one side of a cross join run on that side, before it.
+"""Run set-returning functions of one input of a cross join before the join.
 
 FROM a, b, unnest(a.tags) AS t WHERE t = b.tag would cross a with b first; below the join, the
-condition on the function's column can be what joins them.
+condition on the function's column can become a join key.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataflow.plan.walk import nodes_of
 
 
 def sink_functions(plan: Plan) -> Plan:
-    """Every function of sets below the cross joins that it need not wait for."""
+    """Move every set-returning function below the cross joins that it does not depend on."""
     if not any(isinstance(node, TableFunction) for node in nodes_of(plan)):
         return plan
     return bottom_up(plan, lambda node: _sunk(node) or node)
 
 
 def _sunk(plan: Plan) -> Plan | None:
-    """The function below a cross join, and below joins over that; None where there is none."""
+    """Return the function below a cross join, and below joins over it; None if there is none."""
     join = plan.input if isinstance(plan, TableFunction) else None
     if not isinstance(plan, TableFunction) or not isinstance(join, Join):
         return None
@@ -41,7 +41,7 @@ def _sunk(plan: Plan) -> Plan | None:
     else:
         return None
     below = len(side.fields)
-    # Where each column of the plan stands beside the function below.
+    # The new position of each column of the plan.
     at = {start + i: i for i in range(below)}
     at |= {width + i: below + i for i in range(len(plan.fields) - width)}
     calls = tuple(

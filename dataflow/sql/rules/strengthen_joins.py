@@ -1,7 +1,7 @@
-"""An outer join whose padded rows a filter above takes away is an inner join.
+"""An outer join becomes an inner join if a filter above removes its padded rows.
 
-A comparison with a NULL is never true. So a filter that compares a column of the padded side
-keeps matched rows only, and may become a key of the join itself.
+A comparison with NULL is never true. So a filter that compares a column of the padded input keeps
+only matched rows, and may become a key of the join.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WITHOUT = {("left", 1): "inner", ("right", 0): "inner", ("full", 1): "right", (
 
 
 def strengthen_joins(plan: Plan) -> Plan:
-    """The plan with each filtered outer join as strong as the filter makes it."""
+    """Return the plan with each filtered outer join strengthened."""
     return bottom_up(plan, _strengthen)
 
 
@@ -34,19 +34,19 @@ def _strengthen(plan: Plan) -> Plan:
             kind = _WITHOUT.get((kind, side), kind)
     if kind == join.kind:
         return plan
-    # Nullability of the fields is left as it was: others have been told of it.
+    # Nullability of the fields is unchanged, since other nodes depend on it.
     return Filter(replace(join, kind=kind), plan.predicate)
 
 
 def _rejects(part: Expression, columns: range) -> bool:
-    """Whether a condition is not true for any row whose `columns` are all NULL."""
+    """Return whether a condition is true for no row whose `columns` are all NULL."""
     if not isinstance(part, Call) or part.function not in _COMPARISONS:
         return False
     return any(_is_null(argument, columns) for argument in part.arguments)
 
 
 def _is_null(expression: Expression, columns: range) -> bool:
-    """Whether an expression is NULL when all of `columns` are."""
+    """Return whether an expression is NULL if all of `columns` are."""
     if isinstance(expression, ColumnRef):
         return expression.index in columns
     if not isinstance(expression, Call) or expression.function not in _STRICT:

@@ -1,1 +1,1 @@
-"""REST routes, thin: every answer and every refusal comes from `service.api.catalog`."""
+"""REST routes: thin adapters. Responses and refusals come from the modules of `service.api`."""

@@ -1,7 +1,7 @@
-"""A view's changes as they happen: server-sent events, and the same events through a WebSocket.
+"""Subscriptions to a view's changes: as server-sent events, or the same through a WebSocket.
 
-Invariant: what one reader does not take holds up nobody else and is kept nowhere but in the log;
-who takes nothing for too long is let go.
+Invariant: a slow reader delays no other one. Its events stay in the log only, and a reader that
+does not read for too long is disconnected. Runs in the event loop.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from service.subscriptions.subscriptions import Subscription, Subscriptions, Wis
 
 router = APIRouter(prefix="/views", tags=["changes"])
 
-# A WebSocket is closed with 4000 and the HTTP status of the error, or as RFC 6455 has it.
+# A WebSocket is closed with 4000 plus the HTTP status of the error, or a code of RFC 6455.
 _CLOSE = 4000
 _GOING_AWAY = 1001
 
 HasRows = Annotated[bool, Query(description="begin with the view's rows")]
-Resume = Annotated[str, Query(max_length=100, description="go on after the mark of this token")]
-Heartbeat = Annotated[float, Query(ge=0.1, le=300, description="seconds of silence at most")]
+Resume = Annotated[str, Query(max_length=100, description="resume after this token's marker")]
+Heartbeat = Annotated[float, Query(ge=0.1, le=300, description="seconds between heartbeats")]
 
 _EXAMPLE = """id: 5b1c9e0f7a3d2c41.42
 event: mark
@@ -51,7 +51,7 @@ data: {"epoch":43,"rows":[{"region":"north","revenue":"12.50"}],"weights":[1]}
 
 
 class EventStream(Response):
-    """A subscription as a response without an end of its own."""
+    """A subscription as an endless response."""
 
     media_type = "text/event-stream"
 
@@ -80,7 +80,7 @@ class EventStream(Response):
         async with contextlib.aclosing(self._subscription.frames("sse", problem_json)) as frames:
             async for pieces in frames:
                 if not await _is_taken(put(b"".join(pieces)), self._subscription):
-                    last = _error_frame("sse", too_slow("it took nothing for too long"))
+                    last = _error_frame("sse", too_slow("the reader read nothing for too long"))
                     await _say(put(last), self._subscription)
                     return
         await _say(put(b"", is_more=False), self._subscription)
@@ -104,16 +104,16 @@ WishOf = Annotated[Wish, Depends(_wish)]
     responses={200: {"content": {"text/event-stream": {"example": _EXAMPLE}}}},
 )
 async def follow_changes(request: Request, name: str, wish: WishOf) -> Response:
-    """The view's rows, and then each epoch as it happens, as server-sent events.
+    """Send the view's rows, then each epoch as it happens, as server-sent events.
 
-    A browser's EventSource resumes by itself, by Last-Event-ID, which goes before `resume`.
+    A browser's EventSource resumes by itself: Last-Event-ID takes precedence over `resume`.
     """
     return EventStream(await _subscriptions(request).open(name, wish))
 
 
 @router.websocket("/{name}/changes/ws")
 async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -> None:
-    """The same events as texts `{"event": ..., "data": ...}`."""
+    """Send the same events as texts `{"event": ..., "data": ...}`."""
     await socket.accept()
     try:
         await authorize_view(socket, "view.changes")
@@ -126,12 +126,12 @@ async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -
 
 
 async def _pump_socket(socket: WebSocket, subscription: Subscription) -> None:
-    code, reason = _GOING_AWAY, "the service ends"
+    code, reason = _GOING_AWAY, "the service is stopping"
     async with contextlib.aclosing(subscription.frames("socket", problem_json)) as frames:
         async for pieces in frames:
             for piece in pieces:
                 if not await _is_taken(socket.send_text(piece.decode()), subscription):
-                    error = too_slow("it took nothing for too long")
+                    error = too_slow("the reader read nothing for too long")
                     await _say(
                         socket.send_text(_error_frame("socket", error).decode()), subscription
                     )
@@ -150,7 +150,7 @@ def _error_frame(framing: Framing, error: TidemarkError) -> bytes:
 async def _until_either(
     pump: Awaitable[None], gone: Awaitable[None], subscription: Subscription
 ) -> None:
-    """Until all is sent or the reader has gone; then the subscription ends."""
+    """Run until all is sent or the reader disconnects, then end the subscription."""
     tasks = [asyncio.ensure_future(pump), asyncio.ensure_future(gone)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +174,7 @@ async def _until_closed(socket: WebSocket) -> None:
 
 
 async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> bool:
-    """Whether the connection has taken a piece while there was patience."""
+    """Send a piece; return False if the reader does not read it within the timeout."""
     try:
         async with asyncio.timeout(subscription.timeout_s):
             await sending
@@ -185,7 +185,7 @@ async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> boo
 
 
 async def _say(sending: Awaitable[None], subscription: Subscription) -> None:
-    """Last words, if they are taken while there is patience."""
+    """Send a last message; ignore a timeout."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(subscription.timeout_s):
             await sending

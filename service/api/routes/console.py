@@ -1,7 +1,7 @@
-"""The console: its page at /, its files below /assets; and REST to be read and tried at /docs.
+"""The console: its page at /, its files below /assets, and the REST reference at /docs.
 
-They hold nothing of anyone's rows, so they are served to everyone, who then has to bring a token
-for what they ask. They are no part of REST's description.
+The files contain no data, so everyone gets them; the calls that they make need a token. They are
+not part of the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ router = APIRouter(include_in_schema=False)
 
 @router.api_route("/", methods=["GET", "HEAD"])
 def console_page(request: Request) -> Response:
-    """The one page of the console."""
+    """Serve the page of the console."""
     return _answer(request, PAGE)
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
 def docs_page(request: Request) -> Response:
-    """The page that shows /openapi.json to people."""
+    """Serve the page that renders /openapi.json."""
     return _answer(request, DOCS)
 
 
 @router.api_route("/assets/{name}", methods=["GET", "HEAD"])
 def console_asset(request: Request, name: str) -> Response:
-    """A script, style or picture of the console."""
+    """Serve a script, style sheet or image of the console."""
     return _answer(request, f"{ASSETS}/{name}")
 
 
@@ -39,7 +39,7 @@ def _answer(request: Request, path: str) -> Response:
         raise TidemarkError(
             "console.not_found",
             f'the console has no file "{path}"',
-            hint="reload the page" if files else "it was not built: make console",
+            hint="reload the page" if files else "the console was not built; run: make console",
         )
     asked = request.headers
     status, body, headers = found.answer(

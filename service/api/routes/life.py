@@ -1,7 +1,7 @@
-"""The life of a view: replace, rebuild, pause, resume, rename, move, and giving up what goes on.
+"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, cancel.
 
-Each answers with the view: 200 once it is done, 202 when it is still under way after wait_s. What
-was refused, or has failed, is a problem with its code; the view is then what it was.
+Each returns the view: 200 once the operation is done, 202 if it still runs after wait_s. A refused
+or failed operation is a problem with a code; the view is then unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.api.catalog import Catalog
 from service.api.lifecycle_requests import Asked, Life
 from service.api.models import MoveView, RenameView, ReplaceView, ViewModel
 
-LATER = {"model": ViewModel, "description": "still under way after wait_s"}
+LATER = {"model": ViewModel, "description": "still in progress after wait_s"}
 
 router = APIRouter(prefix="/views/{name}", tags=["life of a view"], responses={202: LATER})
 
@@ -33,8 +33,8 @@ Cascade = Annotated[bool, Query(description="also the views that read it")]
 async def replace_view(
     request: Request, response: Response, name: str, body: ReplaceView, wait_s: WaitS = 0
 ) -> ViewModel:
-    """Give a view another query; its rows stay readable and up to date until the new ones are
-    there."""
+    """Change the query of a view. The old rows stay readable and up to date until the new ones are
+    complete."""
     return await _done(
         request,
         response,
@@ -45,7 +45,7 @@ async def replace_view(
 
 @router.delete("/replace")
 async def cancel_change(request: Request, response: Response, name: str) -> ViewModel:
-    """Give up what is under way for a view, which stays what it is."""
+    """Cancel the change in progress; the view is unchanged."""
     return await _done(request, response, lambda life, by: [life.cancel(name, by=by)], 0)
 
 
@@ -53,7 +53,7 @@ async def cancel_change(request: Request, response: Response, name: str) -> View
 async def rebuild_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0
 ) -> ViewModel:
-    """Compute a view anew from a new snapshot and show the difference; the way out of failed."""
+    """Compute a view again from a new snapshot; this also recovers a failed view."""
     return await _done(request, response, lambda life, by: life.rebuild(name, by=by), wait_s)
 
 
@@ -61,7 +61,7 @@ async def rebuild_view(
 async def pause_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0, cascade: Cascade = False
 ) -> ViewModel:
-    """Leave a view's rows as they are, and compute it no longer."""
+    """Keep a view's rows as they are and stop maintaining it."""
     return await _done(
         request, response, lambda life, by: life.pause(name, by=by, cascade=cascade), wait_s
     )
@@ -71,7 +71,7 @@ async def pause_view(
 async def resume_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0, cascade: Cascade = False
 ) -> ViewModel:
-    """Compute a paused view anew, show the difference, and keep it up to date again."""
+    """Rebuild a paused view and maintain it again."""
     return await _done(
         request, response, lambda life, by: life.resume(name, by=by, cascade=cascade), wait_s
     )
@@ -81,7 +81,7 @@ async def resume_view(
 async def rename_view(
     request: Request, response: Response, name: str, body: RenameView, wait_s: WaitS = 10
 ) -> ViewModel:
-    """Give a view another name; views that read it follow."""
+    """Rename a view; queries of views that read it are adapted."""
     return await _done(
         request, response, lambda life, by: [life.rename(name, body.name, by=by)], wait_s
     )
@@ -91,7 +91,7 @@ async def rename_view(
 async def move_view(
     request: Request, response: Response, name: str, body: MoveView, wait_s: WaitS = 10
 ) -> ViewModel:
-    """Move a view to another schema; views that read it follow."""
+    """Move a view to another schema; queries of views that read it are adapted."""
     return await _done(
         request, response, lambda life, by: [life.move(name, body.schema_name, by=by)], wait_s
     )
@@ -103,7 +103,7 @@ async def _done(
     ask: Callable[[Life, Caller], Sequence[Asked]],
     wait_s: float,
 ) -> ViewModel:
-    """Ask, wait, and show the view that was asked for first."""
+    """Request the operation, wait, and return the first view that it concerns."""
     life: Life = request.app.state.life
     catalog: Catalog = request.app.state.catalog
     asked = await run_limited(request, ask, life, request.state.caller)

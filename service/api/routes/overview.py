@@ -1,4 +1,4 @@
-"""What the console looks at every second, and the rows that are left out of a view."""
+"""The console's overview, names for completion, and the error rows of a view."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def _glances(request: Request) -> Glances:
 @router.get("/overview", tags=["system"])
 def show_overview(
     request: Request,
-    history: Annotated[bool, Query(description="with the figures of the last minutes")] = False,
+    history: Annotated[bool, Query(description="include figures of the last minutes")] = False,
 ) -> Overview:
-    """Views, sources, sinks and pipelines at a glance; made to be asked for every second."""
+    """Return views, sources, sinks and pipelines; cheap enough to request every second."""
     return _glances(request).overview(request.state.caller, has_history=history)
 
 
 @router.get("/tables", tags=["system"])
 def list_tables(request: Request) -> TableList:
-    """Tables, views and relations of sources that the caller's queries can read, with columns."""
+    """List the tables, views and relations of sources that the caller can query, with columns."""
     return request.app.state.completion.tables(request.state.caller)
 
 
@@ -38,7 +38,7 @@ def list_errors(
     request: Request,
     name: str,
     limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
-    after: Annotated[str, Query(description="`next` of the page before")] = "",
+    after: Annotated[str, Query(description="`next` of the previous page")] = "",
 ) -> LeftOutList:
-    """Source rows left out of a view because an expression fails for them, the newest first."""
+    """List error rows: source rows left out because an expression fails for them, newest first."""
     return _glances(request).left_out(name, limit, after)

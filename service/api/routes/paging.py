@@ -1,4 +1,4 @@
-"""Lists in pages: `limit` and `after` in, some and `next` out."""
+"""Pages of lists: parameters `limit` and `after`, and `next` in the response."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pydantic import BeforeValidator
 T = TypeVar("T")
 
 
-def _in_digits(given: object) -> object:
-    """As its description has it: "2.0" is no integer, though one could take it for 2."""
-    if isinstance(given, str) and not re.fullmatch("[+-]?[0-9]+", given):
-        raise ValueError("an integer is written in digits")
-    return given
+def _in_digits(value: object) -> object:
+    """Accept integers written in digits only. ValueError for "2.0", which pydantic would accept."""
+    if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value):
+        raise ValueError("Input should be an integer written in digits")
+    return value
 
 
 # A query parameter.
 Whole = Annotated[int, BeforeValidator(_in_digits)]
-Limit = Annotated[Whole | None, Query(ge=1, le=1000, description="how many; by default all")]
-After = Annotated[str, Query(max_length=200, description="`next` of the page before")]
+Limit = Annotated[Whole | None, Query(ge=1, le=1000, description="page size; default: all")]
+After = Annotated[str, Query(max_length=200, description="`next` of the previous page")]
 
 
 def one_more(limit: int | None) -> int | None:
-    """How many to ask for, to know whether there are more.
+    """Return how many to read in order to know whether there are more.
 
     >>> one_more(10), one_more(None)
     (11, None)
@@ -37,7 +37,7 @@ def one_more(limit: int | None) -> int | None:
 def paged(
     found: Sequence[T], limit: int | None, name: Callable[[T], str]
 ) -> tuple[list[T], str | None]:
-    """What is shown of `one_more` found, and the name of the last one if there are more.
+    """Return the page out of `one_more` items, and the name of its last item if there are more.
 
     >>> paged(["a", "b", "c"], 2, str)
     (['a', 'b'], 'b')

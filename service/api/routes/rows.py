@@ -1,6 +1,6 @@
-"""Rows of a view, a page at a time, and queries that are answered once.
+"""Rows of a view in pages, and one-shot queries.
 
-What blocks runs in the thread pool, never in the event loop.
+Blocking calls run in the thread pool, never in the event loop.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ OPEN_PATH = "/views/{name}/rows"
 
 def _wish(
     request: Request,
-    columns: Annotated[str, Query(description="columns to be shown, with commas")] = "",
-    order: Annotated[str, Query(description="as amount.desc,id or name.asc.nullsfirst")] = "",
+    columns: Annotated[str, Query(description="columns to return, separated by commas")] = "",
+    order: Annotated[
+        str, Query(description="for example amount.desc,id or name.asc.nullsfirst")
+    ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
-    after: Annotated[str, Query(description="`next` of the page before")] = "",
+    after: Annotated[str, Query(description="`next` of the previous page")] = "",
 ) -> RowWish:
     others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]
     return RowWish(columns, order, limit, after, tuple(others))
@@ -43,10 +45,12 @@ async def read_rows(
     request: Request,
     name: str,
     wish: Annotated[RowWish, Depends(_wish)],
-    min_position: Annotated[str, Query(description="wait until this is visible")] = "",
-    wait_s: Annotated[float, Query(ge=0, le=3600, description="how long")] = 30,
+    min_position: Annotated[str, Query(description="wait until this position is visible")] = "",
+    wait_s: Annotated[
+        float, Query(ge=0, le=3600, description="seconds to wait for min_position")
+    ] = 30,
 ) -> Response:
-    """Rows of a view: any other parameter is a condition, as amount=gte.10 or region=in.(a,b)."""
+    """Return rows of a view. Any other parameter is a condition: amount=gte.10, region=in.(a,b)."""
     if min_position:
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
     reading: Reading = request.app.state.reading
@@ -56,27 +60,27 @@ async def read_rows(
 
 @router.post("/query", response_model=QueryAnswer)
 async def run_query(request: Request, body: QueryBody) -> Response:
-    """Answer one SELECT over tables and views once; nothing is kept."""
+    """Answer one SELECT over tables and views once; nothing is stored."""
     reading: Reading = request.app.state.reading
     catalog: Catalog = request.app.state.catalog
     caller: Caller = request.state.caller
-    # Who may make a view of a table may read it.
-    wanted = partial(reading.prepare, reads_tables=caller.role >= Role.OPERATOR)
+    # A caller that may create a view of a table may read the table.
+    prepare = partial(reading.prepare, reads_tables=caller.role >= Role.OPERATOR)
     limits: QueryLimits = request.app.state.limits
     async with limits.worker(caller):
-        dsn, query, views = await limits.run(wanted, body, caller.db_role or "")
+        dsn, query, views = await limits.run(prepare, body, caller.db_role or "")
     if views and body.wait_s:
-        wanted = catalog.format_position(await run_in_threadpool(catalog.current_position))
+        position = catalog.format_position(await run_in_threadpool(catalog.current_position))
         for view in views:
-            await until_visible(catalog, view, wanted, body.wait_s)
+            await until_visible(catalog, view, position, body.wait_s)
     async with limits.worker(request.state.caller):
         answer = await limits.run(reading.run, dsn, query, body)
     return Response(answer, media_type="application/json")
 
 
-def unchanged_or(known: str, tag: str, body: bytes) -> Response:
-    """304 for who has it already, else the body with its tag."""
+def unchanged_or(if_none_match: str, tag: str, body: bytes) -> Response:
+    """Return 304 if the client has this ETag, else the body with the ETag."""
     shown = f'W/"{tag}"'
-    if known.strip() == "*" or shown in [part.strip() for part in known.split(",")]:
+    if if_none_match.strip() == "*" or shown in [part.strip() for part in if_none_match.split(",")]:
         return Response(status_code=304, headers={"ETag": shown})
     return Response(body, headers={"ETag": shown}, media_type="application/json")

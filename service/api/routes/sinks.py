@@ -1,6 +1,6 @@
-"""Further sinks of a view: add, list, show, drop.
+"""Additional sinks of a view: add, list, show, drop.
 
-What blocks runs in the thread pool, never in the event loop.
+Blocking calls run in the thread pool, never in the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def add_sink(
     body: CreateSink,
     wait_s: Annotated[float, Query(ge=0, le=3600, description="wait until live or failed")] = 0,
 ) -> SinkModel:
-    """Send a live view to a further place. With wait_s the answer comes once that has begun."""
+    """Add a sink to a live view. With wait_s, wait until the sink is live or failed."""
     sinks = _sinks(request)
     await run_limited(request, sinks.add, view, body, request.state.caller)
     return await until_resolved(lambda: sinks.show(view, body.name), wait_s)
@@ -38,19 +38,19 @@ async def add_sink(
 
 @router.get("")
 def list_sinks(request: Request, view: str, limit: Limit = None, after: After = "") -> SinkList:
-    """The sinks of a view beside its table, or a page of them."""
+    """List the additional sinks of a view, or a page of them."""
     found = _sinks(request).list(view)
     if after:
         names = [sink.name for sink in found]
         first = _sinks(request).show(view, after).name
         found = found[names.index(first) + 1 :] if first in names else []
-    sinks, following = paged(found, limit, lambda sink: sink.name)
-    return SinkList(sinks=sinks, next=following)
+    sinks, next_name = paged(found, limit, lambda sink: sink.name)
+    return SinkList(sinks=sinks, next=next_name)
 
 
 @router.get("/{sink}")
 def show_sink(request: Request, view: str, sink: str) -> SinkModel:
-    """One sink as it stands."""
+    """Return one sink with its status."""
     return _sinks(request).show(view, sink)
 
 
@@ -60,9 +60,9 @@ async def drop_sink(
     view: str,
     sink: str,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
-    drop_topic: Annotated[bool, Query(description="delete what it has written")] = False,
+    drop_topic: Annotated[bool, Query(description="delete the topics that it wrote")] = False,
 ) -> Response:
-    """Stop writing to a sink; answers when that is done (or time is up: 202)."""
+    """Drop a sink; respond when it is done, or with 202 after wait_s."""
     sinks = _sinks(request)
     caller = request.state.caller
     identity = await run_in_threadpool(sinks.drop, view, sink, caller, is_erased=drop_topic)

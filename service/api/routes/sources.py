@@ -1,6 +1,6 @@
-"""Sources and dead letters: declare, discover, change, drop, list; try again or drop records.
+"""Sources and dead letters: declare, discover, change, drop, list; retry or drop records.
 
-All of them answer at once: what the pipeline does with it is seen in the source's status.
+All calls return at once; the source's status shows what the pipeline makes of them.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ def _catalog(request: Request) -> SourceCatalog:
 
 @router.post("/sources", status_code=201)
 async def create_source(request: Request, body: CreateSource, response: Response) -> SourceModel:
-    """Declare a source. It is reached and compared with what is declared first."""
+    """Declare a source. The service first connects to it and checks the declaration."""
     response.headers["Location"] = f"/sources/{body.name}"
     return await run_limited(request, _catalog(request).create, body, request.state.caller)
 
 
 @router.post("/sources/discover")
 async def discover_source(request: Request, body: DiscoverSource) -> Discovered:
-    """Propose columns from samples. Nothing is created."""
+    """Propose columns from samples; nothing is created."""
     discover = _catalog(request).discover
     return Discovered(options=await run_limited(request, discover, body, request.state.caller))
 
 
 @router.get("/sources")
 def list_sources(request: Request, limit: Limit = None, after: After = "") -> SourceList:
-    """All sources beside the database, or a page of them."""
+    """List the external sources, or a page of them."""
     found = _catalog(request).list(request.state.caller, one_more(limit), after)
-    sources, following = paged(found, limit, lambda source: source.name)
-    return SourceList(sources=sources, next=following)
+    sources, next_name = paged(found, limit, lambda source: source.name)
+    return SourceList(sources=sources, next=next_name)
 
 
 @router.get("/sources/{name}")
 def show_source(request: Request, name: str) -> SourceModel:
-    """One source as it stands."""
+    """Return one source with its status."""
     return _catalog(request).show(name, request.state.caller)
 
 
 @router.put("/sources/{name}")
 async def change_source(request: Request, name: str, body: ChangeSource) -> SourceModel:
-    """Give a source other options; relations that views read must stay what they are."""
+    """Change a source's options; relations that views read must not change."""
     change = _catalog(request).change
     return await run_limited(request, change, name, body.options, request.state.caller)
 
 
 @router.delete("/sources/{name}", status_code=204)
 def drop_source(request: Request, name: str) -> Response:
-    """Forget a source that no view reads."""
+    """Drop a source that no view reads."""
     _catalog(request).drop(name, request.state.caller)
     return Response(status_code=204)
 
 
 @router.post("/sources/{name}/retry", status_code=202)
 def retry_source(request: Request, name: str) -> SourceModel:
-    """Try a source now that is away or stopped; its status says what became of it."""
+    """Retry an unreachable or stopped source now; its status shows the result."""
     return _catalog(request).retry(name, request.state.caller)
 
 
@@ -85,20 +85,20 @@ def list_dead_letters(
     source: str = "",
     relation: str = "",
     limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
-    after: Annotated[str, Query(description="the last place of the page before")] = "",
+    after: Annotated[str, Query(description="the last `place` of the previous page")] = "",
 ) -> DeadLetterList:
-    """Records that are not rows of their relation, by place."""
+    """List dead letters: malformed records, ordered by place."""
     letters = _catalog(request).dead_letters(request.state.caller, source, relation, limit, after)
     return DeadLetterList(dead_letters=letters)
 
 
 @router.post("/dead-letters/retry", status_code=202)
 def retry_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
-    """Decode records again; those that are rows now are taken in, the others stay."""
+    """Decode records again; valid ones enter the views, the others stay."""
     return Chosen(count=_catalog(request).choose_dead_letters(request.state.caller, "retry", body))
 
 
 @router.post("/dead-letters/drop", status_code=202)
 def drop_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
-    """Give records up for good."""
+    """Delete records."""
     return Chosen(count=_catalog(request).choose_dead_letters(request.state.caller, "drop", body))

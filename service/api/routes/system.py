@@ -14,8 +14,10 @@ router = APIRouter(tags=["system"])
 
 @router.get("/health")
 def health(request: Request, response: Response) -> Health:
-    """200 when views are kept up to date, 503 when not; with a token also why, and figures. The
-    words of errors may quote rows of any view: a database role is not told them."""
+    """Return 200 if views are up to date, 503 if not; with a token, also the reasons and figures.
+
+    Error texts may quote rows of any view, so callers with a database role get the status only.
+    """
     found = request.app.state.catalog.health()
     response.status_code = 503 if found.status == "degraded" else 200
     caller = request.state.caller
@@ -26,15 +28,15 @@ def health(request: Request, response: Response) -> Health:
 
 @router.get("/health/live")
 async def health_live() -> Live:
-    """200 as long as the API answers, however the views are: for whoever restarts what hangs.
+    """Return 200 while the API process responds, whatever the views' status: a liveness probe.
 
-    It needs no thread and no database: neither here nor on its way here
-    (service/api/request_guard.py)."""
+    It uses no thread and no database, here and in service/api/request_guard.py.
+    """
     return Live()
 
 
 @router.get("/metrics")
 def metrics(request: Request) -> Response:
-    """Prometheus text."""
-    told = request.app.state.scrape.read()
-    return Response(render(told), media_type=CONTENT_TYPE_LATEST)
+    """Return the metrics as Prometheus text."""
+    facts = request.app.state.scrape.read()
+    return Response(render(facts), media_type=CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
-"""Tokens: make, list, revoke. For admins (service/runtime/addresses.py).
+"""Tokens: create, list, revoke; for admins.
 
-What is answered to the one that makes a token holds it, and nothing else ever does.
+Invariant: only the response to the creation of a token contains the token.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def _caller(request: Request) -> Caller:
 
 @router.post("", status_code=201)
 def create_token(request: Request, body: CreateToken, response: Response) -> NewToken:
-    """Make a token. It is shown once: only a hash of it is kept."""
+    """Create a token. It is shown once: only its hash is stored."""
     if body.db_role is not None:
-        request.app.state.parts.source.check_role(body.db_role)
+        request.app.state.factory.source.check_role(body.db_role)
     token, row = _tokens(request).create(
         body.name,
         body.role,
@@ -41,12 +41,12 @@ def create_token(request: Request, body: CreateToken, response: Response) -> New
 
 @router.get("")
 def list_tokens(request: Request) -> TokenList:
-    """All tokens that were ever made; revoked ones stay in the list."""
+    """List all tokens, including revoked ones."""
     return TokenList(tokens=[TokenModel.of(row) for row in _tokens(request).list()])
 
 
 @router.delete("/{name}", status_code=204)
 def revoke_token(request: Request, name: str) -> Response:
-    """End a token; within seconds it is refused everywhere."""
+    """Revoke a token; within seconds it is refused everywhere."""
     _tokens(request).revoke(name, _caller(request).name)
     return Response(status_code=204)

@@ -19,11 +19,16 @@ async def verify_view(
     request: Request,
     name: str,
     limit: Annotated[
-        Whole, Query(ge=0, le=MOST_EXAMPLES, description="rows that differ, shown")
+        Whole,
+        Query(
+            ge=0, le=MOST_EXAMPLES, description="maximum number of differing rows in the response"
+        ),
     ] = 20,
 ) -> VerificationModel:
-    """Run the view's query in PostgreSQL at exactly the position that the view shows, and compare
-    all rows. Neither the source nor the pipeline waits for it."""
+    """Run the view's query in PostgreSQL at the view's exact position, and compare all rows.
+
+    Neither the source nor the pipeline waits for it.
+    """
     limits: QueryLimits = request.app.state.limits
     verify: Verify = request.app.state.verify
     async with limits.verification(request.state.caller, verify.timeout_s):

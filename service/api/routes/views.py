@@ -1,7 +1,7 @@
 """Views: create, list, show, drop, wait, plan, validate.
 
-The routes that wait (create, drop, wait) are asynchronous and poll the catalog, which answers for
-every API process alike; what blocks runs in the thread pool, never in the event loop.
+The routes that wait (create, drop, wait) are asynchronous and poll the catalog, which all API
+processes share. Blocking calls run in the thread pool, never in the event loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def create_view(
     response: Response,
     wait_s: Annotated[float, Query(ge=0, le=3600, description="wait until live or failed")] = 0,
 ) -> ViewModel:
-    """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
+    """Create a view. With wait_s, wait until it is live or failed."""
     catalog = _catalog(request)
     name = await run_limited(request, catalog.create, body, request.state.caller)
     view = await until_resolved(lambda: catalog.view(name), wait_s)
@@ -52,22 +52,22 @@ async def create_view(
 
 @router.get("")
 def list_views(request: Request, limit: Limit = None, after: After = "") -> ViewList:
-    """All views by name, or a page of them."""
+    """List all views by name, or a page of them."""
     found = _catalog(request).views(request.state.caller, one_more(limit), after)
-    views, following = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
-    return ViewList(views=views, next=following)
+    views, next_name = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
+    return ViewList(views=views, next=next_name)
 
 
 @router.post("/validate")
 async def validate_view(request: Request, body: ValidateView) -> Validation:
-    """Analyze a query: columns, key, warnings, estimate. Nothing is created."""
+    """Analyze a query: columns, key, warnings, estimate; nothing is created."""
     validate = _catalog(request).validate
     return await run_limited(request, validate, body.query, request.state.caller)
 
 
 @router.get("/{name}")
 def show_view(request: Request, name: str) -> ViewModel:
-    """One view as it stands."""
+    """Return one view with its status."""
     return _catalog(request).view(name)
 
 
@@ -76,9 +76,9 @@ async def drop_view(
     request: Request,
     name: str,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
-    drop_topics: Annotated[bool, Query(description="delete its sinks' topics too")] = False,
+    drop_topics: Annotated[bool, Query(description="also delete its sinks' topics")] = False,
 ) -> Response:
-    """Drop a view, its table and its state; answers when nothing is left (or time is up: 202)."""
+    """Drop a view with its table and state; respond when it is done, or with 202 after wait_s."""
     catalog = _catalog(request)
     sinks = request.app.state.sinks
     caller = request.state.caller
@@ -91,10 +91,10 @@ async def drop_view(
 async def wait_for_position(
     request: Request,
     name: str,
-    position: Annotated[str, Query(description="a WAL position of the source, as 0/1A2B3C")],
+    position: Annotated[str, Query(description="a WAL position of the source, such as 0/1A2B3C")],
     timeout_s: Annotated[float, Query(ge=0, le=3600)] = 30,
 ) -> WaitAnswer:
-    """Answer when every commit up to the position is visible in the sink; 504 when time is up."""
+    """Respond when every commit up to the position is visible in the sink; 504 after timeout_s."""
     catalog = _catalog(request)
     started = time.monotonic()
     reached = await until_visible(catalog, name, position, timeout_s)
@@ -104,14 +104,14 @@ async def wait_for_position(
 
 @router.get("/{name}/plan")
 def show_plan(request: Request, name: str) -> PlanAnswer:
-    """How the view is computed: a tree, and which expressions go to PostgreSQL."""
+    """Return the view's plan as a tree, and the expressions that PostgreSQL evaluates."""
     return _catalog(request).plan(name)
 
 
 @router.get("/{name}/dataflow")
 def show_dataflow(request: Request, name: str) -> DataflowAnswer:
-    """The nodes that compute the view as they really run, with figures of a second ago.
+    """Return the nodes that compute the view, with figures of a second ago.
 
-    What views share is one node. A view that is being built has its nodes without figures.
+    A part that views share is one node. While a view is built, its nodes have no figures.
     """
     return _catalog(request).dataflow(name)

@@ -1,7 +1,6 @@
-"""Answers that come when the pipeline has done something: the catalog is polled for it.
+"""Responses that wait for the pipeline by polling the catalog.
 
-The catalog answers for every API process alike; it is asked in the thread pool, never in the
-event loop.
+All API processes share the catalog. It is polled in the thread pool, never in the event loop.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from service.api.catalog import Catalog
 from service.views.lifecycle import RESOLVED
 
 # Of `until_gone`, for the description.
-GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
+GOING: dict[str, Any] = {"description": "still in progress after wait_s; there is no body"}
 
 _POLL_S = 0.05
 _WAIT_POLL_S = 0.003
 
 
 class HasStatus(Protocol):
-    """A view or a sink as it stands."""
+    """A view or a sink."""
 
     @property
     def status(self) -> str:
-        """How far it is."""
+        """Its current status."""
         ...
 
 
@@ -37,7 +36,7 @@ Found = TypeVar("Found", bound=HasStatus)
 
 
 async def until_resolved(show: Callable[[], Found], wait_s: float) -> Found:
-    """What is shown once it is live or failed, or time is up."""
+    """Return the object once it is live or failed, or wait_s has passed."""
     deadline = time.monotonic() + wait_s
     found = await run_in_threadpool(show)
     while found.status not in RESOLVED and time.monotonic() < deadline:
@@ -47,7 +46,7 @@ async def until_resolved(show: Callable[[], Found], wait_s: float) -> Found:
 
 
 async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
-    """204 once it exists no more, 202 when time is up."""
+    """Return 204 once the object no longer exists, 202 after wait_s."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if not await run_in_threadpool(exists):
@@ -57,15 +56,17 @@ async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
 
 
 async def until_visible(catalog: Catalog, name: str, position: str, wait_s: float) -> int:
-    """The position that the view's rows show once it is that far. TidemarkError
-    view.wait_timeout when time is up."""
-    wanted = await run_in_threadpool(catalog.check_wait, name, position)
+    """Return the view's position once it has reached the requested one.
+
+    TidemarkError view.wait_timeout after wait_s.
+    """
+    target = await run_in_threadpool(catalog.check_wait, name, position)
     started = time.monotonic()
     is_nudged = False
     while True:
         reached = await run_in_threadpool(catalog.visible_position, name)
         waited_s = time.monotonic() - started
-        if reached is not None and reached >= wanted:
+        if reached is not None and reached >= target:
             return reached
         if waited_s >= wait_s:
             raise catalog.wait_timeout(name, position, reached)

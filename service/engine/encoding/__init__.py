@@ -1,6 +1,6 @@
-"""How the state directory's values are written: a versioned format that names no module or class.
+"""The format of the state directory's values: versioned, and free of module and class names.
 
-`object_graph` writes any graph of registered objects, `registered` has the stable names of the
-format, `frames` writes what comes once a transaction, and `version_1` reads what was written
-before. May import all but what keeps values (engine, outbox, spool). Start at `object_graph`.
+`object_graph` writes any graph of registered objects, `registered` has the format's stable names,
+`frames` writes what is stored once per transaction, `version_1` reads the old pickles. May import
+everything except what stores values (engine, outbox, spool). Start with `object_graph`.
 """

@@ -1,10 +1,10 @@
-"""Epochs and source batches as bytes, in a layout of their own: they come once a transaction.
+"""Epochs and source batches as bytes, in a compact layout: they are written once per transaction.
 
 A frame is a head, the lengths of its sections, and the sections: numbers as a JSON array, then
-documents (`object_graph`), then pages of rows (`connectors.pages`). Views' tables and relations
-are the same in frame after frame: each is encoded once, and is one object however often it is read.
-What few epochs have is a document at the end, by name. Invariant: a frame comes back equal or not
-at all; its checksum covers all but the pages, which have their own.
+documents (`object_graph`), then pages of rows (`connectors.pages`). Tables and relations repeat
+from frame to frame: each is encoded once, and decodes to one shared object. Rare fields are one
+document at the end, by name. Invariant: a frame decodes to an equal object or fails. Its checksum
+covers everything except the pages, which have their own.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _VERSION = 1
 _HEAD = struct.Struct("<4sHccIIQ")  # magic, version, kind, 0, documents, pages, checksum
 _LENGTH_BYTES = 8
 _EPOCH, _PART, _BATCH, _NOTHING = b"E", b"P", b"B", b"\0"
-_MOST_KNOWN = 1024
-# Fields of an epoch, and of a batch, that most do not have.
+_MAX_CACHED = 1024
+# Fields that most epochs, and most batches, do not have.
 _EPOCH_MORE = frozenset(
     {"positions", "swaps", "refusals", "left_out", "changes", "returns", "tokens", "later"}
 )
 _BATCH_MORE = frozenset({"places", "notes", "letters"})
 _T = TypeVar("_T")
-# A page in parts, and its bytes.
+# A page in parts, and its size in bytes.
 _Page = tuple[list[Any], int]
 
 
 class Later(NamedTuple):
-    """What an epoch has in further parts: how many parts, their bytes, the rows of each view."""
+    """The later parts of an epoch: how many, their bytes, and the rows of each view."""
 
     count: int
     nbytes: int
@@ -54,7 +54,7 @@ class Later(NamedTuple):
 
 
 def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
-    """Return a frame of an epoch without its later parts, of which only this is noted."""
+    """Return the frame of an epoch without its later parts, of which it stores only `later`."""
     more: dict[str, Any] = {}
     positions: Any = dict(epoch.progress.positions)
     if not _is_plain(positions):
@@ -73,15 +73,17 @@ def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
         epoch.errors is not None,
         epoch.rejected is not None,
     ]
-    documents = [_known(table) for table, _ in epoch.deltas]
+    documents = [_document(table) for table, _ in epoch.deltas]
     pages = [page_parts(delta) for _, delta in epoch.deltas]
     pages += [page_parts(rows) for rows in (epoch.errors, epoch.rejected) if rows is not None]
     return _frame(_EPOCH, facts, [*documents, encode(more)] if more else documents, pages)
 
 
 def decode_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
-    """Return what was encoded. StorageError state.corrupt, state.unknown_type,
-    state.unknown_field."""
+    """Return the encoded epoch.
+
+    StorageError state.corrupt, state.unknown_type, state.unknown_field.
+    """
     return _guarded("epoch", _read_epoch, stored)
 
 
@@ -105,16 +107,16 @@ def _read_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
 
 
 def encode_part(part: SinkPart) -> bytes:
-    """Return a frame of a part of an epoch."""
+    """Return the frame of a part of an epoch."""
     pages = [page_parts(delta) for _, delta in part.deltas]
     if part.errors is not None:
         pages.append(page_parts(part.errors))
-    documents = [_known(table) for table, _ in part.deltas]
+    documents = [_document(table) for table, _ in part.deltas]
     return _frame(_PART, [part.errors is not None], documents, pages)
 
 
 def decode_part(stored: bytes) -> SinkPart:
-    """Return what was encoded; StorageError as `decode_epoch`."""
+    """Return the encoded part. StorageError as `decode_epoch`."""
     return _guarded("part of an epoch", _read_part, stored)
 
 
@@ -126,8 +128,8 @@ def _read_part(stored: bytes) -> SinkPart:
 
 
 def encode_batch(batch: SourceBatch) -> bytes:
-    """Return a frame of a batch that has all of its changes."""
-    assert batch.later is None, "of a batch that is still being decoded nothing is kept"
+    """Return the frame of a batch whose changes are all decoded."""
+    assert batch.later is None, "a batch that is still being decoded cannot be stored"
     more: dict[str, Any] = {}
     places: Any = batch.places
     if not _is_plain(places):
@@ -151,7 +153,7 @@ def encode_batch(batch: SourceBatch) -> bytes:
         len(relations),
         [[numbers[id(c.relation)], *c.unchanged] for c in batch.changes],
     ]
-    documents = [_known(relation) for relation in relations.values()]
+    documents = [_document(relation) for relation in relations.values()]
     pages = [_changes_page(change) for change in batch.changes]
     if batch.rejected is not None:
         pages.append(page_parts(batch.rejected))
@@ -159,7 +161,7 @@ def encode_batch(batch: SourceBatch) -> bytes:
 
 
 def decode_batch(stored: bytes) -> SourceBatch:
-    """Return what was encoded; StorageError as `decode_epoch`."""
+    """Return the encoded batch. StorageError as `decode_epoch`."""
     return _guarded("batch", _read_batch, stored)
 
 
@@ -174,8 +176,8 @@ def _read_batch(stored: bytes) -> SourceBatch:
         _changes_of(relations[shape[0]], shape[1:], page)
         for shape, page in zip(shapes, pages[: len(shapes)], strict=True)
     ]
-    for number, told in letters.items():
-        changes[number] = replace(changes[number], letters=told)
+    for number, found in letters.items():
+        changes[number] = replace(changes[number], letters=found)
     return SourceBatch(
         position,
         changes,
@@ -191,7 +193,7 @@ def _read_batch(stored: bytes) -> SourceBatch:
 
 
 def _changes_page(change: Changes) -> _Page:
-    """Return the columns, a column for each mask of unchanged values, and the kinds as weights."""
+    """Return a page of the columns, the masks of unchanged values, and the kinds as weights."""
     masks = [Column(mask) for mask in change.unchanged.values()]
     return page_parts(Delta([*change.columns, *masks], change.kinds.astype(np.int64)))
 
@@ -221,35 +223,35 @@ def _frame(
     return b"".join(parts)
 
 
-def _sections(wanted: bytes, stored: bytes) -> tuple[list[Any], list[bytes], list[Delta]]:
-    """Return the facts, documents and pages of a frame of the wanted kind."""
+def _sections(expected: bytes, stored: bytes) -> tuple[list[Any], list[bytes], list[Delta]]:
+    """Return the facts, documents and pages of a frame of the expected kind."""
     magic, version, kind, rest, documents, pages, check = _HEAD.unpack_from(stored)
-    if magic != _MAGIC or kind != wanted or rest != _NOTHING:
-        raise ValueError(f"it begins with {stored[:8]!r}")
+    if magic != _MAGIC or kind != expected or rest != _NOTHING:
+        raise ValueError(f"the frame begins with {stored[:8]!r}")
     if version != _VERSION:
         raise unknown_type(f"frame {version}")
     count = 1 + documents + pages
     at = _HEAD.size + _LENGTH_BYTES * count
     if at > len(stored):
-        raise ValueError(f"it has {len(stored)} bytes for {count} sections")
+        raise ValueError(f"the frame has {len(stored)} bytes for {count} sections")
     lengths = struct.unpack_from(f"<{count}Q", stored, _HEAD.size)
     if at + sum(lengths) != len(stored):
-        raise ValueError(f"it has {len(stored)} bytes, not {at + sum(lengths)}")
+        raise ValueError(f"the frame has {len(stored)} bytes, not {at + sum(lengths)}")
     view, seed = memoryview(stored), _seed(kind, documents, pages)
     described = view[_HEAD.size : at + sum(lengths[: 1 + documents])]
     if check != xxhash.xxh3_64_intdigest(described, seed=seed):
-        raise ValueError("it fails its checksum")
+        raise ValueError("the frame fails its checksum")
     cut = []
     for length in lengths:
         cut.append(view[at : at + length])
         at += length
-    # Writable, as rows are that were just made: loops would be compiled for others.
+    # Writable, like new rows: kernels would be compiled again for read-only arrays.
     rows = [decode_delta(bytearray(page)) for page in cut[1 + documents :]]
     return orjson.loads(cut[0]), [bytes(document) for document in cut[1 : 1 + documents]], rows
 
 
 def _seed(kind: bytes, documents: int, pages: int) -> int:
-    """Return what the checksum begins with: the head is part of it."""
+    """Return the checksum's seed, which makes the head part of it."""
     return (kind[0] << 56) ^ (documents << 32) ^ pages
 
 
@@ -260,29 +262,32 @@ def _guarded(what: str, read: Callable[[bytes], _T], stored: bytes) -> _T:
         raise damaged(f"a stored {what}: {type(error).__name__}: {error}"[:300]) from error
 
 
-def _more(name: str, documents: Sequence[bytes], known: frozenset[str]) -> dict[str, Any]:
-    """Return what only some have, by name."""
+def _more(name: str, documents: Sequence[bytes], allowed: frozenset[str]) -> dict[str, Any]:
+    """Return the rare fields, by name."""
     if not documents:
         return {}
     (document,) = documents
     found = decode(document)
     for each in found:
-        if each not in known:
+        if each not in allowed:
             raise unknown_field(name, each)
     return found
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON has exactly this."""
+    """Return True if JSON represents the value exactly."""
     try:
         return orjson.loads(orjson.dumps(value)) == value
     except TypeError:
         return False
 
 
-class _Known:
-    """Encodes what comes again and again: each object once. Equal ones may differ in what is not
-    compared (`Relation.numbers`), so an object is known by its identity."""
+class _DocumentCache:
+    """Encode each repeated object once.
+
+    Equal objects may differ in fields that are not compared (`Relation.numbers`), so the key is the
+    object's identity.
+    """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, bytes]] = {}
@@ -292,21 +297,21 @@ class _Known:
         if found is not None:
             return found[1]
         document = encode(value)
-        if len(self._found) >= _MOST_KNOWN:
+        if len(self._found) >= _MAX_CACHED:
             self._found = {}
-        # The object is kept, so that no other one has its identity.
+        # Holding the object prevents another one from taking its identity.
         self._found[id(value)] = (value, document)
         return document
 
 
-_known = _Known()
+_document = _DocumentCache()
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
+@lru_cache(maxsize=_MAX_CACHED)
 def _table(document: bytes) -> SinkTable:
     return decode(document)
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
+@lru_cache(maxsize=_MAX_CACHED)
 def _relation(document: bytes) -> Relation:
     return decode(document)

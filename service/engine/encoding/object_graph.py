@@ -1,10 +1,10 @@
 """A graph of registered objects as bytes: a table of rows that refer to earlier rows.
 
-Types, fields and enum members stand there under stable names of the format, so a class may move or
-be renamed. Each object is one row, whoever refers to it, and is one object again when it is read:
-a node that a plan has in several places stays one node. Neither writing nor reading calls itself,
-so chains may be of any depth. Invariant: reading runs no code that the bytes choose; bytes that
-were changed, and names that this program does not know, are refused by a StorageError.
+Types, fields and enum members appear under stable names of the format, so a class may move or be
+renamed. Each object is one row and decodes to one object, however many refer to it: a plan node
+that occurs several times stays one node. Writing and reading are not recursive, so chains may be of
+any depth. Invariant: reading runs no code chosen by the bytes. Damaged bytes and unknown names are
+a StorageError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAGIC = b"TMog"
 _VERSION = 1
 _HEAD = struct.Struct("<4sIQ")  # magic, version, checksum
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
-# What damage that a checksum does not show makes of a read.
+# Exceptions that damage can cause if the checksum does not detect it.
 FAULTS = (
     *(KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError),
     *(ArithmeticError, zlib.error, struct.error, MemoryError, RecursionError),
@@ -46,8 +46,11 @@ _CONTAINER_NAMES = {kind: name for name, kind in _CONTAINERS.items()}
 
 @dataclass(frozen=True)
 class Registered:
-    """A type of the format. fields: each field's stable name and the attribute that has it, which
-    is also the parameter that takes it."""
+    """A type of the format.
+
+    fields: the stable name of each field, and its attribute, which is also the constructor
+    parameter.
+    """
 
     name: str
     type: type
@@ -56,14 +59,14 @@ class Registered:
 
 @dataclass(eq=False)
 class Record:
-    """An object by the names of the format alone, written as if it were of the type."""
+    """An object with only its names in the format, encoded as if it were of that type."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Registry:
-    """The types of a format. enums: by stable name; members are written by their names."""
+    """The types of a format. enums: by stable name; members are written by name."""
 
     def __init__(self, types: Iterable[Registered], enums: Mapping[str, type[Enum]]) -> None:
         self.types = {entry.name: entry for entry in types}
@@ -89,7 +92,9 @@ class Registry:
             raise damaged(f"a stored object: {type(error).__name__}: {error}"[:300]) from error
 
     def registered(self, value: Any) -> Registered | None:
-        """Return the type that a value is written as; of an error the nearest that is there."""
+        """Return the type that a value is written as; for an error, its nearest registered base
+        class.
+        """
         found = self._by_type.get(type(value))
         if found is None and isinstance(value, Exception):
             kinds = type(value).__mro__
@@ -115,10 +120,10 @@ class Registry:
 
         def value_of(cell: Any) -> Any:
             if type(cell) is list:
-                (place,) = cell
-                if not 0 <= place < len(found):
-                    raise IndexError(f"row {place} is referred to by row {len(found)}")
-                return found[place]
+                (row,) = cell
+                if not 0 <= row < len(found):
+                    raise IndexError(f"row {len(found)} refers to row {row}")
+                return found[row]
             return self._tagged(cell) if type(cell) is dict else cell
 
         for number, *cells in document["rows"]:
@@ -128,7 +133,7 @@ class Registry:
         return value_of(document["root"])
 
     def _maker(self, name: str, fields: Sequence[str] | None) -> Callable[[list[Any]], Any]:
-        """Return what makes an object of the cells of its row."""
+        """Return a function that makes an object from the cells of its row."""
         if fields is None:
             kind = _CONTAINERS.get(name)
             if kind is None:
@@ -150,14 +155,14 @@ class Registry:
 
 
 class _Writer:
-    """Rows of one graph, the parts of an object before the object."""
+    """The rows of one graph, an object's parts before the object."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._types: dict[tuple[str, tuple[str, ...] | None], int] = {}
         self._rows: list[list[Any]] = []
-        # Objects are kept: none may be made at the place of another that is gone.
-        self._places: dict[int, tuple[int, Any]] = {}
+        # Holding the objects prevents others from taking their identities.
+        self._row_of: dict[int, tuple[int, Any]] = {}
 
     def written(self, root: Any) -> dict[str, Any]:
         """Return the document of a graph."""
@@ -178,13 +183,13 @@ class _Writer:
                 continue
             waiting.pop()
             number = self._types.setdefault((name, fields), len(self._types))
-            self._places[id(value)] = (len(self._rows), value)
+            self._row_of[id(value)] = (len(self._rows), value)
             self._rows.append([number, *cells])
         types = [[name, None if fields is None else list(fields)] for name, fields in self._types]
         return {"types": types, "rows": self._rows, "root": self._cell(root)}
 
     def _cell(self, value: Any) -> Any:
-        """Return how a value stands in a row; _UNWRITTEN where it has yet to get a row."""
+        """Return a value's form within a row; _UNWRITTEN if it has no row yet."""
         kind = type(value)
         if value is None or kind is bool:
             return value
@@ -202,17 +207,17 @@ class _Writer:
             if name is None:
                 raise unknown_type(kind.__qualname__)
             return {name: value.name}
-        place = self._places.get(id(value))
-        return _UNWRITTEN if place is None else [place[0]]
+        row = self._row_of.get(id(value))
+        return _UNWRITTEN if row is None else [row[0]]
 
     def _parts(self, value: Any) -> tuple[str, tuple[str, ...] | None, list[Any]]:
-        """Return the name of an object's type, its fields' names, and what is in them."""
+        """Return the name of an object's type, its field names and its values."""
         name = _CONTAINER_NAMES.get(type(value))
         if name is not None:
-            return name, None, list(_inside(value))
+            return name, None, list(_elements(value))
         if isinstance(value, Record):
-            known = self._registry.types[value.name].fields
-            fields = {each: value.fields[each] for each in known if each in value.fields}
+            names = self._registry.types[value.name].fields
+            fields = {each: value.fields[each] for each in names if each in value.fields}
             return value.name, tuple(fields), list(fields.values())
         entry = self._registry.registered(value)
         if entry is None:
@@ -221,7 +226,7 @@ class _Writer:
         return entry.name, tuple(entry.fields), parts
 
 
-# Stands for a reference that is not there yet; no cell is equal to it.
+# Marks a missing reference; no cell equals it.
 _UNWRITTEN = object()
 
 
@@ -239,13 +244,13 @@ def _body(stored: bytes) -> bytes:
     return zlib.decompress(body)
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _elements(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         for key, each in value.items():
             yield key
             yield each
     elif isinstance(value, set | frozenset):
-        # In an order that does not depend on the process.
+        # In an order that is the same in every process.
         yield from sorted(value, key=repr)
     else:
         yield from value
@@ -256,7 +261,7 @@ def _dict_of(cells: list[Any]) -> dict[Any, Any]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether JSON can have it: a lone surrogate is no character."""
+    """Return True if JSON can hold the text: a lone surrogate is not a character."""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -278,23 +283,24 @@ _SCALARS: Mapping[str, Callable[[str], Any]] = {
     "moment": datetime.fromisoformat,
 }
 _HINT = (
-    "run the version of Tidemark that wrote it; or move the state directory away and start again: "
+    "run the version of Tidemark that wrote it; or move the state directory away and restart: "
     "every view is rebuilt, and its rows stay readable until then"
 )
 
 
 def damaged(what: str) -> StorageError:
-    """Return the error for bytes that are not what was written."""
-    hint = "check the disk; then bring back a checkpoint, or move the state directory away"
-    return StorageError("state.corrupt", f"{what} is not what was written", hint)
+    """Return the error for bytes that differ from what was written."""
+    hint = "check the disk; then restore a checkpoint, or move the state directory away"
+    return StorageError("state.corrupt", f"{what} (the state is damaged)", hint)
 
 
 def unknown_type(name: str) -> StorageError:
-    """Return the error for a type, or a member of an enum, that the format does not have."""
-    return StorageError("state.unknown_type", f'the state has "{name}", unknown here', _HINT)
+    """Return the error for a type or enum member that the format lacks."""
+    what = f'the state contains "{name}", which this version does not know'
+    return StorageError("state.unknown_type", what, _HINT)
 
 
 def unknown_field(name: str, unknown: str) -> StorageError:
-    """Return the error for a field that a type of the format does not have."""
-    what = f'the state has a field "{unknown}" of "{name}", unknown here'
+    """Return the error for a field that a type of the format lacks."""
+    what = f'the state contains field "{unknown}" of "{name}", which this version does not know'
     return StorageError("state.unknown_field", what, _HINT)

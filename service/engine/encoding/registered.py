@@ -1,8 +1,8 @@
-"""The names that types and fields have in the state: the one place that ties them to classes.
+"""The stable names of types and fields in the state: the only module that ties them to classes.
 
-A name here is part of the format and never changes; a class may be moved, and an attribute renamed
-("name=attribute"). A field that is added must have a default: states from before it lack it. What
-is removed, or has another meaning, needs a new version of the state
+A name here is part of the format and never changes. A class may move, and an attribute may be
+renamed ("name=attribute"). An added field must have a default, because older states lack it.
+Removing a field or changing its meaning needs a new state version
 (`service/engine/state_version.py`).
 """
 

@@ -1,9 +1,9 @@
-"""States of version 1, whose values are pickles: read without their classes, and written anew.
+"""States of version 1, whose values are pickles: read without their classes and rewritten.
 
-A pickle names modules and classes as they were then. Here each such path leads to a name of the
-format, and never to a class, so that files may move; what is not in the list is refused, and no
-code that a pickle names is run. Invariant: a value is written anew or is as it was, and both are
-told apart by their first byte, so the step may be ended anywhere and begun again.
+A pickle names modules and classes of its time. Here each such path maps to a name of the format,
+never to a class, so that files may move. Unlisted paths are refused, and no code that a pickle
+names is run. Invariant: a value is either rewritten or unchanged, and its first byte tells which,
+so the upgrade may stop anywhere and start again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.rocks import RocksStore
 
 _PICKLE = b"\x80"
 _COMMIT_BYTES = 32 << 20
-# By module as it was, then by class: the names of the format.
+# By old module and class: the names of the format.
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "connectors.postgres.table_facts": {
         "ColumnFacts": "source.column",
@@ -109,9 +109,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 def upgrade(state: Path, store: str) -> None:
-    """Write the values of a state of version 1 as version 2 has them. StorageError.
+    """Rewrite the values of a state of version 1 in the format of version 2. StorageError.
 
-    Builds that were under way begin again: what was spooled for them is not read any more.
+    Unfinished builds start again: their spooled changes cannot be read any more.
     """
     for spool in state.glob("builds/*/changes-2.spool"):
         spool.unlink()
@@ -155,7 +155,7 @@ def rewritten(key: str, stored: bytes) -> bytes:
 
 
 def _epoch(found: Record) -> bytes:
-    """Return an epoch of the outbox."""
+    """Return an epoch of the outbox in the new format."""
     facts = _fields_of(found, "1.epoch")
     progress, later = _fields_of(facts["progress"], "1.progress"), facts["later"]
     rest = {
@@ -172,8 +172,8 @@ def _epoch(found: Record) -> bytes:
     )
     if later is None:
         return encode_epoch(epoch)
-    known = _fields_of(later, "1.later")
-    return encode_epoch(epoch, Later(known["count"], known["nbytes"], known["rows"]))
+    parts = _fields_of(later, "1.later")
+    return encode_epoch(epoch, Later(parts["count"], parts["nbytes"], parts["rows"]))
 
 
 def _part(found: Record) -> bytes:
@@ -183,7 +183,7 @@ def _part(found: Record) -> bytes:
 
 def _fields_of(found: Record, name: str) -> Mapping[str, Any]:
     if found.name != name:
-        raise ValueError(f"it has {found.name}, not {name}")
+        raise ValueError(f"found {found.name}, not {name}")
     return found.fields
 
 
@@ -197,17 +197,17 @@ _VALUES: Mapping[str, Callable[[Any], bytes]] = {
 
 
 class _Reader(pickle.Unpickler):
-    """Makes Records where a pickle names classes, and knows no other names than those above."""
+    """Make Records of the classes that a pickle names; refuse all names not listed above."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return what stands for a name. StorageError state.unknown_type."""
+        """Return the replacement of a name. StorageError state.unknown_type."""
         found = _NAMES.get(module, {}).get(name)
         if found is not None:
             return _record_type(found)
-        known = _FUNCTIONS.get((module, name))
-        if known is None:
+        function = _FUNCTIONS.get((module, name))
+        if function is None:
             raise unknown_type(f"{module}.{name}")
-        return known
+        return function
 
 
 @cache
@@ -220,7 +220,7 @@ def _fill(record: Record, state: dict[str, Any]) -> None:
 
 
 def _table(packed: bytes) -> SinkTable:
-    """A view's table was a pickle within the others."""
+    """Decode a view's table, which was a pickle within the others."""
     schema, name, fields, key = _Reader(io.BytesIO(packed)).load()
     values = {"schema": schema, "name": name, "fields": fields, "key": key}
     return decode(encode(Record("view.table", values)))
@@ -234,7 +234,7 @@ def _error(kind: type[Record], code: str, what: str, *facts: Any) -> Record:
 
 
 def _delta(columns: Iterable[tuple[str, Any, Any, Any]], weights: Any) -> Delta:
-    """Rows were their bare buffers; those that were writable are so again."""
+    """Decode rows, which were their bare buffers; writable buffers become writable again."""
     made = []
     for kind, values, valid, content in columns:
         dtype = {KIND_FLOAT: np.float64, KIND_BOOL: np.bool_}.get(kind, np.int64)
@@ -245,7 +245,7 @@ def _delta(columns: Iterable[tuple[str, Any, Any, Any]], weights: Any) -> Delta:
 
 
 def _kind(value: str) -> Any:
-    """Return a kind of type by its value, which was its name in small letters."""
+    """Return a type's kind from its value, which was its name in lower case."""
     return REGISTRY.member("sql.kind", value.upper())
 
 

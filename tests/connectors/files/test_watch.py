@@ -59,7 +59,7 @@ def is_through(folder: Path) -> Any:
     """Every file was told to its end in the version that is there."""
 
     def holds(kept: Kept) -> bool:
-        found = LocalFolder(split_pattern(f"{folder}/**/*.jsonl"), 0).look()
+        found = LocalFolder(split_pattern(f"{folder}/**/*.jsonl"), 0).list_files()
         notes = {owner_of(key)[2]: decode_note(note) for key, note in kept.notes.items()}
         told = {path: note.version for path, note in notes.items()}
         # One that is not done may be of a file that is gone, with rows yet to be taken back.

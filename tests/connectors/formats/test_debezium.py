@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from connectors.formats.debezium import PLACEHOLDER, DebeziumDecoded
-from connectors.formats.debezium_order import LastSeen
+from connectors.formats.debezium_order import DedupState
 from connectors.formats.declared import declare_columns
 from connectors.formats.open_format import open_format
 from dataflow.errors import SourceError
@@ -247,7 +247,7 @@ def test_events_that_are_repeated_after_a_restart_are_dropped_once_seen() -> Non
     draw = random.Random(3)
     events = sorted({(draw.randrange(5), draw.randrange(9), draw.randrange(3), 0)
                      for _ in range(60)})  # fmt: skip
-    seen, told = LastSeen(), []
+    seen, told = DedupState(), []
     at = 0
     while at < len(events):
         stop = min(at + draw.randrange(1, 9), len(events))
@@ -255,12 +255,12 @@ def test_events_that_are_repeated_after_a_restart_are_dropped_once_seen() -> Non
         batch = events[start:stop]
         keep = seen.fresh(0, np.array(batch))
         told += [event for event, ok in zip(batch, keep, strict=True) if ok]
-        seen, at = LastSeen(json.loads(json.dumps(seen.state()))), stop
+        seen, at = DedupState(json.loads(json.dumps(seen.state()))), stop
     assert told == events
 
 
 def test_what_cannot_be_told_apart_is_not_dropped() -> None:
-    seen = LastSeen()
+    seen = DedupState()
     assert seen.fresh(0, np.array([[5, 9, -1, 0], [5, 9, -1, 0]])).all()
     assert seen.fresh(0, np.array([[-1, 0, 0, 0], [5, 9, -1, 0]])).all()
     assert seen.fresh(1, np.array([[5, 8, -1, 0]])).all()

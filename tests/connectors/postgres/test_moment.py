@@ -103,7 +103,7 @@ def test_tables_at_a_later_position(database: Database, source: PostgresSource, 
                 cursor.execute(change(draw))
             cursor.execute("SELECT pg_logical_emit_message(true, 'x', '')")
         position = source.current_position()
-        moment.settle(position)
+        moment.resolve(position)
         session = moment.open_session()
         for name, table in found.items():
             columns = ", ".join(column for column, _ in table.columns)
@@ -134,7 +134,7 @@ def test_too_much_in_between_is_told(database: Database, source: PostgresSource)
         for _ in range(25):
             database.execute("UPDATE split SET v = v + 1")
         with pytest.raises(TemporaryError, match="too_much"):
-            moment.settle(source.current_position())
+            moment.resolve(source.current_position())
     finally:
         moment.close()
         source.drop_slot()

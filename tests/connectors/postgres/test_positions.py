@@ -9,7 +9,7 @@ import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.replication.stream import StreamLimits
-from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from dataflow.errors import InvariantError, SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
@@ -206,7 +206,7 @@ def test_backpressure_keeps_the_connection(
 ) -> None:
     """A poller that is away for longer than wal_sender_timeout, and than the server waits for a
     client that takes nothing, loses nothing."""
-    monkeypatch.setattr(PATIENCE, "silence_s", 2.0)
+    monkeypatch.setattr(TIME_LIMITS, "silence_s", 2.0)
     with new_database(own_postgres) as database:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
         database.execute(f"ALTER SYSTEM SET wal_sender_timeout = '{timeout}'")

@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.session import backend_probe
-from connectors.postgres.session.backend_probe import PATIENCE, Verdict
+from connectors.postgres.session.backend_probe import TIME_LIMITS, Verdict
 from connectors.postgres.session.session import Session, connect
 from dataflow.errors import TemporaryError
 from tests.harness.broker import wait_until
@@ -20,9 +20,9 @@ from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, UP, Fault, Proxy
 
 @pytest.fixture(autouse=True)
 def _impatient() -> Iterator[None]:
-    before, PATIENCE.silence_s = PATIENCE.silence_s, 1.5
+    before, TIME_LIMITS.silence_s = TIME_LIMITS.silence_s, 1.5
     yield
-    PATIENCE.silence_s = before
+    TIME_LIMITS.silence_s = before
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_half_open_session_is_noticed(
     cursor.execute("CREATE TABLE held (id int)")
     proxy.begin(Fault(HALF_OPEN, directions))
     threading.Timer(1.0, proxy.heal).start()
-    with pytest.raises(psycopg2.OperationalError, match=r"waits for us|no sign of life"):
+    with pytest.raises(psycopg2.OperationalError, match=r"wait for each other|no sign of life"):
         cursor.execute("SELECT 1")
     assert session.closed
     wait_until(lambda: _left(database) == 0)

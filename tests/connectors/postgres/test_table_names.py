@@ -17,13 +17,13 @@ from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4
 from service.factory.planning import plan_definition
 from service.views.name_tracking import (
-    are_kept,
+    are_current,
     names_facts,
     names_in,
     names_now,
     require_read,
+    with_current_names,
     with_names,
-    with_names_of_now,
 )
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
@@ -119,7 +119,7 @@ def renewed(database: Database, query: str, known: KnownNames) -> tuple[str, Kno
         analyzer.analyze(newer)
         if newer != query:
             require_read(known, found, analyzer)
-        assert are_kept(found, analyzer)
+        assert are_current(found, analyzer)
         return newer, analyzer.named
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_told_is_refused(database: Database, query: str) -> None:
     database.execute("ALTER TABLE t RENAME TO moved")
     analyzer = PostgresAnalyzer(database.dsn, "source")
     with analyzer, pytest.raises(SourceError) as refusal:
-        with_names_of_now(query, known, analyzer)
+        with_current_names(query, known, analyzer)
     assert refusal.value.code == "source.renamed" and REFUSED[query] in refusal.value.detail
     assert '"public.moved"' in refusal.value.detail
 
@@ -190,11 +190,12 @@ def test_names_are_of_one_server_and_database(database: Database) -> None:
     database.execute("ALTER TABLE here RENAME TO there")
     system, oid = known.server.split("/")
     with PostgresAnalyzer(database.dsn, "source") as analyzer:
-        assert '"there"' in with_names_of_now("SELECT a FROM here", known, analyzer)
+        assert '"there"' in with_current_names("SELECT a FROM here", known, analyzer)
         for server in (f"{system}/{int(oid) + 1}", f"1{system}/{oid}", ""):
             elsewhere = replace(known, server=server)
             assert (
-                with_names_of_now("SELECT a FROM here", elsewhere, analyzer) == "SELECT a FROM here"
+                with_current_names("SELECT a FROM here", elsewhere, analyzer)
+                == "SELECT a FROM here"
             )
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from connectors.postgres.replication.wire_shapes import Shape, ShapeColumn, WireColumn, places_of
+from connectors.postgres.replication.wire_shapes import Shape, ShapeColumn, WireColumn, positions_of
 
 INT, TEXT = 23, 25
 
@@ -59,7 +59,7 @@ def test_renamed_and_renamed_back_between_two_looks() -> None:
     table.add("spare")
     between = table.wire()
     table.rename("remark", "note")
-    assert places_of([1, 2], between, [table.shape(), before]) == (0, 1)
+    assert positions_of([1, 2], between, [table.shape(), before]) == (0, 1)
 
 
 def test_in_doubt_nothing_is_read() -> None:
@@ -69,10 +69,10 @@ def test_in_doubt_nothing_is_read() -> None:
     table.drop("a")
     table.add("d")
     # (c, d): the message may as well have been of a table whose first column is still a's.
-    assert places_of([2], table.wire(), [table.shape(), before]) == (0,)
+    assert positions_of([2], table.wire(), [table.shape(), before]) == (0,)
     between = table.wire()
     table.rename("c", "b")
-    assert places_of([2], between, [table.shape(), before]) is None
+    assert positions_of([2], between, [table.shape(), before]) is None
 
 
 def test_never_another_column() -> None:
@@ -101,7 +101,7 @@ def test_never_another_column() -> None:
         kept = [c.number for c in table.shape() if c.number in numbers]
         for wire, places in messages:
             asked = [n for n in kept if pick.randrange(2)]
-            answer = places_of(asked, wire, shapes)
+            answer = positions_of(asked, wire, shapes)
             assert answer in (None, tuple(places[n] for n in asked)), (shapes, wire)
             found += answer is not None and bool(asked)
     assert found > 3_000

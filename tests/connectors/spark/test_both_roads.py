@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.feed_source import REJECTED_KINDS, rejected_row
-from connectors.partition_cache import CachedPartition, Progress, place_of
+from connectors.partition_cache import CachedPartition, Progress, file_name_of
 from connectors.shuffle_storage import FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult
@@ -58,7 +58,7 @@ def topic_parts(plan: Plan, folder: Path) -> dict[object, list[SnapshotPart]]:
     folder.mkdir(exist_ok=True)
     return {
         name: [
-            CachedPartition(TopicPart(part, log), exchange, place_of(1, str(name), part.name))
+            CachedPartition(TopicPart(part, log), exchange, file_name_of(1, str(name), part.name))
             for part in parts
         ]
         for name, parts in parts_of(plan).items()
@@ -107,7 +107,7 @@ def test_a_torn_file_is_not_read_as_a_part(tmp_path: Path) -> None:
     [part, *_] = next(iter(topic_parts(PLANS["words"], tmp_path).values()))
     assert isinstance(part, CachedPartition)
     list(part.read())
-    path = tmp_path / part.place
+    path = tmp_path / part.file_name
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(TemporaryError, match=r"backfill\.torn"):
         list(part.read())

@@ -120,8 +120,8 @@ DISTINCT = (
 
 
 def call(writer: Writer, block: Block, form: str, family: str) -> Sql:
-    """An aggregate call. {num!}: in the form in which equal values print alike; {int_column}: a
-    column; {key}: what can be grouped by; {same}: the expression just before."""
+    """Return an aggregate call. {num!}: in the form in which equal values print alike;
+    {int_column}: a column; {key}: what can be grouped by; {same}: the expression just before."""
     columns = block.columns()
     pieces: list[str | Sql] = []
     last: Sql | None = None

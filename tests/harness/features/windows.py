@@ -84,7 +84,8 @@ NEIGHBOURS = (
 
 
 def call(writer: Writer, block: Block, form: str, family: str) -> Sql:
-    """A call with its holes filled from what the SELECT list may read; {any} any value of it."""
+    """Return a call with its holes filled from what the SELECT list may read; {any} any value of
+    it."""
     atoms = block.atoms()
     if "{any}" in form:
         term = writer.any_term(atoms)

@@ -59,7 +59,8 @@ class TestSchema:
     has_storms: bool = False
 
     def queries(self) -> dict[str, str]:
-        """The queries by name: those of <schema>.sql, then of each <schema>_<subject>.sql."""
+        """Return the queries by name: those of <schema>.sql, then of each
+        <schema>_<subject>.sql."""
         queries = read_queries(QUERIES / f"{self.name}.sql")
         for path in sorted(QUERIES.glob(f"{self.name}_*.sql")):
             more = read_queries(path)

@@ -14,7 +14,7 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
 from service.runtime.runtime import Runtime
-from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Reached, Road, SinkWorker
+from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Reached, SinkRoute, SinkWorker
 
 TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
 AWAY = TemporaryError("sink.unreachable", "away")
@@ -62,8 +62,8 @@ def _rows() -> Iterator[tuple[Progress, list[Delta]]]:
 
 def _follow(sink: RefusingSink, reached: Reached | None) -> SinkWorker:
     """Runs in this thread, until it fails or has written epoch 3."""
-    road = Road(TABLE, sink, _epoch, _rows, dict)
-    follower = SinkWorker("totals/copy", road, reached, 1, NoPause())
+    route = SinkRoute(TABLE, sink, _epoch, _rows, dict)
+    follower = SinkWorker("totals/copy", route, reached, 1, NoPause())
     follower.advance(3)
     write = sink.write
 

@@ -10,7 +10,7 @@ import pytest
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.postgres.catalog.sink_records import SinkRow
 from service.api.health import (
-    Known,
+    StatusInputs,
     database_standing,
     service_standing,
     source_standing,
@@ -43,11 +43,11 @@ HIGHER = view("higher", "view", parents=[["public", "above"]])
 ALL = (ORDERS, PRICES, ABOVE, HIGHER)
 
 
-def known(told: dict[str, Any], **more: Any) -> Known:
-    return Known(told, views=ALL, sources=(DEPOT,), **more)
+def known(told: dict[str, Any], **more: Any) -> StatusInputs:
+    return StatusInputs(told, views=ALL, sources=(DEPOT,), **more)
 
 
-def stand(found: Known) -> dict[str, tuple[str, str]]:
+def stand(found: StatusInputs) -> dict[str, tuple[str, str]]:
     """Status and code of each view."""
     each = {row.name: view_standing(found, row) for row in ALL}
     return {n: (s.status, "" if s.error is None else s.error.code) for n, s in each.items()}
@@ -168,7 +168,7 @@ def test_what_has_just_begun_is_starting_unless_it_ends_again_and_again() -> Non
 def test_another_group_is_named_and_degrades_its_own_views() -> None:
     other = view("other", "source", options={"group": "other"})
     told = {"default": figures(), "other": figures(refused=REFUSED)}
-    found = Known(told, views=(ORDERS, other))
+    found = StatusInputs(told, views=(ORDERS, other))
     assert view_standing(found, ORDERS).status == "live"
     assert view_standing(found, other).status == "failed"
     assert service_standing(found)[1] == ['group "other": the slot is gone [source.slot_missing]']
@@ -177,11 +177,13 @@ def test_another_group_is_named_and_degrades_its_own_views() -> None:
 def test_failed_views_and_those_that_wait_are_reasons_but_not_without_end() -> None:
     bad = {"code": "view.failed", "detail": "no such column"}
     rows = [view(f"v{n:02}", "source", status="failed", **bad) for n in range(14)]
-    _, reasons = service_standing(Known({"default": figures()}, views=rows))
+    _, reasons = service_standing(StatusInputs({"default": figures()}, views=rows))
     assert reasons[0] == 'view "public.v00" has failed: no such column [view.failed]'
     assert (len(reasons), reasons[-1]) == (11, "and 4 more views")
     waits = view("w", "source", status="backfilling", code="source.no_free_slot", detail="none")
-    found = Known({"default": figures()}, views=(waits, view("p", "source", status="paused")))
+    found = StatusInputs(
+        {"default": figures()}, views=(waits, view("p", "source", status="paused"))
+    )
     assert view_standing(found, waits).status == "backfilling"
     assert service_standing(found)[1] == [
         'view "public.w" is not live yet: none [source.no_free_slot]'
@@ -191,7 +193,7 @@ def test_failed_views_and_those_that_wait_are_reasons_but_not_without_end() -> N
 def test_a_sink_that_has_failed() -> None:
     facts = {"code": "kafka.topic", "detail": "it is gone"}
     row = SinkRow("public", "v", "events", "kafka", "1", "v", "default", status="failed", **facts)
-    _, reasons = service_standing(Known({"default": figures()}, sinks=(row,)))
+    _, reasons = service_standing(StatusInputs({"default": figures()}, sinks=(row,)))
     assert reasons == ['sink "public.v/events" has failed: it is gone [kafka.topic]']
 
 

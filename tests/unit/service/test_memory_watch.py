@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.runtime.memory_limits import free_bytes
-from service.runtime.memory_watch import MARK, MemoryWatch, resident_reader
+from service.runtime.memory_watch import THRESHOLD_PERCENT, MemoryWatch, resident_reader
 from storage.delta import Column
 from storage.errors import OutOfSpaceError
 from storage.memory import MemoryStore
@@ -22,7 +22,7 @@ from tests.unit.storage.oracle import delta_of
 
 MEBIBYTE = 1 << 20
 CAP = 100 * MEBIBYTE
-AT_MARK = MARK * MEBIBYTE
+AT_THRESHOLD = THRESHOLD_PERCENT * MEBIBYTE
 
 
 class Process:
@@ -61,8 +61,8 @@ def test_what_is_free_goes_first_and_pages_only_then() -> None:
     assert (process.resident(), process.pages) == (50 * MEBIBYTE, 20)
     process = Process(held=75, freed=10, pages=20)
     process.watch().look(process)
-    assert process.resident() == AT_MARK
-    assert process.pages == MARK - 75
+    assert process.resident() == AT_THRESHOLD
+    assert process.pages == THRESHOLD_PERCENT - 75
 
 
 def test_what_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
@@ -125,7 +125,7 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
             self.wanted.append(wanted_bytes)
             return wanted_bytes < 300_000
 
-    monkeypatch.setattr("storage.arrangement._LOOK_ROWS", 500)
+    monkeypatch.setattr("storage.arrangement._CHECK_ROWS", 500)
     monkeypatch.setattr("storage.arrangement._LOOK_BYTES", 10_000)
     store = RocksStore(tmp_path / "state", watch=Full())
     arrangement = store.arrange(ArrangementSpec("scope/window/rows", "ii", (0,)))

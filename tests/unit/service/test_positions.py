@@ -11,7 +11,7 @@ from storage.memory import MemoryStore
 def test_sources_move_on_by_themselves() -> None:
     store = MemoryStore()
     positions = Positions(store, MAIN_SOURCE)
-    assert (positions.epoch, positions.database, positions.places("web")) == (0, 0, {})
+    assert (positions.epoch, positions.database, positions.offsets("web")) == (0, 0, {})
     positions.begin(MAIN_SOURCE, 10)
     positions.begin("web", {"a": Pin({"next": 1}, {"k": b"v"}), "b": Pin({"next": 2})})
     positions.pass_over(SourceBatch(20, [], 1, 1), 1)
@@ -23,7 +23,7 @@ def test_sources_move_on_by_themselves() -> None:
     store.commit()
     again = Positions(store, MAIN_SOURCE)
     assert (again.epoch, again.database) == (2, 20)
-    assert again.places("web") == {"a": {"next": 5}, "b": {"next": 2}}
+    assert again.offsets("web") == {"a": {"next": 5}, "b": {"next": 2}}
     assert again.notes("web") == {"m": b"w"}
 
 
@@ -32,7 +32,7 @@ def test_what_is_forgotten_leaves_nothing() -> None:
     positions = Positions(store, MAIN_SOURCE)
     positions.begin("web", {"a": Pin({"n": 1}, {"k": b"v"}), "b": Pin({"n": 2})})
     positions.forget("web", ["a"])
-    assert positions.places("web") == {"b": {"n": 2}} and positions.notes("web") == {"k": b"v"}
+    assert positions.offsets("web") == {"b": {"n": 2}} and positions.notes("web") == {"k": b"v"}
     positions.forget("web", ["b"])
     assert positions.by_source == {} and positions.notes("web") == {}
     positions.forget("web", ["b"])

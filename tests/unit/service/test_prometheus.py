@@ -18,7 +18,7 @@ from dataflow.schema import Field
 from dataflow.types import INT8
 from service.api.api_metrics import ApiFigures, CountCalls
 from service.api.models import ViewModel
-from service.api.prometheus import MOST_VIEWS, Told, render
+from service.api.prometheus import MOST_VIEWS, ScrapeFacts, render
 from service.metrics.metric_list import BY_NAME, METRICS
 from service.metrics.metrics import PipelineMetrics
 
@@ -49,7 +49,7 @@ def view(name: str, **facts: Any) -> ViewModel:
     return ViewModel.model_validate({"name": name, "schema_name": "public", **fixed, **facts})
 
 
-def samples(told: Told) -> dict[str, dict[tuple[str, ...], float]]:
+def samples(told: ScrapeFacts) -> dict[str, dict[tuple[str, ...], float]]:
     """By metric name the values by label values (labels by name); each series once."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(render(told).decode()):
@@ -84,14 +84,15 @@ def figures(folder: Path) -> dict[str, Any]:
     copies = ("bytes", "sent_bytes", "seconds", "interval_seconds")
     names += ("checkpoint_at", "checkpoints_total", "checkpoint_failures_total")
     metrics.gauges = dict.fromkeys((*names, *(f"checkpoint_{name}" for name in copies)), 1)
-    return {**metrics.snapshot(), "wal_kept_bytes": 1, "wal_budget_bytes": 2}
+    wal = {"wal_retained_bytes": 1, "wal_kept_bytes": 1, "wal_budget_bytes": 2}
+    return {**metrics.snapshot(), **wal}
 
 
-def told(folder: Path, views: list[ViewModel] | None) -> Told:
+def told(folder: Path, views: list[ViewModel] | None) -> ScrapeFacts:
     node = {"bytes": 300, "views": ["public.one", "public.two"]}
     seconds = ApiFigures()
     seconds.count(("GET", "/views", "200"), 0.01)
-    return Told(
+    return ScrapeFacts(
         groups={"default": figures(folder), "slow": None},
         dataflows={"default": {"nodes": [node]}},
         views=views,

@@ -16,27 +16,27 @@ def test_who_gets_nothing_done_waits_longer_each_time() -> None:
     restarts = Restarts()
     pauses = [_pause(restarts, 1.0) for _ in range(9)]
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0]
-    assert _pause(restarts, 1.0, has_got_on=True) == 0.2
+    assert _pause(restarts, 1.0, has_progressed=True) == 0.2
     assert _pause(restarts, 1.0) == 0.4
     assert _pause(restarts, 6.0) == 0.2
 
 
-def _pause(restarts: Restarts, lived_s: float, *, has_got_on: bool = False) -> float:
+def _pause(restarts: Restarts, lived_s: float, *, has_progressed: bool = False) -> float:
     restarts.started(100.0)
-    assert restarts.ended(-9, 100.0 + lived_s, has_got_on=has_got_on) == "again"
+    assert restarts.ended(-9, 100.0 + lived_s, has_progressed=has_progressed) == "again"
     return round(restarts.start_at - 100.0 - lived_s, 3)
 
 
-@pytest.mark.parametrize(("calls", "wanted"), [("tell(); tell()", True), ("", False)])
-def test_a_killed_process_has_told_before_or_not(calls: str, wanted: bool) -> None:
+@pytest.mark.parametrize(("calls", "wanted"), [("report(); report()", True), ("", False)])
+def test_progress_is_read_after_a_kill(calls: str, wanted: bool) -> None:
     readiness = ReadinessPipe()
     program = (
-        "import os; from service.runtime.readiness_pipe import tell; "
+        "import os; from service.runtime.readiness_pipe import report; "
         f"{calls}; os.kill(os.getpid(), 9)"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=readiness.given(os.environ),
+        env=readiness.child_environment(os.environ),
         pass_fds=(readiness.descriptor,),
     )
     readiness.started()

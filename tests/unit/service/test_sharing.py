@@ -227,7 +227,7 @@ def test_state_of_before_is_opened_as_if_views_joined_one_by_one() -> None:
     found = answers(engine, inserts((2, 7, 0, b"")))
     assert found == {name: [((7, 1), -1), ((7, 2), 1)] for name in ("one", "two")}
     again = Engine(store, NoEvaluator(), "source")
-    assert nodes_of(again, "two")[-1].home == nodes_of(again, "one")[-1].home
+    assert nodes_of(again, "two")[-1].location == nodes_of(again, "one")[-1].location
 
 
 def test_a_failure_takes_the_views_that_read_the_node_and_no_others() -> None:
@@ -242,7 +242,9 @@ def test_a_failure_takes_the_views_that_read_the_node_and_no_others() -> None:
         other=counted(scan(1)),
         child=Distinct(scan(0, 1, of=above)),
     )
-    (shared,) = [n for n in nodes_of(engine, "two") if len(n.names) == 2 and "aggr" in str(n.home)]
+    (shared,) = [
+        n for n in nodes_of(engine, "two") if len(n.names) == 2 and "aggr" in str(n.location)
+    ]
     shared.operator = Failing()
     for batch in (inserts((1, 7, 0, b"")), inserts((2, 7, 0, b""))):
         assert list(answers(engine, batch)) == ["other"]
@@ -257,15 +259,15 @@ def test_a_failure_takes_the_views_that_read_the_node_and_no_others() -> None:
 def test_a_table_is_kept_once_with_all_columns_and_forgets_those_that_nobody_reads() -> None:
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=counted(scan(2)))
-    (home,) = engine.dataflow.tables.homes
+    (home,) = engine.dataflow.tables.locations
     assert (home.scope, home.columns, home.dead) == ("vtwo", (0, 1, 2), frozenset())
     answers(engine, inserts((1, 7, 8, b"")))
     engine.remove(name_of("two"))
-    (home,) = engine.dataflow.tables.homes
+    (home,) = engine.dataflow.tables.locations
     assert home.dead == {"b"}
     engine.add(build(store, "three", counted(scan(2)), engine))
-    assert len(engine.dataflow.tables.homes) == 1, "the new table has every column"
-    assert engine.dataflow.tables.homes[0].scope == "vthree"
+    assert len(engine.dataflow.tables.locations) == 1, "the new table has every column"
+    assert engine.dataflow.tables.locations[0].scope == "vthree"
 
 
 def test_a_build_keeps_no_more_than_it_reads_where_a_live_table_has_that() -> None:
@@ -283,9 +285,9 @@ def test_tables_that_cannot_be_one_stay_until_one_has_all_columns() -> None:
     engine = Engine(store, NoEvaluator(), "source")
     for name, column in (("one", 1), ("two", 2)):
         engine.add(build(store, name, counted(scan(column))))
-    assert [h.columns for h in engine.dataflow.tables.homes] == [(0, 1), (0, 2)]
+    assert [h.columns for h in engine.dataflow.tables.locations] == [(0, 1), (0, 2)]
     engine.add(build(store, "three", counted(scan(3)), engine))
-    assert [h.columns for h in engine.dataflow.tables.homes] == [(0, 1, 2, 3)]
+    assert [h.columns for h in engine.dataflow.tables.locations] == [(0, 1, 2, 3)]
     found = answers(engine, inserts((1, 7, 8, b"x")))
     assert found == {"one": [((7, 1), 1)], "two": [((8, 1), 1)], "three": [((b"x", 1), 1)]}
 
@@ -298,7 +300,7 @@ def test_who_knows_the_key_by_another_name_shares_neither_rows_nor_work() -> Non
     engine.add(build(store, "new", counted(scan(1, of=renamed)), engine))
     name = RelationName(VIEW_SOURCE, "public", "old")
     engine.rename(name, replace(engine.views[name].table, name="other"))
-    assert [table.home.relation for table in engine.dataflow.tables.tables] == [T, renamed]
+    assert [table.location.relation for table in engine.dataflow.tables.tables] == [T, renamed]
 
 
 def test_a_view_that_is_built_again_gets_a_scope_that_is_free() -> None:

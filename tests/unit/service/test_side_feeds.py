@@ -112,7 +112,7 @@ class World:
         self.sources = {name: ListedSource(name) for name in ("a", "b")}
         self.positions = Positions(MemoryStore(), MAIN_SOURCE)
         self.feeds = ExternalSources(
-            self.sources.__getitem__, self.positions, lambda: None, host=clock
+            self.sources.__getitem__, self.positions, lambda: None, runtime=clock
         )
         self.reads = [(_relation(name, "t"), (0,)) for name in self.sources]
         self.feeds.open(self.reads)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api.prometheus import Told, render
+from service.api.prometheus import ScrapeFacts, render
 from service.engine.positions import Positions
 from service.ingest.external_sources import ExternalSources
 from service.metrics.metrics import PipelineMetrics
@@ -51,7 +51,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     assert (facts["skipped_total"], facts["rejected_total"]) == (3, 0)
     metrics = PipelineMetrics(tmp_path)
     metrics.sources = {"in": facts}
-    text = render(Told({"main": metrics.snapshot()})).decode()
+    text = render(ScrapeFacts({"main": metrics.snapshot()})).decode()
     found = {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)

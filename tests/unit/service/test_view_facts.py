@@ -18,7 +18,7 @@ from service.engine.definition import ViewDefinition
 from service.views.name_tracking import names_in
 from service.views.plan_facts import plan_facts
 from service.views.requested_changes import table_of
-from service.views.view_facts import facts_anew
+from service.views.view_facts import changed_facts
 
 COLUMN = Field("id", INT4, False)
 NAMES = KnownNames("one", (TableNames(7, "public", "things", ((1, "id"),)),))
@@ -49,7 +49,7 @@ def row_of(definition: ViewDefinition) -> ViewRow:
 
 
 def test_nothing_is_told_of_what_is_known() -> None:
-    assert facts_anew(planned(), row_of(planned())) == {}
+    assert changed_facts(planned(), row_of(planned())) == {}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_nothing_is_told_of_what_is_known() -> None:
     ids=["query", "may be NULL", "type", "table", "column"],
 )
 def test_what_the_catalog_has_from_before_is_told_anew(now: ViewDefinition) -> None:
-    facts = facts_anew(now, row_of(planned()))
+    facts = changed_facts(now, row_of(planned()))
     assert facts["query"] == now.query
     assert facts["plan"]["estimate"] == {"rows": 3}, "it is from when the view was asked for"
     assert names_in(facts["plan"]) == now.names
@@ -77,9 +77,9 @@ def test_another_moment_is_told_and_what_was_said_stays() -> None:
     moment = replace(planned().plan, pinned=(("now()", "2026-11-25"),))
     now = planned(plan=moment)
     row = row_of(planned())
-    facts = facts_anew(now, row)
+    facts = changed_facts(now, row)
     assert facts["plan"]["pinned"] == {"now()": "2026-11-25"}
     assert "warnings" not in facts
     known = replace(row, plan=facts["plan"])
     assert table_of(known) == now.table
-    assert facts_anew(now, known) == {}
+    assert changed_facts(now, known) == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectors.postgres.catalog.catalog import ViewRow
-from service.api.health import Known, warnings_of
+from service.api.health import StatusInputs, warnings_of
 
 AWAY = "it cannot be reached [source.unreachable]"
 BEHIND = "the sink was set back [sink.behind]"
@@ -30,4 +30,4 @@ BEHIND = "the sink was set back [sink.behind]"
 def test_what_keeps_a_view_from_going_on(figures: dict[str, Any], told: list[str]) -> None:
     """Also before the pipeline has told anything, and of what other views read nothing."""
     row = ViewRow("public", "v", "SELECT 1", "1", plan={"reads": [["source", "orders"]]})
-    assert warnings_of(Known({"default": figures}), row) == told
+    assert warnings_of(StatusInputs({"default": figures}), row) == told

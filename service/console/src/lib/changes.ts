@@ -42,7 +42,8 @@ export class Gathering {
       }
       return null;
     }
-    if (told.event !== "mark") return null;
+    // A later service sends `progress` for `mark`.
+    if (told.event !== "mark" && told.event !== "progress") return null;
     const { epoch } = JSON.parse(told.data) as { epoch: number };
     const { rows, weights } = this;
     this.rows = [];

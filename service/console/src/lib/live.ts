@@ -14,7 +14,7 @@ export interface ToldError {
 
 export interface Backfill {
   phase?: string;
-  road?: string;
+  engine?: string;
   parts_done?: number;
   parts_total?: number;
   rows?: number;
@@ -77,7 +77,7 @@ export interface Pipeline {
   lag_seconds: number | null;
   rss_bytes: number | null;
   rss_peak_bytes: number;
-  wal_kept_bytes: number | null;
+  wal_retained_bytes: number | null;
   wal_budget_bytes: number | null;
   sink_stalled_s: number;
 }
@@ -183,7 +183,7 @@ export function take(answer: Overview): void {
     note(`memory ${group}`, at, told.rss_bytes ?? told.rss_peak_bytes);
     if (told.lag_seconds !== null) note(`late ${group}`, at, told.lag_seconds);
     note(`lag ${group}`, at, told.lag_bytes);
-    if (told.wal_kept_bytes !== null) note(`wal ${group}`, at, told.wal_kept_bytes);
+    if (told.wal_retained_bytes !== null) note(`wal ${group}`, at, told.wal_retained_bytes);
   }
   sumUp(answer.views.map((view) => `view ${figureName(view)}`));
   role.value = answer.role;

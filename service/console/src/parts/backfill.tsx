@@ -1,9 +1,9 @@
-// How far a view is on its way to live.
+// The progress of a backfill.
 import { bytes, compact, seconds } from "../lib/format";
 import type { Backfill } from "../lib/live";
 import { Bar } from "./basic";
 
-/** From 0 to 1 by parts read, tasks behind them included; null while nothing is known. */
+/** From 0 to 1 by the estimated time, else by parts read; null while nothing is known. */
 export function shareOf(backfill: Backfill | null): number | null {
   if (!backfill) return null;
   const elapsed = backfill.elapsed_s ?? 0;
@@ -20,7 +20,7 @@ export function BackfillNote({ backfill }: { backfill: Backfill }) {
     backfill.rows ? `${compact(backfill.rows)} rows` : "",
     backfill.bytes ? bytes(backfill.bytes) : "",
     backfill.elapsed_s ? `${seconds(backfill.elapsed_s)} so far` : "",
-    backfill.road ? `by ${backfill.road}` : "",
+    backfill.engine ? `engine: ${backfill.engine}` : "",
   ].filter(Boolean);
   return (
     <section class="backfill" aria-label="Backfill">

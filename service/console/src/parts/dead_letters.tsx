@@ -1,4 +1,4 @@
-// Records that are not rows of their relation, each whole; tried again or given up.
+// Malformed records of a source, each whole, to retry or drop.
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers } from "../lib/api";
 import { ago, plural, shortened } from "../lib/format";
@@ -33,7 +33,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
   if (problem) return <ProblemNote problem={problem} />;
   if (!value) return <Skeleton />;
   const letters = value.dead_letters;
-  if (!letters.length) return <p class="nothing">None any more.</p>;
+  if (!letters.length) return <p class="nothing">None left.</p>;
   const idOf = (letter: Letter): string => `${letter.relation} ${letter.place}`;
   const choose = async (action: "retry" | "drop"): Promise<void> => {
     const picked = letters.filter((letter) => chosen.has(idOf(letter)));
@@ -67,7 +67,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       <div class="scroll" tabIndex={0} role="region" aria-label="Dead letters">
         <table class="rows">
           <thead>
-            <tr><th scope="col"><span class="unseen">choose</span></th><th scope="col">Place</th><th scope="col">Why</th><th scope="col">Record</th><th scope="col">Since</th></tr>
+            <tr><th scope="col"><span class="unseen">choose</span></th><th scope="col">Position</th><th scope="col">Why</th><th scope="col">Record</th><th scope="col">Since</th></tr>
           </thead>
           <tbody>
             {letters.map((letter) => (
@@ -94,7 +94,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       {dialog}
       {isAsked && (
         <Confirm title={`Drop ${which}?`} action="Drop them" run={() => choose("drop")} onClose={() => setAsked(false)}>
-          <p>These records are given up for good: no view will ever have their rows.</p>
+          <p>These records are deleted. No view will contain them.</p>
         </Confirm>
       )}
     </>

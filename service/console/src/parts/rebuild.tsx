@@ -1,4 +1,4 @@
-// The way out of failed, where it is seen: a button that asks before all is read again.
+// A button that rebuilds a failed view, after a confirmation: all its tables are read again.
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { look } from "../lib/live";
@@ -10,7 +10,7 @@ export function RebuildButton({ title, again, isSmall = false }: { title: string
   if (!mayOperate() || !offers("POST /views/{}/rebuild")) return null;
   const run = async (): Promise<void> => {
     await call("POST", `${viewPath(title)}/rebuild`);
-    tell("The view is being built again");
+    tell("The view is being rebuilt");
     again?.();
     void look();
   };
@@ -19,7 +19,7 @@ export function RebuildButton({ title, again, isSmall = false }: { title: string
       <button type="button" class={isSmall ? "small" : ""} onClick={() => setAsked(true)} aria-label={isSmall ? `Rebuild ${title}` : undefined}>Rebuild</button>
       {isAsked && (
         <Confirm title={`Rebuild ${title}?`} action="Rebuild" isDanger={false} run={run} onClose={() => setAsked(false)}>
-          <p>All tables that it reads are read again.</p>
+          <p>This reads all tables of the view again.</p>
         </Confirm>
       )}
     </>

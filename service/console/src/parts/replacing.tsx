@@ -1,4 +1,4 @@
-// A change of a whole view that is under way, or why the newest one was given up.
+// A change of a whole view in progress, or why the last one failed or was cancelled.
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { useWork } from "../lib/use";
 import type { Replacing } from "../screens/view";
@@ -7,10 +7,10 @@ import { ProblemNote, Text } from "./basic";
 import { tell } from "./toasts";
 
 const WORDS: Record<string, string> = {
-  replace: "Another query is on its way",
-  rebuild: "It is being computed anew",
-  resume: "It is on its way back to live",
-  rename: "It is getting another name",
+  replace: "The new query is being built",
+  rebuild: "The view is being rebuilt",
+  resume: "The view is being resumed",
+  rename: "The view is being renamed",
 };
 
 export function ReplacingNote({ name, told, again }: { name: string; told: Replacing; again: () => void }) {
@@ -18,12 +18,12 @@ export function ReplacingNote({ name, told, again }: { name: string; told: Repla
   if (told.status !== "under way") {
     if (!told.code) return null;
     const why = { title: told.title ?? told.detail ?? told.code, code: told.code, detail: told.title ? told.detail : "", hint: told.hint };
-    return <ProblemNote problem={why} what={`The newest ${told.kind} was given up; the view is what it was`} />;
+    return <ProblemNote problem={why} what={`The last ${told.kind} did not complete; the view is unchanged`} />;
   }
   const cancel = (): void => {
     void run(async () => {
       await call("DELETE", `${viewPath(name)}/replace`);
-      tell("Given up; the view stays what it is");
+      tell("Cancelled; the view is unchanged");
       again();
     });
   };
@@ -31,9 +31,9 @@ export function ReplacingNote({ name, told, again }: { name: string; told: Repla
     <section class="replacing" aria-label="Change under way">
       <p>
         <strong>{WORDS[told.kind] ?? told.kind}</strong>
-        <span class="dim">Its rows stay readable until then.</span>
+        <span class="dim">The current rows stay readable until then.</span>
         {mayOperate() && offers("DELETE /views/{}/replace") && (
-          <button type="button" class="small end" disabled={isBusy} onClick={cancel}>Give it up</button>
+          <button type="button" class="small end" disabled={isBusy} onClick={cancel}>Cancel</button>
         )}
       </p>
       <BackfillNote backfill={told.progress ?? {}} />

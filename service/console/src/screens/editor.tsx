@@ -17,7 +17,7 @@ interface Estimate {
   output_rows?: number | null;
   state_bytes?: number | null;
   backfill_s?: number | null;
-  road?: string;
+  engine?: string;
   amplification?: Record<string, { rows_out: number; rows_touched: number }>;
   notes?: string[];
   risks?: { operator: string; why: string; hint: string }[];
@@ -26,7 +26,7 @@ interface Estimate {
 interface Validation {
   kind: string;
   key: string[];
-  why_bag: string;
+  why_no_key: string;
   fields: { name: string; type: string; nullable: boolean }[];
   warnings: string[];
   in_postgres: string[];
@@ -92,12 +92,12 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
   const placed = placeOf(problem) ?? placeOf(work.problem);
   return (
     <div class="screen editor">
-      <nav class="crumbs" aria-label="Place"><a href="#/">Views</a></nav>
+      <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>
       <div class="title">
         <h1>{replaces ? <>Replace <Text>{replaces}</Text></> : "New view"}</h1>
         <span class="end">
           <button type="button" class="primary" disabled={!canSubmit || problem !== null} onClick={submit} title="Ctrl Enter">
-            {work.isBusy ? "Asking…" : replaces ? "Replace" : "Create view"}
+            {work.isBusy ? "Sending…" : replaces ? "Replace" : "Create view"}
           </button>
         </span>
       </div>
@@ -117,7 +117,7 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
           <label>
             Backfill
             <select value={options.backfill} onChange={(event) => setOptions({ ...options, backfill: event.currentTarget.value })}>
-              {["auto", "local", "spark"].map((road) => <option key={road}>{road}</option>)}
+              {["auto", "local", "spark"].map((engine) => <option key={engine}>{engine}</option>)}
             </select>
           </label>
           <label>
@@ -142,7 +142,7 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
           {answer && <Answer answer={answer} isOld={problem !== null} />}
           {!answer && !problem && (
             <div class="teach">
-              <p>Columns, key, plan and cost appear here as you write. Nothing is created before you say so.</p>
+              <p>Columns, key, plan and cost appear here as you write. Nothing is created until you submit.</p>
               <p class="dim">Tab leaves the editor; Ctrl Space completes; Ctrl Enter creates.</p>
             </div>
           )}
@@ -191,12 +191,12 @@ function useValidation(query: string) {
 }
 
 function Answer({ answer, isOld }: { answer: Validation; isOld: boolean }) {
-  const estimate: Estimate = answer.estimate ?? { source_rows: answer.estimated_source_rows, road: answer.backfill };
+  const estimate: Estimate = answer.estimate ?? { source_rows: answer.estimated_source_rows, engine: answer.backfill };
   const facts: [string, string][] = [
     ["Source rows", count(estimate.source_rows)],
     ["View rows", count(estimate.output_rows)],
     ["State", bytes(estimate.state_bytes)],
-    ["Backfill", [seconds(estimate.backfill_s), estimate.road ?? answer.backfill].filter((w) => w !== "–").join(", ")],
+    ["Backfill", [seconds(estimate.backfill_s), estimate.engine ?? answer.backfill].filter((w) => w !== "–").join(", ")],
     ...Object.entries(estimate.amplification ?? {}).map(([table, effect]): [string, string] => [
       `A row of ${table}`,
       `changes ${rate(effect.rows_out)} rows, touches ${rate(effect.rows_touched)}`,
@@ -209,7 +209,7 @@ function Answer({ answer, isOld }: { answer: Validation; isOld: boolean }) {
           <FactRow key={label} label={label} value={value} />
         ))}
       </dl>
-      {answer.kind === "bag" && <p class="dim">No primary key: <Text>{answer.why_bag}</Text></p>}
+      {answer.kind === "bag" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
       {estimate.risks?.length || answer.warnings.length || estimate.notes?.length ? (
         <ul class="reasons soft">
           {estimate.risks?.map((risk) => (
@@ -232,7 +232,7 @@ function FactRow({ label, value }: { label: string; value: string }) {
   return <><dt><Text>{label}</Text></dt><dd>{value}</dd></>;
 }
 
-/** From asked for to live. */
+/** The progress from the request to live. */
 function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
   const { value: view, problem, again } = useAsked<ViewFacts>(viewPath(name), 500);
   const isDone = view?.status === "live" && !view.replacing && (isReplaced || view.live_at !== null);
@@ -284,7 +284,7 @@ function namesToComplete(tables: Completable[]): SQLNamespace {
   return found;
 }
 
-/** A dot in a name is none between names. */
+/** A dot inside a name does not separate names. */
 const escaped = (name: string): string => name.replaceAll("\\", "\\\\").replaceAll(".", "\\.");
 
 function placeOf(problem: Problem | null): Place | null {

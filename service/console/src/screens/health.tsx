@@ -1,4 +1,4 @@
-// How the service itself does: epochs, freshness, lag, what the source keeps for us, memory.
+// The health of the service: epochs, freshness, lag, WAL that the source retains for us, memory.
 import { bytes, compact, freshness, millis, rate, seconds } from "../lib/format";
 import { courseOf, newest, overview, type Pipeline } from "../lib/live";
 import { Bar, Empty, Figure, Skeleton, Status, Text } from "../parts/basic";
@@ -25,7 +25,7 @@ export function HealthScreen() {
             {told.sources.map((source) => (
               <Chart
                 key={source.name}
-                title={`${source.name}: records/s, ${compact(source.lag)} behind`}
+                title={`${source.name}: records/s, lag ${compact(source.lag)} records`}
                 lines={[{ name: source.name, course: courseOf(`source ${source.name}`) }]}
                 show={rate}
               />
@@ -40,7 +40,7 @@ export function HealthScreen() {
 function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
   const { group } = told;
   const budget = told.wal_budget_bytes ?? 0;
-  const kept = told.wal_kept_bytes;
+  const retained = told.wal_retained_bytes;
   const up = Math.max(0, told.updated_at - told.started_at);
   return (
     <section aria-label={`pipeline ${group}`}>
@@ -52,38 +52,38 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
         <Figure label="Source rows a second" note={`${compact(told.source_rows_total)} in all`}>
           {rate(newest(`rows ${group}`))}
         </Figure>
-        <Figure label="Commit to visible" note={told.freshness_ms.p99 ? `99 % within ${millis(told.freshness_ms.p99)}` : "no change yet"}>
+        <Figure label="Freshness, p50" note={told.freshness_ms.p99 ? `p99 ${millis(told.freshness_ms.p99)}` : "no change yet"}>
           {freshness(told.freshness_ms.p50)}
         </Figure>
-        <Figure label="One step" note={`99 % within ${millis(told.step_ms.p99)}`}>{millis(told.step_ms.p50)}</Figure>
+        <Figure label="Step, p50" note={`p99 ${millis(told.step_ms.p99)}`}>{millis(told.step_ms.p50)}</Figure>
       </dl>
       <div class="charts">
         <Chart title="Epochs/s" lines={[{ name: "epochs", course: courseOf(`epochs ${group}`) }]} show={rate} />
         <Chart title="Source rows/s" lines={[{ name: "rows", course: courseOf(`rows ${group}`) }]} show={rate} />
         <Chart
-          title="Commit to visible"
+          title="Freshness, commit to visible"
           lines={[
-            { name: "half", course: courseOf(`p50 ${group}`) },
-            { name: "99 %", course: courseOf(`p99 ${group}`) },
+            { name: "p50", course: courseOf(`p50 ${group}`) },
+            { name: "p99", course: courseOf(`p99 ${group}`) },
           ]}
           show={millis}
         />
         {told.lag_seconds === null ? (
-          <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} base={1024} />
+          <Chart title="Lag" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} base={1024} />
         ) : (
-          <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`late ${group}`) }]} show={seconds} />
+          <Chart title="Lag" lines={[{ name: "lag", course: courseOf(`late ${group}`) }]} show={seconds} />
         )}
-        <Chart title="WAL kept by the slot" lines={[{ name: "kept", course: courseOf(`wal ${group}`) }]} show={bytes} base={1024} />
+        <Chart title="WAL retained by the slot" lines={[{ name: "retained", course: courseOf(`wal ${group}`) }]} show={bytes} base={1024} />
         <Chart title={told.rss_bytes === null ? "Memory, peak" : "Memory"} lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} base={1024} />
       </div>
-      {kept !== null && budget > 0 && (
+      {retained !== null && budget > 0 && (
         <div class="budget">
-          <p><span>WAL of the slot</span><span class="dim">{bytes(kept)} of {bytes(budget)} allowed</span></p>
-          <Bar share={Math.min(1, kept / budget)} label="share of the WAL budget" />
+          <p><span>WAL of the slot</span><span class="dim">{bytes(retained)}, budget {bytes(budget)}</span></p>
+          <Bar share={Math.min(1, retained / budget)} label="share of the WAL budget" />
         </div>
       )}
       {told.sink_stalled_s > 0 && (
-        <p class="reasons">The sink has not taken an epoch for {seconds(told.sink_stalled_s)}.</p>
+        <p class="reasons">The sink has accepted no epoch for {seconds(told.sink_stalled_s)}.</p>
       )}
     </section>
   );

@@ -1,4 +1,4 @@
-// The keys, and where else to look.
+// The keyboard shortcuts, and a link to the REST reference.
 import { Dialog } from "../parts/dialog";
 
 const KEYS: [string, string][] = [
@@ -28,7 +28,7 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
         ))}
       </dl>
       <p class="dim">
-        All that this console does is there in psql, REST and Python too. <a href="/docs">REST reference</a>
+        Everything in this console is also available from psql, REST and Python. <a href="/docs">REST reference</a>
       </p>
     </Dialog>
   );

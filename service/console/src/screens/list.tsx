@@ -20,14 +20,14 @@ const COLUMNS: { by: Sorting | null; label: string; class: string }[] = [
   { by: "rows", label: "Rows", class: "number" },
   { by: "rate", label: "Changes/s", class: "number" },
   { by: null, label: "Last 2 minutes", class: "course wide-only" },
-  { by: "lag", label: "Behind", class: "number wide-only" },
+  { by: "lag", label: "Lag", class: "number wide-only" },
 ];
 
 const rateOf = (view: ViewGlance): number => newest(`view ${figureName(view)}`) ?? 0;
 
 const WORST = ["failed", "degraded"];
 
-/** Failed views first, then those that stand still, then all others. */
+/** Failed views first, then degraded ones, then all others. */
 const troubleOf = (view: ViewGlance): number => (WORST.indexOf(view.status) + 1 || WORST.length + (view.error ? 1 : 2));
 
 function valueOf(view: ViewGlance, by: Sorting): number | string {
@@ -155,7 +155,7 @@ function Row({ view }: { view: ViewGlance }) {
       <td class="name">
         <a href={viewHref(title)} data-row><Text title={title.length > 40 ? title : ""}>{title}</Text></a>
         {view.group !== "default" && <span class="tag">{view.group}</span>}
-        {view.errors > 0 && <span class="tag bad">{compact(view.errors)} left out</span>}
+        {view.errors > 0 && <span class="tag bad">{plural(view.errors, "error row")}</span>}
         {view.error && <span class="under bad"><Text>{view.error.title}</Text></span>}
       </td>
       <td>
@@ -177,7 +177,7 @@ function Row({ view }: { view: ViewGlance }) {
 const NOISE_BYTES = 64 * 1024;
 const PUNCTUAL_S = 2;
 
-/** How far behind the source: as time where the pipeline tells it, else as WAL. */
+/** The lag: in seconds where the pipeline reports it, else in bytes of WAL. */
 export function behind(lag: number | null, group: string): string {
   const late = overview.value?.pipelines.find((told) => told.group === group)?.lag_seconds;
   if (typeof late === "number") return late < PUNCTUAL_S ? "up to date" : seconds(late);
@@ -197,18 +197,18 @@ function Progress({ view }: { view: ViewGlance }) {
 function Totals({ told }: { told: Overview }) {
   const first = told.pipelines[0];
   const live = told.views.filter((view) => view.status === "live").length;
-  const kept = told.pipelines.reduce((sum, p) => sum + (p.wal_kept_bytes ?? 0), 0);
+  const retained = told.pipelines.reduce((sum, p) => sum + (p.wal_retained_bytes ?? 0), 0);
   return (
     <dl class="figures">
       <Figure label="Live" note={live < told.views.length ? `of ${told.views.length} views` : "all views"}>{count(live)}</Figure>
       <Figure label="Changes a second" note={<Sparkline course={courseOf("views")} label="changes of all views" />}>
         {rate(newest("views"))}
       </Figure>
-      <Figure label="Commit to visible" note={first?.freshness_ms.p99 ? `99 % within ${millis(first.freshness_ms.p99)}` : "no change yet"}>
+      <Figure label="Freshness, p50" note={first?.freshness_ms.p99 ? `p99 ${millis(first.freshness_ms.p99)}` : "no change yet"}>
         {freshness(first?.freshness_ms.p50)}
       </Figure>
-      <Figure label="WAL kept at the source" note={first?.wal_budget_bytes ? `of ${bytes(first.wal_budget_bytes)} allowed` : ""}>
-        {bytes(kept)}
+      <Figure label="WAL retained at the source" note={first?.wal_budget_bytes ? `budget ${bytes(first.wal_budget_bytes)}` : ""}>
+        {bytes(retained)}
       </Figure>
     </dl>
   );
@@ -249,11 +249,11 @@ function Others({ told }: { told: Overview }) {
         </table>
       </section>
       <section aria-labelledby="sinks">
-        <div class="section-head"><h2 id="sinks">Further sinks</h2></div>
+        <div class="section-head"><h2 id="sinks">Additional sinks</h2></div>
         {told.sinks.length ? (
           <table class="list">
             <thead>
-              <tr><th scope="col">Sink</th><th scope="col">Status</th><th scope="col" class="number">Rows/s</th><th scope="col" class="number">Waiting</th></tr>
+              <tr><th scope="col">Sink</th><th scope="col">Status</th><th scope="col" class="number">Rows/s</th><th scope="col" class="number">Backlog</th></tr>
             </thead>
             <tbody>
               {told.sinks.map((sink) => (
@@ -270,7 +270,7 @@ function Others({ told }: { told: Overview }) {
             </tbody>
           </table>
         ) : (
-          <p class="nothing">Every view is a table in PostgreSQL. It can go to a Kafka topic as well: <code>tidemark sinks create</code>.</p>
+          <p class="nothing">Every view is a table in PostgreSQL. To write one to a Kafka topic as well: <code>tidemark sinks create</code>.</p>
         )}
       </section>
     </div>
@@ -282,7 +282,7 @@ function ListSkeleton() {
     <div class="screen">
       <h1 class="unseen">Views</h1>
       <dl class="figures">
-        {["Live", "Changes a second", "Commit to visible", "WAL kept at the source"].map((label) => (
+        {["Live", "Changes a second", "Freshness, p50", "WAL retained at the source"].map((label) => (
           <Figure key={label} label={label} note=" "> </Figure>
         ))}
       </dl>

@@ -1,4 +1,4 @@
-// A source beside the database: what can be read of it, and records that are not rows.
+// An external source: its relations and its dead letters.
 import { compact, count, rate } from "../lib/format";
 import { newest, type ToldError } from "../lib/live";
 import { useAsked } from "../lib/use";
@@ -36,7 +36,7 @@ export function SourceScreen({ name }: { name: string }) {
   const letters = source.relations.reduce((sum, relation) => sum + relation.dead_letters, 0);
   return (
     <div class="screen">
-      <nav class="crumbs" aria-label="Place"><a href="#/">Views</a> / Sources</nav>
+      <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a> / Sources</nav>
       <div class="title">
         <h1><Text>{source.name}</Text></h1>
         <span class="tag">{source.type}</span>
@@ -46,9 +46,9 @@ export function SourceScreen({ name }: { name: string }) {
       {source.error && <ProblemNote problem={source.error} />}
       <dl class="figures">
         <Figure label="Records a second" note={`${compact(source.rows_read)} since the start`}>{rate(newest(`source ${name}`))}</Figure>
-        <Figure label="Not read yet" note="records, about">{compact(source.lag)}</Figure>
+        <Figure label="Lag" note="records, estimated">{compact(source.lag)}</Figure>
         <Figure label="Relations">{count(source.relations.length)}</Figure>
-        <Figure label="Dead letters" note="records that are not rows">{compact(letters)}</Figure>
+        <Figure label="Dead letters" note="malformed records">{compact(letters)}</Figure>
       </dl>
       {source.relations.map((relation) => (
         <section key={relation.name} aria-label={`relation ${relation.name}`}>
@@ -64,7 +64,7 @@ export function SourceScreen({ name }: { name: string }) {
       ))}
       <section aria-labelledby="dead">
         <div class="section-head"><h2 id="dead">Dead letters</h2></div>
-        {letters ? <DeadLetters source={source.name} /> : <Empty title="None"><p>Every record is a row. One that is not would wait here, whole, for you to retry or drop it.</p></Empty>}
+        {letters ? <DeadLetters source={source.name} /> : <Empty title="None"><p>Malformed records are stored here, whole, for you to retry or drop.</p></Empty>}
       </section>
     </div>
   );

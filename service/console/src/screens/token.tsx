@@ -1,4 +1,4 @@
-// The service wants a token. It is kept for this tab alone and never put into an address.
+// The token screen. The token is stored for this tab only and never put into a URL.
 import { useState } from "preact/hooks";
 import { call, keepToken, needsToken, Problem, token } from "../lib/api";
 import { type Overview, take } from "../lib/live";
@@ -19,7 +19,7 @@ export function TokenScreen() {
         token.value = before;
         needsToken.value = true;
         if (error instanceof Problem && error.status === 401) {
-          throw new Problem(401, error.code, "this token is not known", error.detail, error.hint);
+          throw new Problem(401, error.code, "the token is not known", error.detail, error.hint);
         }
         throw error;
       }
@@ -30,7 +30,7 @@ export function TokenScreen() {
     <main class="token" id="content">
       <form onSubmit={enter}>
         <h1>Tidemark</h1>
-        <p class="dim">This service asks for a token. It stays in this tab and is gone when the tab is closed.</p>
+        <p class="dim">This service requires a token. It is stored in this tab only, until you close the tab.</p>
         <label>
           Token
           <input

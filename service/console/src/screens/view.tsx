@@ -1,4 +1,4 @@
-// One view: how it stands, and its parts as tabs.
+// One view: its status, and its parts as tabs.
 import { lazy, Suspense } from "preact/compat";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { compact, count, freshness, millis, rate } from "../lib/format";
@@ -53,7 +53,7 @@ export interface ViewFacts {
   replacing?: Replacing | null;
 }
 
-/** The change under way, or why the newest one was given up. */
+/** The change in progress, or why the last one failed or was cancelled. */
 export interface Replacing {
   kind: string;
   status: string;
@@ -134,7 +134,7 @@ export function ViewScreen({ name }: { name: string }) {
 }
 
 function Crumbs() {
-  return <nav class="crumbs" aria-label="Place"><a href="#/">Views</a></nav>;
+  return <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>;
 }
 
 function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
@@ -162,16 +162,16 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
       {isBuilding && <BackfillNote backfill={backfill} />}
       {view.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
       <dl class="figures">
-        <Figure label="Rows" note={view.kind === "bag" ? "duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
+        <Figure label="Rows" note={view.kind === "bag" ? "multiset: duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
           {compact(glance?.rows ?? view.rows)}
         </Figure>
         <Figure label="Changes a second" note={<Sparkline course={courseOf(course)} label="changes of this view" />}>
           {status === "live" ? rate(newest(course)) : "–"}
         </Figure>
-        <Figure label="Commit to visible" note={pipeline?.freshness_ms.p99 ? `99 % within ${millis(pipeline.freshness_ms.p99)}` : "no change yet"}>
+        <Figure label="Freshness, p50" note={pipeline?.freshness_ms.p99 ? `p99 ${millis(pipeline.freshness_ms.p99)}` : "no change yet"}>
           {status === "live" ? freshness(pipeline?.freshness_ms.p50) : "–"}
         </Figure>
-        <Figure label="Behind" note={view.errors ? `${count(view.errors)} rows left out` : "no row left out"}>
+        <Figure label="Lag" note={view.errors ? `${count(view.errors)} error rows` : "no error rows"}>
           {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes, view.group) : "–"}
         </Figure>
       </dl>
@@ -179,13 +179,13 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
   );
 }
 
-/** What an error is to a view of this status. */
+/** What an error means for a view of this status. */
 export function wordsFor(status: string): string {
   if (status === "failed") return "This view has failed";
-  return status === "degraded" ? "This view stands still" : "This view is not told everything just now";
+  return status === "degraded" ? "This view is not being updated" : "A source of this view is not available";
 }
 
-/** What can be done about it at once: build the view again, or try the sources that have stopped. */
+/** The possible actions: rebuild the view, or retry its stopped sources. */
 export function WaysOut({ view, status, again }: { view: ViewFacts; status: string; again: () => void }) {
   const stopped = (overview.value?.sources ?? []).filter((s) => s.status !== "running");
   const isOfSource = status !== "failed" && stopped.some((s) => s.error?.code === view.error?.code);
@@ -208,7 +208,7 @@ function Pause({ name, status, again }: TabProps & { status: string }) {
   const turn = (): void => {
     void run(async () => {
       await call("POST", `${viewPath(name)}/${action}`);
-      tell(action === "pause" ? "The view is being paused" : "The view goes on");
+      tell(action === "pause" ? "The view is being paused" : "The view is being resumed");
       again();
     });
   };

@@ -1,5 +1,5 @@
 // Changes as they become visible, epoch by epoch, the newest on top. Drawn four times a second at
-// most, whatever the rate; what does not fit is counted.
+// most, whatever the rate; changes that do not fit are counted only.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asProblem, type Problem, viewPath } from "../lib/api";
 import { type Epoch, Gathering } from "../lib/changes";
@@ -17,7 +17,7 @@ const DRAWN_MS = 250;
 const WORDS: Record<Connection, string> = {
   connecting: "connecting",
   open: "live",
-  waiting: "connecting again",
+  waiting: "reconnecting",
   ended: "ended",
 };
 
@@ -77,7 +77,7 @@ export function ChangesTab({ name, view }: TabProps) {
           {isPaused && missed > 0 ? `${count(missed)} epochs went by` : ""}
         </span>
         <span class="end">
-          <button type="button" class="small" aria-pressed={isPaused} onClick={turn}>{isPaused ? "Go on" : "Pause"} <kbd>p</kbd></button>
+          <button type="button" class="small" aria-pressed={isPaused} onClick={turn}>{isPaused ? "Resume" : "Pause"} <kbd>p</kbd></button>
           <button type="button" class="small" onClick={() => setEpochs([])}>Clear</button>
         </span>
       </div>
@@ -97,7 +97,7 @@ export function ChangesTab({ name, view }: TabProps) {
           </table>
         </div>
       ) : (
-        !problem && <p class="nothing">Nothing has changed since this page was opened. A commit at the source that touches this view shows up here within milliseconds.</p>
+        !problem && <p class="nothing">No change since you opened this page. A commit at the source that changes this view appears here within milliseconds.</p>
       )}
       {dialog}
     </>

@@ -1,4 +1,4 @@
-// What can be done with a view. A control is there when the service has its route.
+// Operations on a view. A control is shown if the service has its route.
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { count, millis } from "../lib/format";
@@ -12,13 +12,13 @@ import { tell } from "../parts/toasts";
 import type { TabProps, ViewFacts } from "./view";
 
 export function ManageTab(props: TabProps) {
-  if (!mayOperate()) return <p class="nothing">Your role may read only.</p>;
+  if (!mayOperate()) return <p class="nothing">Your role is read-only.</p>;
   return (
     <div class="operations">
       {offers("POST /views/{}/verify") && <Verify {...props} />}
       {offers("POST /views/{}/pause") && <Pause {...props} />}
       {offers("POST /views/{}/replace") && (
-        <Operation title="Replace" what="Give it another query. The rows of now stay readable until the new ones are complete, then they are swapped at once.">
+        <Operation title="Replace" what="Change the query. The current rows stay readable until the new ones are complete; one transaction then swaps them.">
           <a class="button" href={`#/new?replace=${encodeURIComponent(props.name)}`}>Edit the query</a>
         </Operation>
       )}
@@ -69,7 +69,7 @@ interface Difference {
 const WORDS = {
   equal: "Equal",
   different: "Different",
-  open: "Rows differ, and the query leaves open which answer is right",
+  open: "Rows differ, but the query allows both answers",
 };
 
 function Verify({ name, view }: TabProps) {
@@ -80,7 +80,7 @@ function Verify({ name, view }: TabProps) {
     void run(async () => setVerdict(await call<Verdict>("POST", `${viewPath(name)}/verify`)));
   };
   return (
-    <Operation title="Verify" what="PostgreSQL runs the query itself at the view's own position, and every row is compared. Nothing waits for it.">
+    <Operation title="Verify" what="PostgreSQL runs the query at the view's position, and all rows are compared. Updates continue meanwhile.">
       <button type="button" disabled={isBusy || view.status !== "live"} onClick={verify}>{isBusy ? "Comparing…" : "Verify now"}</button>
       {verdict && <VerdictNote verdict={verdict} />}
       {problem && <ProblemNote problem={problem} />}
@@ -92,8 +92,8 @@ function VerdictNote({ verdict }: { verdict: Verdict }) {
   const parts = [
     `${count(verdict.rows)} rows compared in ${millis(verdict.took_ms)}`,
     verdict.missing ? `${count(verdict.missing)} missing` : "",
-    verdict.surplus ? `${count(verdict.surplus)} too many` : "",
-    verdict.different ? `${count(verdict.different)} with other values` : "",
+    verdict.surplus ? `${count(verdict.surplus)} surplus` : "",
+    verdict.different ? `${count(verdict.different)} different` : "",
     ...Object.values(verdict.positions).map((position) => `at ${position}`),
   ];
   return (
@@ -116,13 +116,13 @@ function Pause({ name, view, again }: TabProps) {
   const turn = (cascade: string): void => {
     void run(async () => {
       await call("POST", `${viewPath(name)}/${action}${cascade}`);
-      tell(action === "resume" ? "The view is on its way back to live" : "The view is being paused");
+      tell(action === "resume" ? "The view is being resumed" : "The view is being paused");
       again();
     });
   };
   const what = {
-    pause: "Its rows stay as they are, and the source keeps nothing for it. To resume it costs what a new view costs.",
-    resume: "It is computed from a new snapshot; the rows of now stay until the new ones take their place.",
+    pause: "The rows stay as they are, and the source retains no WAL for the view. Resuming costs as much as creating it.",
+    resume: "Computes the view from a new snapshot. The current rows stay readable until the new ones replace them.",
   };
   return (
     <Operation title={action === "resume" ? "Resume" : "Pause"} what={what[action]}>
@@ -141,7 +141,7 @@ function Pause({ name, view, again }: TabProps) {
 
 function Rebuild({ view, again }: TabProps) {
   return (
-    <Operation title="Rebuild" what="Compute everything again from a new snapshot. The old rows stay readable until the new ones take their place.">
+    <Operation title="Rebuild" what="Computes the view from a new snapshot. The current rows stay readable until the new ones replace them.">
       <RebuildButton title={titleOf(view)} again={again} />
     </Operation>
   );
@@ -151,7 +151,7 @@ function Rename({ name, view }: TabProps) {
   const rename = async (to: string): Promise<ViewFacts> => call("POST", `${viewPath(name)}/rename`, { name: to });
   const move = async (to: string): Promise<ViewFacts> => call("POST", `${viewPath(name)}/move`, { schema: to });
   return (
-    <Operation title="Rename" what="Grants, indexes and comments stay with it, and views that read it follow. As in SQL, a name in double quotes keeps its capitals.">
+    <Operation title="Rename" what="Grants, indexes and comments are kept, and views that read it are adapted. As in SQL, double quotes preserve capitals.">
       <NameForm label="New name" now={sqlName(view.name)} action="Rename" run={rename} />
       {offers("POST /views/{}/move") && <NameForm label="New schema" now={sqlName(view.schema)} action="Move" run={move} />}
     </Operation>
@@ -193,13 +193,13 @@ function Drop({ name, view }: TabProps) {
     go("#/");
   };
   return (
-    <Operation title="Drop" isDanger what="The table, its rows and the state behind it go for good. The source is not touched.">
+    <Operation title="Drop" isDanger what="Deletes the view's table, rows and state. The source is not touched.">
       <button type="button" class="danger" onClick={() => setAsked(true)}>Drop view</button>
       {isAsked && (
         <Confirm title="Drop this view?" action="Drop it" name={view.name} run={run} onClose={() => setAsked(false)}>
           <p>
-            <strong><Text>{titleOf(view)}</Text></strong> and its {count(view.rows)} rows will be gone. Whoever reads
-            the table gets an error from then on.
+            <strong><Text>{titleOf(view)}</Text></strong> and its {count(view.rows)} rows will be deleted.
+            Queries that read the table will fail.
           </p>
         </Confirm>
       )}

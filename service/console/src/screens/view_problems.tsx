@@ -1,4 +1,4 @@
-// What keeps the view from being whole: its failure, rows left out, records that are not rows.
+// The problems of a view: its failure, its error rows, and dead letters of its sources.
 import { useState } from "preact/hooks";
 import { offers, viewPath } from "../lib/api";
 import { ago, compact } from "../lib/format";
@@ -38,8 +38,8 @@ export function ProblemsTab({ name, view }: TabProps) {
       {isWell && (
         <Empty title="All is well">
           <p>
-            A row for which an expression of the query fails is left out and listed here until it is repaired; the
-            rest of the view goes on. Records that are not rows of their source wait here too.
+            If an expression of the query fails for a source row, the view leaves that row out. It is listed here
+            until it is corrected. Malformed records of the view's sources are listed here too.
           </p>
         </Empty>
       )}
@@ -65,7 +65,7 @@ function LeftOutRows({ name, total }: { name: string; total: number }) {
   return (
     <section aria-labelledby="left-out">
       <div class="section-head">
-        <h2 id="left-out">Rows left out <span class="dim">{compact(total)}</span></h2>
+        <h2 id="left-out">Error rows <span class="dim">{compact(total)}</span></h2>
         <span class="pager">
           <button type="button" class="small" disabled={!pages.length} onClick={() => setPages(pages.slice(0, -1))}>Previous</button>
           <button type="button" class="small" disabled={!value?.next} onClick={() => value?.next && setPages([...pages, value.next])}>Next</button>
@@ -74,7 +74,7 @@ function LeftOutRows({ name, total }: { name: string; total: number }) {
       {problem && <ProblemNote problem={problem} />}
       {!value && !problem && <Skeleton wide />}
       {value && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Rows left out">
+        <div class="scroll" tabIndex={0} role="region" aria-label="Error rows">
           <table class="rows">
             <thead>
               <tr>
@@ -96,7 +96,7 @@ function LeftOutRows({ name, total }: { name: string; total: number }) {
           </table>
         </div>
       )}
-      <p class="dim">Repair the row at the source and it is in the view again; nothing else is to do.</p>
+      <p class="dim">Correct the row at the source; the view then includes it without further action.</p>
       {dialog}
     </section>
   );

@@ -1,0 +1,222 @@
+"""The clock as a source: a relation of one row, (id, at), whose `at` moves on.
+
+A view that reads `at` where its query says now() equals that query run in PostgreSQL with now()
+at the row's value, epoch by epoch. The position of the relation is the value itself, so it is
+committed with the epoch and a restart goes on from it. Invariants: `at` never goes backwards,
+whatever is done to the machine's clock; read up to a position, it stops at exactly that position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from connectors.feed_source import DeclaredRelation, Pin, Places
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import KIND_BYTES, KIND_INT, Column, Delta
+from dataflow.errors import SourceError
+from dataflow.schema import Relation
+from storage import clock
+
+RELATION = "now"
+COLUMNS = (("id", "integer"), ("at", "timestamp with time zone"))
+RESOLUTION = "resolution_s"
+DEFAULT_RESOLUTION_S = 1.0
+LEAST_RESOLUTION_S = 0.1
+MOST_RESOLUTION_S = 86_400.0
+# Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
+_EPOCH_US = 946_684_800_000_000
+_US = "us"
+_ONLY_ROW = 1
+
+
+def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
+    """Return the one relation. SourceError source.bad_option."""
+    _resolution_of(options)
+    return [DeclaredRelation(RELATION, COLUMNS, key=("id",))]
+
+
+def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> ClockSource:
+    """Return the source, with its declared relation."""
+    return ClockSource(name, _resolution_of(options), relations)
+
+
+def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options: there is nothing to find out."""
+    _resolution_of(options)
+    return options
+
+
+def timestamp_of(places: Places) -> int | None:
+    """Return what a clock stands at, in microseconds since 1970; None where it is not read."""
+    place = places.get(RELATION)
+    return None if place is None else int(place[_US])
+
+
+class ClockSource:
+    """A FeedSource of one row. resolution_s: the least time between two values.
+
+    Any value between two positions may be left out when it is read again: a view depends on the
+    newest value alone.
+    """
+
+    is_replayable = True
+
+    def __init__(self, name: str, resolution_s: float, relations: Sequence[Relation]) -> None:
+        self.name = name
+        self._resolution_us = round(resolution_s * 1e6)
+        self._relations = list(relations)
+
+    def relations(self) -> Sequence[Relation]:
+        """Return the declared relation."""
+        return self._relations
+
+    def check(self) -> None:
+        """A clock can always be reached."""
+
+    def pin(self, relation: Relation) -> Pin:
+        """Return the present moment, cut to the resolution."""
+        return Pin({_US: _cut(self._resolution_us)})
+
+    def open_snapshot(
+        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+    ) -> ClockSnapshot:
+        """Return the row as of its position."""
+        return ClockSnapshot(places)
+
+    def open_feed(
+        self,
+        relations: Sequence[Relation],
+        places: Places,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+    ) -> ClockFeed:
+        """Return the values after the position."""
+        return ClockFeed(self.name, relations[0], places, self._resolution_us, on_ready)
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        """Never called: a clock has no rejected rows."""
+        raise SourceError("source.bad_record", f'source "{self.name}" rejects no rows')
+
+
+@dataclass(frozen=True)
+class ClockPart:
+    """The one row of a snapshot."""
+
+    name: str
+    columns: tuple[int, ...]
+    us: int
+
+    def read(self) -> Iterator[Delta]:
+        """Yield the row, with the asked columns."""
+        row = (_ONLY_ROW, self.us - _EPOCH_US)
+        yield Delta.of(KIND_INT * len(self.columns), [tuple(row[c] for c in self.columns)])
+
+    def rejected(self) -> Delta:
+        """Return no rows."""
+        return Delta.of(KIND_BYTES * 7, [])
+
+
+class ClockSnapshot:
+    """The row as of a position."""
+
+    def __init__(self, places: Places) -> None:
+        self._us = int(places[RELATION][_US])
+
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[ClockPart]:
+        """Return the one part there is."""
+        return [ClockPart(f"at {self._us}", tuple(columns), self._us)]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ClockFeed:
+    """Values after a position, each at least the resolution after the one before.
+
+    A thread of its own calls `on_ready` as often; `poll` alone decides whether there is a value.
+    """
+
+    skipped = 0
+    lag = 0
+
+    def __init__(
+        self,
+        name: str,
+        relation: Relation,
+        places: Places,
+        resolution_us: int,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._relation = relation
+        self._us = int(places[RELATION][_US])
+        self._resolution_us = resolution_us
+        self._on_ready = on_ready
+        self._ended = threading.Event()
+        threading.Thread(target=self._remind, name=f"clock {name}", daemon=True).start()
+
+    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+        """Return the present value where it is due; with `until`, exactly that position."""
+        to_us = _cut(self._resolution_us) if until is None else timestamp_of(until) or self._us
+        if to_us <= self._us:
+            return None
+        self._us = to_us
+        columns = (
+            Column(np.array([_ONLY_ROW], np.int64)),
+            Column(np.array([to_us - _EPOCH_US], np.int64)),
+        )
+        kinds = np.array([Changes.UPSERT], np.uint8)
+        return SourceBatch(
+            0,
+            [Changes(self._relation, kinds, columns)],
+            1,
+            1,
+            commit_time_us=to_us,
+            source=self._name,
+            places={RELATION: {_US: to_us}},
+        )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def _remind(self) -> None:
+        while not self._ended.wait(self._resolution_us / 1e6):
+            self._on_ready()
+
+
+def _cut(resolution_us: int) -> int:
+    """Return the present moment, down to a multiple of the resolution."""
+    now_us = clock.wall_ns() // 1000
+    return now_us - now_us % resolution_us
+
+
+def _resolution_of(options: Mapping[str, Any]) -> float:
+    unknown = sorted(options.keys() - {RESOLUTION})
+    if unknown:
+        raise SourceError(
+            "source.bad_option",
+            f'a clock has no option "{unknown[0]}"',
+            hint=f'its only option is "{RESOLUTION}"',
+        )
+    found = options.get(RESOLUTION, DEFAULT_RESOLUTION_S)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not LEAST_RESOLUTION_S <= found <= MOST_RESOLUTION_S:
+        raise SourceError(
+            "source.bad_option",
+            f'option "{RESOLUTION}" is {found!r}',
+            hint=f"give seconds between {LEAST_RESOLUTION_S:g} and {MOST_RESOLUTION_S:g}",
+        )
+    return float(found)

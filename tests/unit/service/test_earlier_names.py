@@ -1,0 +1,31 @@
+"""Oracle: the new names of public fields; the earlier ones must be there for one release, alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.api.app import create_app
+from service.backfill.build_status import BuildStatus
+from service.runtime.settings import Settings
+
+EARLIER = {
+    "Validation": {"why_no_key": "why_bag", "reads": "asks"},
+    "Estimate": {"engine": "road"},
+    "PipelineGlance": {"wal_retained_bytes": "wal_kept_bytes"},
+}
+
+
+def test_a_backfill_has_both_names() -> None:
+    facts = BuildStatus().facts()
+    assert facts["engine"] == facts["road"]
+    assert facts["parts_reused"] == facts["parts_kept"]
+
+
+def test_the_description_marks_the_earlier_names(tmp_path: Path) -> None:
+    app = create_app(Settings.load(source="dbname=unused", state=tmp_path))
+    schemas = app.openapi()["components"]["schemas"]
+    for schema, names in EARLIER.items():
+        properties = schemas[schema]["properties"]
+        for new, old in names.items():
+            assert "deprecated" not in properties[new]
+            assert properties[old]["deprecated"] and f"`{new}`" in properties[old]["description"]
