@@ -22,6 +22,7 @@ from dataflow.plan.nodes import (
     SemiJoin,
     SetOperation,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -33,6 +34,7 @@ from dataflow.schema import Field
 from dataflow.types import BOOL, SqlType
 
 _KINDS = ("inner", "left", "right", "full")
+_ORDER_OPERATORS = ("<", "<=", ">", ">=")
 _SEMI_KINDS = ("semi", "anti", "not in")
 
 
@@ -50,6 +52,12 @@ def _check_node(plan: Plan) -> None:
         _require(all(isinstance(c, Literal) for r in plan.rows for c in r), "literal rows")
     elif isinstance(plan, Filter):
         _check_condition(plan.predicate, plan.input.fields)
+    elif isinstance(plan, ThresholdFilter):
+        _check_expression(plan.value, plan.input.fields)
+        _require(plan.operator in _ORDER_OPERATORS, f'a threshold operator, not "{plan.operator}"')
+        _require(len(plan.threshold.fields) == 1, "one column in a threshold")
+        same = plan.value.type.physical == plan.threshold.fields[0].type.physical
+        _require(same, "a threshold that orders as the value does")
     elif isinstance(plan, Project):
         _check_outputs(plan.expressions, plan.fields, plan.input.fields)
     elif isinstance(plan, Join | SemiJoin):

@@ -38,6 +38,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     SortKey,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -160,6 +161,9 @@ def describe(plan: Plan) -> str:
         return f"values {len(plan.rows)} rows"
     if isinstance(plan, Filter):
         return f"filter {_text(plan.predicate, plan.input.fields)}"
+    if isinstance(plan, ThresholdFilter):
+        name = plan.threshold.fields[0].name
+        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
@@ -310,6 +314,8 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     """Return the expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
+    if isinstance(plan, ThresholdFilter):
+        return (plan.value,)
     if isinstance(plan, Project | Remember):
         return plan.expressions
     if isinstance(plan, Join | SemiJoin):

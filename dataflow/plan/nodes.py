@@ -56,6 +56,27 @@ class Filter:
 
 @caches_hash
 @dataclass(frozen=True)
+class ThresholdFilter:
+    """Rows for which `value operator threshold` is true: of a threshold that moves, in order.
+
+    threshold: one column, one row at most; of several rows the least counts that is not NULL.
+    value: over the input's columns, of a type that orders as the threshold's column does.
+    operator: "<", "<=", ">" or ">=".
+    """
+
+    input: Plan
+    threshold: Plan
+    value: Expression
+    operator: str
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's."""
+        return self.input.fields
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
 
@@ -451,6 +472,7 @@ Plan = (
     Scan
     | Values
     | Filter
+    | ThresholdFilter
     | Project
     | Join
     | SemiJoin
@@ -495,6 +517,8 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """Return the inputs of a node, left to right."""
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
+    if isinstance(plan, ThresholdFilter):
+        return (plan.input, plan.threshold)
     if isinstance(plan, UnionAll | Loop):
         return plan.inputs
     if isinstance(plan, Recursive):

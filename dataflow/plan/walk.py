@@ -18,6 +18,7 @@ from dataflow.plan.nodes import (
     Recursive,
     SemiJoin,
     SetOperation,
+    ThresholdFilter,
     UnionAll,
     fold,
     inputs_of,
@@ -32,6 +33,8 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
         return replace(plan, left=inputs[0], right=inputs[1])
     if isinstance(plan, Recursive):
         return replace(plan, base=inputs[0], step=inputs[1])
+    if isinstance(plan, ThresholdFilter):
+        return replace(plan, input=inputs[0], threshold=inputs[1])
     if isinstance(plan, UnionAll | Loop):
         return replace(plan, inputs=tuple(inputs))
     return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]

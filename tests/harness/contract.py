@@ -74,7 +74,8 @@ class Checked:
         assert not (traits.is_linear and traits.has_state), "is linear and has state"
         assert traits.has_state or not self.keeps, f"has no state, and keeps {self.keeps}"
         assert traits.emits_parts == hasattr(self._operator, "parts"), "emits_parts"
-        assert traits.may_skip_consolidation == hasattr(self._operator, "is_loose"), "may_skip"
+        skips = hasattr(self._operator, "is_unconsolidated")
+        assert traits.may_skip_consolidation == skips, "may_skip"
 
     @property
     def keeps(self) -> list[str]:

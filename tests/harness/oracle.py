@@ -76,6 +76,26 @@ class Oracle:
                 out[row] += weight
         return out
 
+    def _thresholdfilter(self, plan: p.ThresholdFilter) -> Bag:
+        """Of several thresholds the least counts; without one nothing passes."""
+        type, out = plan.value.type, Counter()
+        found = [row[0] for row in self.rows(plan.threshold) if row[0] is not None]
+        least = min((order(v, type) for v in found), default=None)
+        for row, weight in self.rows(plan.input).items():
+            value = self._try(plan.value, row, weight)
+            if least is None or value is None:
+                continue
+            place = order(value, type)
+            passes = {
+                "<": place < least,
+                "<=": place <= least,
+                ">": place > least,
+                ">=": place >= least,
+            }
+            if passes[plan.operator]:
+                out[row] += weight
+        return out
+
     def _project(self, plan: p.Project) -> Bag:
         out: Bag = Counter()
         for row, weight in self.rows(plan.input).items():

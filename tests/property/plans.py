@@ -22,6 +22,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     SortKey,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -235,6 +236,24 @@ def single_row(random: Random, plan: Plan) -> Plan:
     return SingleRow(Filter(plan, rare))
 
 
+def threshold_filter(random: Random, plan: Plan, other: Plan) -> Plan:
+    """A column that has a native order, against the values of few rows, often of none."""
+    threshold = single_row(random, other) if random.random() < 0.3 else other
+    shared = {f.type for f in threshold.fields}
+    if isinstance(plan, Scan) and random.random() < 0.5:
+        # Against itself: of any type.
+        threshold = plan
+        shared = {f.type for f in plan.fields if f.type.kind is not TypeKind.BPCHAR}
+    at = random.choice([i for i, f in enumerate(plan.fields) if f.type in shared])
+    value: Expression = _ref(plan, at)
+    alike = [i for i, f in enumerate(threshold.fields) if f.type == value.type]
+    column = _ref(threshold, random.choice(alike))
+    if random.random() < 0.3 and value.type == INT4:
+        value = Call(random.choice("+-/"), (value, random.choice(_ints(plan))), INT4)
+    narrow = Project(threshold, (column,), (Field("threshold", column.type),))
+    return ThresholdFilter(plan, narrow, value, random.choice(["<", "<=", ">", ">="]))
+
+
 def constants(random: Random, plan: Plan) -> Plan:
     """Constant rows beside the plan's."""
     null = Literal(None, INT4)
@@ -343,6 +362,9 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         r, union_all(r, a, b), set_operation_of_all(r, b, a)
     ),
     "single row": lambda r, a, b, w: single_row(r, a),
+    "threshold filter": lambda r, a, b, w: threshold_filter(r, a, b),
+    "threshold filter of all types": lambda r, a, b, w: threshold_filter(r, w, a),
+    "threshold filter of join": lambda r, a, b, w: threshold_filter(r, join(r, a, b), counted(b)),
     "values": lambda r, a, b, w: constants(r, a),
     "aggregate of join": lambda r, a, b, w: aggregate(r, join(r, a, b)),
     "join of aggregate": lambda r, a, b, w: join(r, a, constants(r, distinct_ints(a))),

@@ -22,10 +22,12 @@ from dataflow.plan.nodes import (
     Distinct,
     Join,
     Plan,
+    Project,
     Scan,
     SemiJoin,
     SetOperation,
     SortKey,
+    ThresholdFilter,
     TopK,
 )
 from dataflow.schema import Field, Relation, RelationName
@@ -88,6 +90,11 @@ DEEP: dict[str, Plan] = {
     "all after": TopK(A, (), (SortKey(VALUE),), None, 5, False),
 }
 
+C = _table("c")
+MOVING = ThresholdFilter(
+    A, Project(C, (VALUE,), (Field("threshold", INT4),)), Call("+", (VALUE, KEY), INT4), ">"
+)
+
 
 def _touched(plan: Plan, rows: int, folder: Path | None = None) -> list[int]:
     """Rows touched by each of a few one-row changes over state of so many rows a table."""
@@ -124,3 +131,32 @@ def test_one_row_costs_the_depth_of_its_partition(name: str, rows: int) -> None:
     """A few nodes of at most 128 rows a level, wherever the row comes or goes."""
     depth = {10**3: 2, 10**5: 3, 10**6: 4}[rows]
     assert max(_touched(DEEP[name], rows)) <= 10 * 128 * depth
+
+
+@pytest.mark.parametrize("rows", [10**3, 10**5, 10**6])
+def test_a_moved_threshold_touches_what_lies_between(rows: int) -> None:
+    """A few nodes a level and the rows passed, forwards and backwards; as many for a row."""
+    store: Any = CountingStore()
+    flow = ViewDataflow(lower(MOVING), "v", store, NoEvaluator(), ErrorRows())
+    flow.seed()
+    values = np.arange(rows)
+    whole = Delta([Column(values * 0), Column(values)], np.ones(rows, np.int64))
+    middle, passed = rows // 2, 10
+    kept = flow.needed_columns()[C.relation.name]
+
+    def moved(old: int, new: int) -> Delta:
+        return Delta.of("ii", [(0, old), (0, new)], [-1, 1]).project(kept)
+
+    first = Delta.of("ii", [(0, middle)]).project(kept)
+    assert len(flow.step({A.relation.name: whole, C.relation.name: first})) == rows - middle - 1
+    most = 10 * 128 * {10**3: 2, 10**5: 3, 10**6: 4}[rows]
+    store.reset()
+    for old, new in ((middle, middle + passed), (middle + passed, middle)):
+        out = flow.step({C.relation.name: moved(old, new)})
+        assert out.weights.tolist() == [old - new > 0 or -1] * passed
+        assert store.reset() <= most
+    for weight in (1, -1):
+        out = flow.step({A.relation.name: Delta.of("ii", [(0, middle + 5)], weight)})
+        assert out.weights.tolist() == [weight]
+        assert store.reset() <= most
+    assert len(flow.step({C.relation.name: first.negate()})) == rows - middle - 1

@@ -24,6 +24,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SingleRow,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Window,
@@ -34,7 +35,7 @@ _PLAIN = re.compile(r"-?(\d+)(?:\.(\d+))?").fullmatch
 _INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
 _ROWS_DIGITS = 19
 _OF_VALUES = ("sum", "min", "max", LEAST)
-_SAME = (Filter, Distinct, Remember, SemiJoin, SingleRow, TopK, Window)
+_SAME = (Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK, Window)
 
 
 def numeric_form(plan: Plan, expression: Expression) -> NumericForm | None:

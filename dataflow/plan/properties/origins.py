@@ -11,6 +11,7 @@ from dataflow.plan.nodes import (
     Remember,
     Scan,
     SemiJoin,
+    ThresholdFilter,
     TopK,
 )
 from dataflow.types import SqlType, TypeKind
@@ -36,7 +37,7 @@ def table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return table_column(plan.left, expression)
     if isinstance(plan, Remember) and index >= len(plan.input.fields):
         return None
-    if isinstance(plan, Filter | Remember | TopK):
+    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
         return table_column(plan.input, expression)
     return None
 

@@ -33,6 +33,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -227,6 +228,11 @@ def _padded(known: Keys) -> Keys:
     return Keys((), known.equal, determined, constants, NO_COLUMNS)
 
 
+def _threshold_filter(plan: ThresholdFilter, below: Keys, threshold: Keys) -> Keys:
+    del threshold
+    return replace(below, present=below.present | nulls_reach(plan.value))
+
+
 def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
     if plan.kind != "semi":
         return left
@@ -356,6 +362,7 @@ _DERIVED: dict[type, Callable[..., Keys]] = {
     Values: _values,
     SingleRow: lambda plan, below: _ONE_ROW,
     Filter: lambda plan, below: _where(below, plan.predicate),
+    ThresholdFilter: _threshold_filter,
     Remember: lambda plan, below: below,
     SemiJoin: _semi_join,
     Project: _project,

@@ -30,6 +30,7 @@ from dataflow.plan.nodes import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -82,6 +83,10 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
         return _values(plan)
     if isinstance(plan, Filter):
         return f"SELECT * FROM ({inputs[0]}) i WHERE {_text(plan.predicate, 'i')}"
+    if isinstance(plan, ThresholdFilter):
+        one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
+        condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
+        return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):

@@ -39,6 +39,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -293,6 +294,12 @@ def _top_k(plan: TopK, below: Plan) -> Plan:
     return project(made, references(plan.fields), plan.fields)
 
 
+def _threshold_filter(plan: ThresholdFilter, input: Plan, threshold: Plan) -> Plan:
+    below, (value,) = _widened(input, [plan.value])
+    made = ThresholdFilter(below, threshold, value, plan.operator)
+    return project(made, references(plan.fields), plan.fields)
+
+
 def _distinct(plan: Distinct, input: Plan) -> Plan:
     groups = tuple(references(plan.fields))
     return _aggregate(Aggregate(plan.input, groups, (), plan.fields), input)
@@ -327,6 +334,7 @@ def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
 # Each takes the node and its prepared inputs.
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
+    ThresholdFilter: _threshold_filter,
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
     SemiJoin: _semi_join,

@@ -22,6 +22,7 @@ from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursion.loop_body import Body, Part
@@ -48,6 +49,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -150,6 +152,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     SemiJoin: _semi_join,
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
+    ThresholdFilter: ThresholdFilterOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -164,6 +167,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
 _TITLES = {
     UnionAll: "union_all",
     SingleRow: "single_row",
+    ThresholdFilter: "threshold_filter",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
@@ -194,6 +198,6 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.partition),)
     if isinstance(plan, Remember) and plan.by_arguments:
         return (tuple(sorted(columns_of(plan.expressions[0]))),)
-    if isinstance(plan, SingleRow | Loop):
+    if isinstance(plan, SingleRow | ThresholdFilter | Loop):
         return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

@@ -21,6 +21,7 @@ from dataflow.plan.nodes import (
     SemiJoin,
     SetCall,
     TableFunction,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -41,18 +42,18 @@ def prune_columns(plan: Plan) -> Plan:
     required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
     required[id(plan)] = set(range(len(plan.fields)))
     for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), _wishes(node, required[id(node)]), strict=True):
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
             required[id(below)] |= columns
     shared = shared_nodes(plan)
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
         mine = required[id(node)]
         # Drop columns that only a filter or a join below reads.
-        is_keeper = isinstance(node, Join | SemiJoin)
+        is_keeper = isinstance(node, Join | SemiJoin | ThresholdFilter)
         narrowed = [
             _narrowed(found, columns) if is_keeper or id(below) in shared else found
             for below, found, columns in zip(
-                inputs_of(node), inputs, _wishes(node, mine), strict=True
+                inputs_of(node), inputs, wishes(node, mine), strict=True
             )
         ]
         return _rebuilt(node, sorted(mine), narrowed)
@@ -60,11 +61,13 @@ def prune_columns(plan: Plan) -> Plan:
     return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
 
 
-def _wishes(plan: Plan, required: set[int]) -> list[set[int]]:
+def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
     """Return for each input the columns that it must have, so that the plan has the required
     ones."""
     if isinstance(plan, Filter):
         return [required | columns_of(plan.predicate)]
+    if isinstance(plan, ThresholdFilter):
+        return [required | columns_of(plan.value), {0}]
     if isinstance(plan, Project):
         return [_all(plan.expressions[i] for i in required)]
     if isinstance(plan, Join | SemiJoin):
@@ -110,6 +113,10 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, Filter):
         below, at = inputs[0]
         return Filter(below, remap(plan.predicate, at)), at
+    if isinstance(plan, ThresholdFilter):
+        below, at = inputs[0]
+        threshold = _exact(inputs[1], plan.threshold.fields, [0])
+        return replace(plan, input=below, threshold=threshold, value=remap(plan.value, at)), at
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)

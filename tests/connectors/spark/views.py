@@ -27,6 +27,7 @@ from dataflow.plan.nodes import (
     SemiJoin,
     SingleRow,
     SortKey,
+    ThresholdFilter,
     TopK,
     UnionAll,
     Values,
@@ -231,6 +232,7 @@ def _subqueries(orders: Plan, customers: Plan) -> dict[str, Plan]:
     keys = (column(customers, 0),), (column(ids, 0),)
     return {
         "scalar subquery": Join("inner", orders, most, (), (), above, orders.fields + most.fields),
+        "threshold": ThresholdFilter(orders, most, column(orders, 1), "<"),
         "semi": SemiJoin("semi", customers, ids, *keys, None),
         "anti": SemiJoin("anti", customers, ids, *keys, None),
         "not in": SemiJoin("not in", customers, known, *keys, None),

@@ -1,0 +1,110 @@
+"""A filter by one value that moves: rows on one side of a threshold.
+
+Invariant: after each epoch exactly the rows are out whose value is on the wanted side of the
+threshold. In the order of their values these are all rows before a position, or all from it on;
+so when the threshold moves, what changes are the rows between two positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
+from dataflow.operators.groups import plain_columns, split_nulls
+from dataflow.operators.ordered.ordered_rows import (
+    AFTER_PEERS,
+    BEFORE_PEERS,
+    Order,
+    OrderedRows,
+)
+from dataflow.operators.ordered.ordering import peer_ranks
+from dataflow.plan.nodes import ThresholdFilter
+
+# Whether the rows that pass follow the threshold, and whether its peers are among them.
+_PASSING = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
+
+
+class ThresholdFilterOperator:
+    """Group: one group of all rows, that gives out what lies between the old and the new threshold.
+
+    The value is a plain column (lowering sees to it).
+    State: the rows whose value is not NULL, in its order (see OrderedRows); the threshold's rows.
+    Cost: O(log n) for each changed row; O(log n + rows between) for each move of the threshold;
+    memory for a part of the rows between.
+    NULL: a row whose value is NULL never passes; no row does while the threshold is NULL or has no
+    row. Of several rows the least counts, so that a new one may come before the old one goes.
+    """
+
+    traits = Traits(emits_parts=True)
+
+    def __init__(self, plan: ThresholdFilter, context: Context) -> None:
+        (self._value,) = plain_columns([plan.value])
+        self._type = plan.value.type
+        self._kinds = kinds_of(plan.fields)
+        self._evaluator = context.evaluator
+        self._is_after, self._has_peers = _PASSING[plan.operator]
+        order = [Order(self._value, self._type)]
+        self._rows = OrderedRows(context, "kept", self._kinds, (), order)
+        self._threshold = context.arrange("threshold", kinds_of(plan.threshold.fields), ())
+
+    def step(self, rows: Delta, threshold: Delta) -> Delta:
+        """The change of the rows that pass."""
+        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._kinds)
+
+    def parts(self, rows: Delta, threshold: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_chunks(self._changes(rows, threshold, most_rows), most_rows)
+
+    def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
+        """F(rows, new) - F(rows, old) of the rows as they were, then F(change of the rows, new):
+        a kept row is in before it goes, and out before it is told of no more."""
+        if len(threshold):
+            old = self._present()
+            self._threshold.apply(threshold)
+            yield from self._between(old, self._present(), most_rows)
+        rows, _ = split_nulls(rows, (self._value,))
+        if len(rows):
+            yield self._passing(rows)
+            self._rows.apply(rows)
+
+    def _present(self) -> Column | None:
+        """The threshold, as a column of one value; None where there is none."""
+        kept, _ = split_nulls(self._threshold.lookup(())[1], (0,))
+        if len(kept) == 0:
+            return None
+        column = kept.columns[0]
+        least = int(peer_ranks(self._type, column, self._evaluator).argmin())
+        return column.take(np.array([least]))
+
+    def _passing(self, rows: Delta) -> Delta:
+        threshold = self._present()
+        if threshold is None:
+            return rows.slice(0, 0)
+        values = Column.concat([rows.columns[self._value], threshold])
+        ranks = peer_ranks(self._type, values, self._evaluator)
+        own, edge = ranks[:-1], ranks[-1]
+        passes = own > edge if self._is_after else own < edge
+        return rows.filter(passes | (own == edge) if self._has_peers else passes)
+
+    def _between(self, old: Column | None, new: Column | None, most_rows: int) -> Iterator[Delta]:
+        """The kept rows that pass one of two thresholds: those that pass the new one come."""
+        before, after = self._edge(old), self._edge(new)
+        sign = 1 if (before < after) != self._is_after else -1
+        low, high = min(before, after), max(before, after)
+        for start in range(low, high, most_rows):
+            end = min(start + most_rows, high)
+            found = self._rows.ranges((), np.array([start]), np.array([end])).rows
+            yield found.weighted(found.weights * sign)
+
+    def _edge(self, threshold: Column | None) -> int:
+        """How many kept rows come before the first one, or up to the last one, that passes."""
+        if threshold is None:
+            return int(self._rows.sizes((), 1)[0]) if self._is_after else 0
+        columns = [Column.nulls(kind, 1) for kind in self._kinds]
+        columns[self._value] = threshold
+        bound = BEFORE_PEERS if self._is_after == self._has_peers else AFTER_PEERS
+        return int(self._rows.ranks(Delta(columns, np.ones(1, np.int64)), bound)[0])

@@ -1,0 +1,68 @@
+"""Oracle: PostgreSQL's answer to conditions that compare rows with one value that moves."""
+
+from __future__ import annotations
+
+from tests.harness.compare import pin_session
+from tests.harness.maintained import plan_all, play
+from tests.harness.postgres import Database
+
+DDL = """
+CREATE TABLE clock (id int PRIMARY KEY, now timestamptz, today date, tick bigint);
+CREATE TABLE events (
+    id int PRIMARY KEY, at timestamptz, local timestamp, day date, n int, price numeric, w float8,
+    code text COLLATE "C");
+INSERT INTO clock VALUES (1, '2024-01-10 00:00+00', '2024-01-10', 50);
+INSERT INTO events SELECT i, timestamptz '2024-01-01 00:00+00' + i * interval '3 hours',
+    timestamp '2024-01-01 00:00' + i * interval '3 hours', date '2024-01-01' + i / 8, i % 7 * 10,
+    i / 4.0, i / 3.0, 'c' || i % 5 FROM generate_series(1, 120) i;
+INSERT INTO events (id) VALUES (1000), (1001);
+"""
+NOW = "(SELECT c.now FROM clock c)"
+QUERIES = {
+    "after": f"SELECT id, at FROM events WHERE at > {NOW} - interval '7 days'",
+    "window": f"SELECT id FROM events WHERE at BETWEEN {NOW} - interval '7 days' AND {NOW}",
+    "bag": f"SELECT n FROM events WHERE {NOW} >= at",
+    "local": f"SELECT id FROM events WHERE local < {NOW}",
+    "day": f"SELECT id FROM events WHERE day >= {NOW} - interval '2 days' AND n <> 10",
+    "today": "SELECT id FROM events WHERE day > (SELECT today FROM clock) - 3",
+    "ticks": "SELECT id FROM events WHERE n <= (SELECT tick FROM clock)",
+    "shifted": f"SELECT id FROM events WHERE at + n * interval '1 hour' > {NOW}",
+    "joined": "SELECT e.id FROM events e, clock c WHERE c.id = 1 AND e.at > c.now",
+    "below": "SELECT e.id, f.n FROM events e JOIN events f ON f.id = e.id + 1 "
+    f"WHERE e.at > {NOW} - interval '1 day' AND f.n <= (SELECT tick FROM clock)",
+    "padded": "SELECT e.id, f.n FROM events e LEFT JOIN events f ON f.id = e.id + 1 AND f.n > 20 "
+    f"WHERE e.at > {NOW} - interval '1 day' AND e.n + coalesce(f.n, 0) < (SELECT tick FROM clock)",
+    "shared": f"WITH late AS (SELECT * FROM events WHERE at > {NOW}) "
+    "SELECT a.id, b.id AS other FROM late a JOIN late b ON b.n = a.n AND b.id > a.id",
+    "counted": f"SELECT n, count(*) AS c FROM events WHERE at > {NOW} GROUP BY n",
+    "having": f"SELECT n, max(at) AS m FROM events GROUP BY n HAVING max(at) >= {NOW}",
+    "numeric": "SELECT id FROM events WHERE price > (SELECT avg(price) FROM events)",
+    "float": "SELECT id FROM events WHERE w >= (SELECT avg(w) FROM events)",
+    "text": "SELECT id FROM events WHERE code < (SELECT max(code) FROM events WHERE n > 20)",
+}
+CHANGES = [
+    "UPDATE clock SET now = '2024-01-10 09:00+00', today = '2024-01-11', tick = 40",
+    "UPDATE clock SET now = '2024-01-05 00:00+00', today = '2024-01-05', tick = 60",
+    "UPDATE clock SET now = '2024-01-05 00:00+00', tick = 10 WHERE id = 1",
+    "UPDATE events SET at = at + interval '5 days', n = n - 10 WHERE id % 3 = 0",
+    "UPDATE clock SET now = NULL, today = NULL, tick = NULL",
+    "DELETE FROM events WHERE id % 5 = 0",
+    "UPDATE clock SET now = '2024-01-12 00:00+00', today = 'infinity', tick = 20",
+    "UPDATE clock SET now = 'infinity', today = '-infinity'",
+    "DELETE FROM clock",
+    "INSERT INTO events (id, at, day, n) VALUES (2000, '2024-01-09', '2024-01-09', 20)",
+    "INSERT INTO clock VALUES (1, '2024-01-08 00:00+00', '2024-01-08', 30)",
+    "UPDATE events SET at = NULL, price = NULL, w = 'NaN' WHERE id % 4 = 0",
+    "DELETE FROM events",
+    "INSERT INTO events (id, at, day, n) VALUES (1, '2024-01-09', '2024-01-09', 20)",
+]
+
+
+def test_rows_are_compared_with_a_value_that_moves(database: Database) -> None:
+    database.execute(DDL)
+    connection = database.connect()
+    pin_session(connection)
+    plans, _ = plan_all(database, QUERIES)
+    text = {name: str(plan.root) for name, plan in plans.items()}
+    assert [name for name in QUERIES if "ThresholdFilter" not in text[name]] == []
+    play(database, connection, QUERIES, CHANGES)
