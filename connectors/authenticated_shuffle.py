@@ -33,6 +33,7 @@ _CONTEXT = b"tidemark exchange file 1\0"
 
 
 def new_key() -> bytes:
+    """Return KEY_BYTES random bytes, the key of one backfill."""
     return secrets.token_bytes(KEY_BYTES)
 
 

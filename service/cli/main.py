@@ -80,18 +80,12 @@ def serve(
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="prefix of the slot's and publication's names")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="memory limit of the pipeline: 2GB, 512MB")
-    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="of slot and publication names")] = None,
+    memory: Annotated[str | None, typer.Option(help="limit of the pipeline: 2GB, 512MB")] = None,
     log_level: Annotated[str | None, typer.Option()] = None,
     tls_cert: Annotated[str | None, typer.Option(help="file of the certificate chain")] = None,
     tls_key: Annotated[str | None, typer.Option(help="file of its key")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="allow plain HTTP on public addresses")
-    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for all")] = False,
     log_format: Annotated[str | None, typer.Option(help="json or text")] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""

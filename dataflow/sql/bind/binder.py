@@ -136,6 +136,7 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordere
 
 
 def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
+    """Return the plan with SELECT DISTINCT applied; DISTINCT ON follows the rows' order."""
     distinct = select.args.get("distinct")
     if distinct is None or distinct.args.get("on"):
         return plan
