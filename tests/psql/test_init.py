@@ -102,7 +102,7 @@ def test_a_server_that_is_not_ready() -> None:
             for word in ("source.wal_level", "source.slot_limit", "source.no_free_wal_sender"):
                 assert f"[{word}]" in said.stdout, said.stdout
             assert "run: ALTER SYSTEM SET wal_level = logical; then restart" in said.stdout
-            assert ("--alter-system changes it" in said.stdout) == (not options)
+            assert ("use --alter-system to change it" in said.stdout) == (not options)
             assert auto.read_text() == before
         said = init(server.dsn, "--alter-system")
         assert "run: restart the server" in said.stdout

@@ -150,7 +150,10 @@ def test_another_services_schema_is_not_taken_from_it(shop: Database) -> None:
     init(shop, "other")
     (step,) = [s for s in init(shop, "postgres", "svc") if s.outcome == "to do"]
     assert step.check.name == "sink: schema tidemark"
-    assert step.check.problem is not None and '"other" loses it' in step.check.problem.detail
+    assert (
+        step.check.problem is not None
+        and 'runs as "other" would lose access' in step.check.problem.detail
+    )
     assert shop.rows(OWNERS) == [("other",)]
     assert members(shop) - before == DOCUMENTED
     shop.execute(step.left)

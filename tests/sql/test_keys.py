@@ -184,9 +184,9 @@ def test_key_of_a_view(shop: Database, query: str, key: list[str]) -> None:
     ("query", "why"),
     [
         ("SELECT id, name FROM customers", ""),
-        ("SELECT name FROM customers", "no columns of the answer"),
+        ("SELECT name FROM customers", "no output columns"),
         ("SELECT city, count(*) AS n FROM customers GROUP BY city", '"city" may be NULL'),
-        ("SELECT count(*) AS n FROM customers", "one row at most"),
+        ("SELECT count(*) AS n FROM customers", "at most one row"),
     ],
 )
 def test_a_bag_says_why(shop: Database, query: str, why: str) -> None:
