@@ -90,7 +90,7 @@ class TableScan:
         return TableScan([names.index(f.name) for f in fields], len(names))
 
     def read(self, delta: Delta, *, is_unconsolidated: bool) -> Delta:
-        """Return the rows of a consolidated delta as the scan sees them; is_loose: not
+        """Return the rows of a consolidated delta as the scan sees them; is_unconsolidated: not
         consolidated."""
         rows = delta.project(self._positions)
         return rows.consolidate() if self._is_narrower and not is_unconsolidated else rows

@@ -1,6 +1,6 @@
 """Project: one expression for each output column.
 
-Invariant: the output is consolidated even where two rows become equal, unless `is_loose`.
+Invariant: the output is consolidated even where two rows become equal, unless `is_unconsolidated`.
 """
 
 from __future__ import annotations

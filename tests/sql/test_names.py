@@ -22,7 +22,7 @@ TOTALS = maintained(
 )
 CUSTOMERS = maintained("public", "customers", [Field("other", INT4)], ())
 REPORTS = maintained("reports", "daily", [Field("day", INT4, False)], (0,))
-TWO_DATABASES = {"views": [TOTALS, CUSTOMERS, REPORTS], "has_shadows": True}
+TWO_DATABASES = {"views": [TOTALS, CUSTOMERS, REPORTS], "has_stubs": True}
 
 
 def scanned(database: Database, query: str, **given) -> list[RelationName]:
