@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[], Any], str, str]] = {
     "no key": (lambda: [{"id": 1}, {"id": None}], "function.null_key", "row 2"),
     "another column": (lambda: [{"id": 1}, {"ids": 2}], "function.bad_row", "row 1"),
     "another width": (lambda: [(1,), (2, 3)], "function.bad_row", "row 2"),
-    "no rows": (lambda: 5, "function.bad_row", "no rows"),
+    "no rows": (lambda: 5, "function.bad_row", "does not return rows"),
     "no row": (lambda: [5], "function.bad_row", "row 1"),
 }
 

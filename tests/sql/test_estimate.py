@@ -92,7 +92,7 @@ def test_rows_state_and_amplification_of_a_join(place: Database) -> None:
             "string_agg",
         ),
         ("SELECT id, regexp_replace(note, 'x', 'y') AS n FROM big", "project", "by PostgreSQL"),
-        ("SELECT note FROM big", "output", "without a key"),
+        ("SELECT note FROM big", "output", "no unique key"),
     ],
 )
 def test_what_is_dear_is_named(place: Database, query: str, operator: str, words: str) -> None:
