@@ -103,9 +103,9 @@ class WalBudget:
         is_alarmed = 0 < self._alarm <= retained
         if is_alarmed != self._is_alarmed:
             self._is_alarmed = is_alarmed
-            write = log.warning if is_alarmed else log.info
+            log_event = log.warning if is_alarmed else log.info
             event = "source.wal_alarm" if is_alarmed else "source.wal_alarm_over"
-            write(event, kept_bytes=retained, budget_bytes=self._budget)
+            log_event(event, kept_bytes=retained, budget_bytes=self._budget)
         return shown(retained, self._budget) if is_alarmed else ""
 
 

@@ -91,8 +91,9 @@ class _Events(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record as an event."""
-        write = log.error if record.levelno >= logging.ERROR else log.warning
-        write("library.log", logger=record.name, text=record.getMessage(), exc_info=record.exc_info)
+        log_event = log.error if record.levelno >= logging.ERROR else log.warning
+        text, traceback = record.getMessage(), record.exc_info
+        log_event("library.log", logger=record.name, text=text, exc_info=traceback)
 
 
 def _warned(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

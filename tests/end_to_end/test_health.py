@@ -100,7 +100,7 @@ def _a_source_stops(service: RunningService, database: Database, folder: Path) -
     (folder / "b.csv").write_text("id,price\n2,3\n")
     assert service.call("POST", "/sources/nosuch/retry").status_code == 404
     code, said = command(service, "sources", "retry", "depot")
-    assert code == 0 and "depot is tried now" in said
+    assert code == 0 and "depot is being retried" in said
     assert service.await_so(lambda: database.rows("SELECT n FROM above") == [(2,)]) < 15
     service.await_so(lambda: service.call("GET", "/health").json()["reasons"] == [])
     service.await_so(lambda: database.rows(STATUS) == WELL)

@@ -9,7 +9,7 @@ from tests.harness.error_codes import ROOMS
 
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 # Names that stand for one of the logger's methods.
-ALIASES = {"tell"}
+ALIASES = {"log_event"}
 
 
 def events_of(root: Path) -> dict[str, str]:

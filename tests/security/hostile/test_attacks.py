@@ -223,7 +223,7 @@ _SIDES = ("oid, bigint", "name, varchar", "regclass, oid", "oid, regclass", '"ch
 
 def _stubs(ground: Ground) -> tuple[str, str]:
     """Statements that make and drop them."""
-    texts = [p.read_text() for p in Path("connectors/postgres").glob("*.py")]
+    texts = [p.read_text() for p in Path("connectors/postgres").rglob("*.py")]
     words = sorted({word for text in texts for word in re.findall(r"\b([a-z_]+)\(", text)})
     called = ground.database.rows(
         "SELECT DISTINCT proname::text FROM pg_proc WHERE proname = ANY (%s)"
