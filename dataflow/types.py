@@ -21,6 +21,8 @@ from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 
 FIXED_NAN = 2**63 - 1
 FIXED_DIGITS = 18
+# From 1970-01-01 to 2000-01-01, where dates and timestamps are counted from.
+EPOCH_2000_US = 946_684_800_000_000
 
 # Settings that the text of a value depends on, in either direction.
 # connectors/postgres/session/session_settings.py explains the other settings.

@@ -21,6 +21,7 @@ from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, KIND_INT, Column, Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
+from dataflow.types import EPOCH_2000_US
 from storage import clock
 
 RELATION = "now"
@@ -29,8 +30,6 @@ RESOLUTION = "resolution_s"
 DEFAULT_RESOLUTION_S = 1.0
 LEAST_RESOLUTION_S = 0.1
 MOST_RESOLUTION_S = 86_400.0
-# Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
-_EPOCH_US = 946_684_800_000_000
 _US = "us"
 _ONLY_ROW = 1
 
@@ -114,7 +113,7 @@ class ClockPart:
 
     def read(self) -> Iterator[Delta]:
         """Yield the row, with the asked columns."""
-        row = (_ONLY_ROW, self.us - _EPOCH_US)
+        row = (_ONLY_ROW, self.us - EPOCH_2000_US)
         yield Delta.of(KIND_INT * len(self.columns), [tuple(row[c] for c in self.columns)])
 
     def rejected(self) -> Delta:
@@ -175,7 +174,7 @@ class ClockFeed:
         self._us = to_us
         columns = (
             Column(np.array([_ONLY_ROW], np.int64)),
-            Column(np.array([to_us - _EPOCH_US], np.int64)),
+            Column(np.array([to_us - EPOCH_2000_US], np.int64)),
         )
         kinds = np.array([Changes.UPSERT], np.uint8)
         return SourceBatch(

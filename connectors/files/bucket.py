@@ -23,10 +23,11 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from connectors import netguard, secrets
-from connectors.files.folder import EPOCH_2000_US, file_changed
+from connectors.files.folder import file_changed
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.types import EPOCH_2000_US
 
 BLOCK_BYTES = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,10 +16,8 @@ from connectors import netguard
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
 from dataflow.errors import TemporaryError
+from dataflow.types import EPOCH_2000_US
 from storage import clock
-
-# Microseconds from 1970 to 2000, the epoch of PostgreSQL's timestamps.
-EPOCH_2000_US = 946_684_800_000_000
 
 
 class Folder(Protocol):

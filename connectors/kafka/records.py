@@ -16,9 +16,10 @@ import numpy as np
 
 from connectors.kafka.options import HEADERS, KEY, OFFSET, PARTITION, TIME
 from dataflow.delta import KIND_BYTES, Column
+from dataflow.types import EPOCH_2000_US
 
 # 2000-01-01 in milliseconds since 1970, the epoch of our times.
-_EPOCH_MS = 946_684_800_000
+_EPOCH_MS = EPOCH_2000_US // 1000
 # Memory of a record in addition to its bytes: objects and list slots.
 OVERHEAD_BYTES = 200
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from connectors.postgres.catalog.catalog import Control, SourceRow
 from dataflow.errors import SinkError, SourceError
+from service.api.source_catalog import declared_relations
 from service.factory.planning import CLOCK
 from service.factory.service_factory import ServiceFactory
-from service.ingest.declared_sources import connector, relation_facts
 
 
-def ensure_clock(control: Control, parts: ServiceFactory) -> None:
+def ensure_clock(control: Control, factory: ServiceFactory) -> None:
     """Declare the source "clock" unless it is there. SourceError source.name_taken."""
     row = control.get_source(CLOCK)
     if row is not None and row.type == CLOCK:
         return
-    with parts.analyzer([]) as analyzer:
+    with factory.analyzer([]) as analyzer:
         if row is not None or analyzer.has_schema(CLOCK):
             raise SourceError(
                 "source.name_taken",
@@ -22,8 +22,7 @@ def ensure_clock(control: Control, parts: ServiceFactory) -> None:
                 detail='options.now "moving" reads a source of this name',
                 hint='rename the schema, or use options.now "pinned"',
             )
-        declared = connector(CLOCK).declare({})
-        relations = [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
+    relations = declared_relations(factory, CLOCK, {})
     try:
         control.insert_source(SourceRow(CLOCK, "", type=CLOCK, options={}, relations=relations))
     except SinkError as error:

@@ -38,6 +38,15 @@ from service.views.groups import groups_on_disk
 from service.views.lifecycle import DesiredState
 
 
+def declared_relations(
+    factory: ServiceFactory, type_name: str, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the relations that options declare, as the catalog stores them. SourceError."""
+    declared = connector(type_name).declare(options)
+    with factory.analyzer([]) as analyzer:
+        return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
+
+
 class SourceCatalog:
     """One per API process; thread-safe."""
 
@@ -62,7 +71,7 @@ class SourceCatalog:
         self._control.ensure()
         self._authorization.require(by, "source.declare")
         self._check_name(body.name)
-        relations = self._declared(body.type, body.options)
+        relations = declared_relations(self._factory, body.type, body.options)
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
         feed_source(row).check()
         self._control.insert_source(row)
@@ -72,7 +81,7 @@ class SourceCatalog:
         """Change a source's options; relations that views read must not change."""
         self._authorization.require(by, "source.declare")
         row = self._row(name)
-        relations = self._declared(row.type, options)
+        relations = declared_relations(self._factory, row.type, options)
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
         feed_source(changed).check()
@@ -166,11 +175,6 @@ class SourceCatalog:
                 f'source "{name}" would hide a schema of that name',
                 hint="choose another name: queries use it in place of a schema",
             )
-
-    def _declared(self, type_name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        declared = connector(type_name).declare(options)
-        with self._factory.analyzer([]) as analyzer:
-            return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
 
     def _require_unread(self, name: str, relations: set[str]) -> None:
         views = self._control.list_views()

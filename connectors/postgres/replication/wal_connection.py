@@ -27,11 +27,11 @@ from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.postgres.session.session import APPLICATION_NAME, connect, to_error, translated
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.types import EPOCH_2000_US
 from storage import clock
 
 STREAM_APPLICATION = f"{APPLICATION_NAME} stream"
 _HEADER = 25
-_POSTGRES_EPOCH_US = 946_684_800_000_000
 _START_WAIT_S = 5.0
 _SQLSTATE, _UNDEFINED_OBJECT = ord("C"), b"42704"
 
@@ -191,7 +191,7 @@ class WalConnection:
 
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Report our positions to the server; confirmed 0 confirms nothing."""
-        now_us = int(clock.wall() * 1e6) - _POSTGRES_EPOCH_US
+        now_us = int(clock.wall() * 1e6) - EPOCH_2000_US
         status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, wants_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
@@ -244,7 +244,7 @@ def keepalive_of(payload: bytes) -> tuple[int, bool]:
 def commit_of(wal: bytes) -> tuple[int, int]:
     """Return (end position, microseconds since 1970) of a commit (tag C)."""
     _, _, end, clock = struct.unpack_from(">BQQq", wal, 1)
-    return end, clock + _POSTGRES_EPOCH_US
+    return end, clock + EPOCH_2000_US
 
 
 def xid_of(wal: bytes) -> int:
