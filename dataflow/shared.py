@@ -165,7 +165,7 @@ class SharedDataflow:
 
         Its nodes have their state under `scope` (after a restart, under `locations`), at the same
         source position as the live ones. Its tables must have been added (`tables.add`). evaluator:
-        its own, if it differs from the others'; rights: a name for the rights of the evaluator.
+        its own, if it differs from the others'; rights: a name for what its answers depend on.
         """
         alike, same = fingerprints(nodes[-1].plan), repeatable(nodes[-1].plan)
         kinds = _rights_of(nodes, rights)

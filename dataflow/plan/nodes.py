@@ -20,6 +20,7 @@ from typing import TypeVar
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
+from dataflow.types import UTC
 
 
 @caches_hash
@@ -500,7 +501,8 @@ class ViewPlan:
     key: positions of output columns that form a unique key and are never NULL; () for a multiset
     view. warnings: returned when the view is created. evaluates: SQL of the subtrees computed in
     PostgreSQL. pinned: canonical text and value, as PostgreSQL reads it, of expressions that were
-    computed once.
+    computed once. time_zone: in which PostgreSQL evaluates. refresh_us: how often
+    values that follow the clock change; 0 if there are none.
     """
 
     root: Plan
@@ -508,6 +510,8 @@ class ViewPlan:
     warnings: tuple[str, ...] = ()
     evaluates: tuple[str, ...] = ()
     pinned: tuple[tuple[str, str], ...] = ()
+    time_zone: str = UTC
+    refresh_us: int = 0
 
 
 _T = TypeVar("_T")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from connectors.postgres.replication.transactions import StreamLimits
+from dataflow.types import UTC
 from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
@@ -97,8 +98,8 @@ class _Composition:
             spare_bytes=self._settings.sink_keep_mb << 20,
         )
 
-    def _evaluator(self, role: str = "") -> MeteredEvaluator:
-        return MeteredEvaluator(self._factory.evaluator(role), self._metrics.evaluated)
+    def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:
+        return MeteredEvaluator(self._factory.evaluator(role, time_zone), self._metrics.evaluated)
 
     def _compose_sources(self) -> None:
         settings, source, runtime = self._settings, self._factory.source, self._runtime

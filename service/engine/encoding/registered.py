@@ -89,7 +89,7 @@ _PLANS = (
     _type("plan.recursive", plan.Recursive, "name base step is_distinct fields"),
     _type("plan.loop", plan.Loop, "name inputs body keys fields"),
     _type("plan.apply", plan.Apply, "kind left right residual fields"),
-    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned"),
+    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned time_zone refresh_us"),
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key"),
