@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from connectors.feed_source import REJECTED_KINDS
 from connectors.sink import SinkEpoch, SinkTable, ViewChange
 from connectors.source import SourceBatch
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
+from dataflow.due import DueSearch
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
@@ -257,6 +260,11 @@ class Engine:
         while definition.scope in used:
             definition = replace(definition, rebuilt=definition.rebuilt + 1)
         return definition
+
+    def due_search(self, source: str, candidates: np.ndarray) -> DueSearch:
+        """Return the search for the next tick of a clock; see `SharedDataflow.due_search`."""
+        refresh = {name: d.plan.refresh_us for name, d in self.views.items()}
+        return self.dataflow.due_search(source, candidates, refresh)
 
     def step(self, batch: SourceBatch) -> SinkEpoch:
         """Step every view by one batch of whole source transactions; commit nothing yet.

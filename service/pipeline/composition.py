@@ -15,6 +15,7 @@ from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
 from service.engine.metered_evaluator import MeteredEvaluator
 from service.factory.service_factory import ServiceFactory
+from service.ingest.clock_schedule import ClockSchedule
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
 from service.ingest.table_watch import SourceWatch
@@ -122,7 +123,11 @@ class _Composition:
             source, self._feed, self._watch, self._reconnect, self._wal_retention
         )
         self._external_sources = ExternalSources(
-            reconciler.sources.source, positions, self._feed.wake, runtime=runtime
+            reconciler.sources.source,
+            positions,
+            self._feed.wake,
+            plan=ClockSchedule(engine).plan,
+            runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
             self._failures, reconciler, self._watch, self._sink_workers

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataflow.plan.nodes import Plan
+from dataflow.sql.rules.compute_single import compute_single
 from dataflow.sql.rules.connect_joins import connect_joins
 from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives
@@ -40,6 +41,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     limit_numbered,
     find_join_keys,
     find_thresholds,
+    compute_single,
     merge_projects,
     prune_columns,
     merge_projects,

@@ -39,7 +39,7 @@ _SQL = (
     _type(
         "sql.relation",
         Relation,
-        "name oid fields key is_full row_estimate is_append numbers",
+        "name oid fields key is_full row_estimate is_append numbers is_single",
     ),
 )
 _EXPRESSIONS = (
