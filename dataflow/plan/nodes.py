@@ -20,7 +20,9 @@ from typing import TypeVar
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
-from dataflow.types import UTC
+from dataflow.types import BOOL, UTC
+
+FLAG = Field("flag", BOOL)
 
 
 @caches_hash
@@ -74,6 +76,20 @@ class ThresholdFilter:
     def fields(self) -> tuple[Field, ...]:
         """The input's."""
         return self.input.fields
+
+
+@caches_hash
+@dataclass(frozen=True)
+class ThresholdFlag(ThresholdFilter):
+    """All rows, with the value of `value operator threshold` as their last column.
+
+    A threshold without a row, or NULL, makes every flag NULL.
+    """
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's, and the flag."""
+        return (*self.input.fields, FLAG)
 
 
 @caches_hash

@@ -174,7 +174,7 @@ class Catalog:
             asks=reads,
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
-            now=clock_of(plan, time) or None,
+            now=clock_of(plan, time),
             time_zone=time.time_zone,
         )
 

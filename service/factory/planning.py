@@ -10,7 +10,7 @@ import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
 
 # What now() stands for in a view, and the clock that has it where it moves.
-PINNED, MOVING = "pinned", "moving"
+PINNED: Final = "pinned"
+MOVING: Final = "moving"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
 # How often values of now() change: a number and its unit.
@@ -185,13 +186,13 @@ def _refreshed(query: str, plan: ViewPlan, time: TimeOptions) -> ViewPlan:
     return replace(plan, warnings=(*plan.warnings, text), refresh_us=time.refresh_us)
 
 
-def clock_of(plan: ViewPlan, time: TimeOptions) -> str:
-    """Return what now() is in a plan: MOVING or PINNED; "" if the query does not say it."""
-    if any(s.relation.name.source == CLOCK for s in scans_of(plan.root)):
-        return MOVING if time.now == MOVING else ""
+def clock_of(plan: ViewPlan, time: TimeOptions) -> Literal["pinned", "moving"] | None:
+    """Return what now() is in a plan: MOVING or PINNED; None if the query does not say it."""
+    if time.now == MOVING:
+        is_read = any(s.relation.name.source == CLOCK for s in scans_of(plan.root))
+        return MOVING if is_read else None
     words = texts_of_now("")
-    is_said = any(word in text for text, _ in plan.pinned for word in words)
-    return PINNED if is_said else ""
+    return PINNED if any(word in text for text, _ in plan.pinned for word in words) else None
 
 
 def too_deep(query: str = "") -> SqlError:

@@ -47,7 +47,15 @@ QUERIES = {
     "SELECT id FROM events WHERE at::date < CURRENT_DATE": True,
     "SELECT n, max(at) AS m FROM events GROUP BY n HAVING max(at) < now() + '1 day'": True,
     "SELECT id, CURRENT_DATE AS today FROM events WHERE n = 1": True,
-    "SELECT id FROM events WHERE at < now() OR n = 2": False,
+    "SELECT id FROM events WHERE at < now() OR n = 2": True,
+    "SELECT id, NOT at < now() - interval '1 month' AS b FROM events": True,
+    "SELECT n, count(*) FILTER (WHERE at > now() - interval '1 day') AS c, "
+    "max(CASE WHEN at < now() THEN id END) AS m FROM events GROUP BY n": False,
+    "SELECT n FROM events GROUP BY n HAVING max(at) < now() OR n = 1": True,
+    "SELECT k.n, e.id FROM (SELECT DISTINCT n FROM events) k LEFT JOIN events e "
+    "ON e.n = k.n AND e.at > now() - interval '1 day'": True,
+    "SELECT id, at > now() - interval '1 month' AS a, CURRENT_DATE AS d FROM events "
+    "WHERE at < now() OR at > now() + interval '3 hours'": False,
     "SELECT id, date_trunc('hour', now()) AS h FROM events WHERE at < now() AND n = 3": False,
     "SELECT count(*) AS c FROM events WHERE extract(hour FROM now()) > n": True,
 }

@@ -44,7 +44,7 @@ class ThresholdFilterOperator:
     def __init__(self, plan: ThresholdFilter, context: Context) -> None:
         (self._value,) = plain_columns([plan.value])
         self._type = plan.value.type
-        self._kinds = kinds_of(plan.fields)
+        self._kinds, self._out_kinds = kinds_of(plan.input.fields), kinds_of(plan.fields)
         self._evaluator = context.evaluator
         self._is_after, self._has_peers = _PASSING[plan.operator]
         order = [Order(self._value, self._type)]
@@ -53,7 +53,7 @@ class ThresholdFilterOperator:
 
     def step(self, rows: Delta, threshold: Delta) -> Delta:
         """The change of the rows that pass."""
-        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._kinds)
+        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._out_kinds)
 
     def parts(self, rows: Delta, threshold: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""

@@ -12,6 +12,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
 )
 from dataflow.types import SqlType, TypeKind
@@ -35,7 +36,7 @@ def table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return table_column(side, ColumnRef(at, expression.type))
     if isinstance(plan, SemiJoin):
         return table_column(plan.left, expression)
-    if isinstance(plan, Remember) and index >= len(plan.input.fields):
+    if isinstance(plan, Remember | ThresholdFlag) and index >= len(plan.input.fields):
         return None
     if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
         return table_column(plan.input, expression)

@@ -31,6 +31,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -86,6 +87,9 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
     if isinstance(plan, ThresholdFilter):
         one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
         condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
+        if isinstance(plan, ThresholdFlag):
+            cell = f"c{len(plan.input.fields)}"
+            return f"SELECT i.*, ({condition}) AS {cell} FROM ({inputs[0]}) i"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"

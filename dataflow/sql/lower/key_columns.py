@@ -40,6 +40,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -296,8 +297,11 @@ def _top_k(plan: TopK, below: Plan) -> Plan:
 
 def _threshold_filter(plan: ThresholdFilter, input: Plan, threshold: Plan) -> Plan:
     below, (value,) = _widened(input, [plan.value])
-    made = ThresholdFilter(below, threshold, value, plan.operator)
-    return project(made, references(plan.fields), plan.fields)
+    made = replace(plan, input=below, threshold=threshold, value=value)
+    columns = references(plan.fields)
+    if isinstance(plan, ThresholdFlag):
+        columns[-1] = ColumnRef(len(below.fields), plan.fields[-1].type, plan.fields[-1].name)
+    return project(made, columns, plan.fields)
 
 
 def _distinct(plan: Distinct, input: Plan) -> Plan:
@@ -335,6 +339,7 @@ def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     ThresholdFilter: _threshold_filter,
+    ThresholdFlag: _threshold_filter,
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
     SemiJoin: _semi_join,

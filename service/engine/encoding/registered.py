@@ -54,6 +54,7 @@ _PLANS = (
     _type("plan.values", plan.Values, "rows fields"),
     _type("plan.filter", plan.Filter, "input predicate"),
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
+    _type("plan.threshold_flag", plan.ThresholdFlag, "input threshold value operator"),
     _type("plan.project", plan.Project, "input expressions fields"),
     _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
     _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
