@@ -490,6 +490,7 @@ Plan = (
     | Values
     | Filter
     | ThresholdFilter
+    | ThresholdFlag
     | Project
     | Join
     | SemiJoin
