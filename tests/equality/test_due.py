@@ -187,4 +187,4 @@ def _events(connection: Any) -> Delta:
 def _tick(at: int, number: int) -> SourceBatch:
     columns = (Column(np.array([1], np.int64)), Column(np.array([at], np.int64)))
     changes = Changes(CLOCK, np.array([Changes.UPSERT], np.uint8), columns)
-    return SourceBatch(number, [changes], 1, 1, source="clock", places={"now": {"us": at}})
+    return SourceBatch(number, [changes], 1, 1, source="clock", positions={"now": {"us": at}})
