@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataflow.delta import Column
+from dataflow.errors import ViewError
 from dataflow.expressions.compile import compile_expression
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.plan.nodes import Plan, Project, Scan, SemiJoin, SingleRow, ThresholdFilter
@@ -90,7 +91,13 @@ class DueSearch:
         n = len(self._candidates)
         computed = []
         for expression in plan.expressions:
-            column, errors = compile_expression(expression, node.evaluator).evaluate(columns, n)
+            try:
+                compiled = compile_expression(expression, node.evaluator)
+                column, errors = compiled.evaluate(columns, n)
+            except ViewError:
+                # The next step fails the view, and no other.
+                self._fixed = min(self._fixed, 1)
+                return
             if errors:
                 self._fixed = min(self._fixed, max(1, min(errors.by_row)))
             computed.append(column)

@@ -107,6 +107,17 @@ def test_the_same_in_utc(database: Database) -> None:
     play(database, connection, QUERIES, CHANGES[:3])
 
 
+def test_keys_are_known_in_any_zone(database: Database) -> None:
+    database.execute("CREATE TABLE seen (id int PRIMARY KEY, at timestamptz NOT NULL)")
+    queries = {
+        "days": "SELECT at::date AS day, count(*) AS n FROM seen GROUP BY 1",
+        "weeks": "SELECT date_trunc('week', at) AS week, count(*) AS n FROM seen GROUP BY 1",
+        "ends": "SELECT at + interval '1 month' AS ends, count(*) AS n FROM seen GROUP BY 1",
+    }
+    plans, refused = plan_all(database, queries, "America/New_York")
+    assert not refused and [plan.key for plan in plans.values()] == [(0,)] * 3
+
+
 REFUSED = {
     "SELECT id FROM events WHERE at IN (SELECT local FROM events)": "cast",
     "SELECT a.n FROM events a JOIN (SELECT local AS at, id FROM events) b USING (at)": "cast",

@@ -18,6 +18,7 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
@@ -243,6 +244,9 @@ def _case(parts: Sequence[str]) -> str:
 
 _FORMS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "key form": lambda parts: parts[0],
+    ADD: lambda parts: f"({parts[0]} + {parts[1]})",
+    SUBTRACT: lambda parts: f"({parts[0]} - {parts[1]})",
+    INSTANT: lambda parts: f"timezone({parts[1]}, ({parts[0]})::timestamp)",
     "in": lambda parts: f"({parts[0]} IN ({', '.join(parts[1:])}))",
     "case": _case,
     "extract": lambda parts: f"date_part({', '.join(parts)})",
