@@ -38,8 +38,15 @@ def texts_of_now(value: str) -> dict[str, str]:
     return {text: f"({value}){cast}" if cast else value for text, cast in _OF_NOW.items()}
 
 
-class ClockMissing(SqlError):
+class ClockMissingError(SqlError):
     """A query says now(), and there is no clock yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            code="sql.no_clock",
+            what="now() needs the clock, which does not exist",
+            hint='declare a source "clock" of type "clock", or use options.now "pinned"',
+        )
 
 
 class MovingNow:
@@ -61,7 +68,7 @@ class MovingNow:
         return self._analyzer.time_zone
 
     def analyze(self, query: str) -> Analysis:
-        """As the analyzer. SqlError for a moment that no epoch has; ClockMissing."""
+        """As the analyzer. SqlError for a moment that no epoch has; ClockMissingError."""
         found = self._analyzer.analyze(query)
         for routine in found.routines:
             name = routine.name.rpartition(".")[2]
@@ -104,9 +111,7 @@ class MovingNow:
         if text == analysis.text:
             return analysis
         if not self._clock:
-            what = "now() needs the clock, which does not exist"
-            hint = 'declare a source "clock" of type "clock", or use options.now "pinned"'
-            raise ClockMissing("sql.no_clock", what, hint=hint)
+            raise ClockMissingError
         self.is_used = True
         return self._analyzer.analyze(text)
 

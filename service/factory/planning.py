@@ -21,7 +21,7 @@ from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.plan.properties.clock_use import following_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.bind.analysis import Analyzer
-from dataflow.sql.moving_now import ClockMissing, MovingNow, texts_of_now
+from dataflow.sql.moving_now import ClockMissingError, MovingNow, texts_of_now
 from dataflow.sql.planner import plan_view
 from dataflow.types import UTC
 from service.engine import output_fields
@@ -150,7 +150,7 @@ def _plan(
             plan = plan_view(query_now, moving)
             if query_now != query:
                 require_read(names, found, analyzer)
-        except ClockMissing:
+        except ClockMissingError:
             raise
         except (SqlError, SourceError):
             if names_now(names, analyzer) == found:
