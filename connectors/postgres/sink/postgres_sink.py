@@ -168,7 +168,7 @@ class PostgresSink:
                 try:
                     self._write(cursor, epoch, context)
                 except states.ProgramLimitExceeded:
-                    context = WriteContext(widened=frozenset(too_wide(epoch.parts())))
+                    context = WriteContext(widened=frozenset(too_wide(epoch.rows.parts())))
                     self._roll_back(session)
                     self._write(cursor, epoch, context)
         except psycopg2.Error as error:
@@ -229,17 +229,17 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
-        if epoch.swaps or epoch.refusals or epoch.changes:
+        ddl, rejected = epoch.ddl, epoch.rows.rejected
+        if ddl:
             flush(cursor, waiting)
-            for change in epoch.changes:
+            for change in ddl.changes:
                 with about(change.table):
                     _patiently(cursor, cut_over.apply, change)
-            for table in epoch.swaps:
-                with about(table):
-                    token = epoch.tokens.get(table.relation, "")
-                    _patiently(cursor, partial(sink_tables.swap, token=token), table)
+            for swap in ddl.swaps:
+                with about(swap.table):
+                    _patiently(cursor, partial(sink_tables.swap, token=swap.token), swap.table)
             failpoint("sink.change.after", psycopg2.OperationalError)
-            for table, error in epoch.refusals:
+            for table, error in ddl.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, context):
@@ -268,9 +268,9 @@ class PostgresSink:
                 flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
         context.relation = None
-        if epoch.rejected is not None and len(epoch.rejected):
+        if rejected is not None and len(rejected):
             flush(cursor, waiting)
-            write_rejected(cursor, self._key, epoch.rejected)
+            write_rejected(cursor, self._key, rejected)
         failpoint("sink.commit.before", psycopg2.OperationalError)
         flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
