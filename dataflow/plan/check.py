@@ -13,6 +13,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, childr
 from dataflow.plan.nodes import (
     Aggregate,
     Apply,
+    AsOfJoin,
     Filter,
     Join,
     Plan,
@@ -62,6 +63,8 @@ def _check_node(plan: Plan) -> None:
         _check_outputs(plan.expressions, plan.fields, plan.input.fields)
     elif isinstance(plan, Join | SemiJoin):
         _check_join(plan)
+    elif isinstance(plan, AsOfJoin):
+        _check_as_of_join(plan)
     elif isinstance(plan, Aggregate):
         _check_aggregate(plan)
     elif isinstance(plan, TableFunction):
@@ -93,15 +96,36 @@ def _check_scan(plan: Scan) -> None:
     _require(known == [f.type for f in plan.fields], f"the columns of {plan.relation.name}")
 
 
+def _check_keys(plan: Join | AsOfJoin | SemiJoin) -> None:
+    _require(len(plan.left_keys) == len(plan.right_keys), "as many left keys as right keys")
+    for key in plan.left_keys:
+        _check_expression(key, plan.left.fields)
+    for key in plan.right_keys:
+        _check_expression(key, plan.right.fields)
+
+
+def _check_as_of_join(plan: AsOfJoin) -> None:
+    left, right = plan.left.fields, plan.right.fields
+    _check_keys(plan)
+    _require(plan.kind in ("inner", "left"), f"as-of join kind {plan.kind}")
+    _require(plan.operator in _ORDER_OPERATORS, f'an order operator, not "{plan.operator}"')
+    _require(len(plan.order) > 0, "an order of the right rows")
+    first = plan.order[0]
+    _require(first.is_descending == (plan.operator[0] == "<"), "an order towards the left row")
+    _check_expression(plan.value, left)
+    for key in plan.order:
+        _check_expression(key.expression, right)
+    same = plan.value.type.physical == first.expression.type.physical
+    _require(same and not first.operator, "a value that orders as the right rows do")
+    same = [f.type for f in plan.fields] == [f.type for f in left + right]
+    _require(same, "a join's fields are its inputs'")
+
+
 def _check_join(plan: Join | SemiJoin) -> None:
     left, right = plan.left.fields, plan.right.fields
     kinds = _KINDS if isinstance(plan, Join) else _SEMI_KINDS
     _require(plan.kind in kinds, f"join kind {plan.kind}")
-    _require(len(plan.left_keys) == len(plan.right_keys), "as many left keys as right keys")
-    for key in plan.left_keys:
-        _check_expression(key, left)
-    for key in plan.right_keys:
-        _check_expression(key, right)
+    _check_keys(plan)
     if plan.residual is not None:
         _check_condition(plan.residual, left + right)
     if isinstance(plan, Join):

@@ -105,6 +105,48 @@ class Join:
 
 @caches_hash
 @dataclass(frozen=True)
+class SortKey:
+    """One part of an ORDER BY, its defaults resolved.
+
+    operator: of ORDER BY ... USING where it is not the type's own < or >, else "".
+    """
+
+    expression: Expression
+    is_descending: bool = False
+    nulls_first: bool = False
+    operator: str = ""
+
+    @property
+    def direction(self) -> str:
+        """The suffix of the expression in PostgreSQL's text."""
+        using = f"USING {self.operator}" if self.operator else ""
+        way = using or ("DESC" if self.is_descending else "ASC")
+        return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+
+
+@caches_hash
+@dataclass(frozen=True)
+class AsOfJoin:
+    """For each left row the first right row of its key, in `order`, that its value reaches.
+
+    kind: "inner", or "left": a left row without one is padded. Keys as in Join. The first part of
+    the order is the right row's value, which `operator` compares with the left row's `value`:
+    "<" and "<=" in descending order, ">" and ">=" in ascending order. Ties are broken as in TopK.
+    """
+
+    kind: str
+    left: Plan
+    right: Plan
+    left_keys: tuple[Expression, ...]
+    right_keys: tuple[Expression, ...]
+    value: Expression
+    operator: str
+    order: tuple[SortKey, ...]
+    fields: tuple[Field, ...]
+
+
+@caches_hash
+@dataclass(frozen=True)
 class SemiJoin:
     """Left rows with (kind "semi") or without (kind "anti") a match in right.
 
@@ -217,27 +259,6 @@ class SingleRow:
     def fields(self) -> tuple[Field, ...]:
         """The input's, all nullable."""
         return tuple(Field(f.name, f.type) for f in self.input.fields)
-
-
-@caches_hash
-@dataclass(frozen=True)
-class SortKey:
-    """One part of an ORDER BY, its defaults resolved.
-
-    operator: of ORDER BY ... USING where it is not the type's own < or >, else "".
-    """
-
-    expression: Expression
-    is_descending: bool = False
-    nulls_first: bool = False
-    operator: str = ""
-
-    @property
-    def direction(self) -> str:
-        """The suffix of the expression in PostgreSQL's text."""
-        using = f"USING {self.operator}" if self.operator else ""
-        way = using or ("DESC" if self.is_descending else "ASC")
-        return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
 @caches_hash
@@ -475,6 +496,7 @@ Plan = (
     | ThresholdFilter
     | Project
     | Join
+    | AsOfJoin
     | SemiJoin
     | Aggregate
     | Distinct
@@ -515,7 +537,7 @@ _T = TypeVar("_T")
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """Return the inputs of a node, left to right."""
-    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
+    if isinstance(plan, Join | AsOfJoin | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
     if isinstance(plan, ThresholdFilter):
         return (plan.input, plan.threshold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.plan.nodes import (
+    AsOfJoin,
     Filter,
     Join,
     Plan,
@@ -29,7 +30,7 @@ def table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return plan.fields[index].type
     if isinstance(plan, Project):
         return table_column(plan.input, plan.expressions[index])
-    if isinstance(plan, Join):
+    if isinstance(plan, Join | AsOfJoin):
         left = len(plan.left.fields)
         side, at = (plan.left, index) if index < left else (plan.right, index - left)
         return table_column(side, ColumnRef(at, expression.type))

@@ -25,6 +25,7 @@ from dataflow.plan.aggregate_functions import LEAST
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -127,6 +128,26 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
     joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
     if extra == hidden == 0:
         return joined
+    retained = references(plan.fields[:was_left])
+    retained += references(plan.fields[was_left:], was_left + extra)
+    return project(joined, retained, plan.fields)
+
+
+def _as_of_join(plan: AsOfJoin, left: Plan, right: Plan) -> Plan:
+    left, own = _widened(left, [*plan.left_keys, plan.value])
+    right, others = _widened(right, [*plan.right_keys, *(k.expression for k in plan.order)])
+    was_left, was_right = len(plan.left.fields), len(plan.right.fields)
+    extra, n = len(left.fields) - was_left, len(plan.right_keys)
+    order = tuple(replace(k, expression=c) for k, c in zip(plan.order, others[n:], strict=True))
+    fields = (
+        plan.fields[:was_left]
+        + _nullable(left.fields[was_left:])
+        + plan.fields[was_left:]
+        + _nullable(right.fields[was_right:])
+    )
+    joined = AsOfJoin(
+        plan.kind, left, right, own[:-1], others[:n], own[-1], plan.operator, order, fields
+    )
     retained = references(plan.fields[:was_left])
     retained += references(plan.fields[was_left:], was_left + extra)
     return project(joined, retained, plan.fields)
@@ -337,6 +358,7 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     ThresholdFilter: _threshold_filter,
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
+    AsOfJoin: _as_of_join,
     SemiJoin: _semi_join,
     SetOperation: _set_operation,
     Aggregate: _aggregate,

@@ -56,6 +56,11 @@ _PLANS = (
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
     _type("plan.project", plan.Project, "input expressions fields"),
     _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
+    _type(
+        "plan.as_of_join",
+        plan.AsOfJoin,
+        "kind left right left_keys right_keys value operator order fields",
+    ),
     _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
     _type(
         "plan.aggregate_call",
