@@ -12,6 +12,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -178,6 +179,28 @@ def join(random: Random, left: Plan, right: Plan) -> Plan:
         residual = _condition(random, ints)
     fields = tuple(left.fields) + tuple(right.fields)
     return Join(kind, left, right, left_keys, right_keys, residual, fields)
+
+
+def as_of_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any direction over a column that has a native order, with and without keys and ties."""
+    left_keys, right_keys = _keys(random, left, right)
+    sortable = [i for i, f in enumerate(right.fields) if f.type.kind is not TypeKind.BPCHAR]
+    types = {f.type for f in left.fields}
+    at = random.choice([i for i in sortable if right.fields[i].type in types])
+    alike = [i for i, f in enumerate(left.fields) if f.type == right.fields[at].type]
+    value: Expression = _ref(left, random.choice(alike))
+    if random.random() < 0.3 and value.type == INT4:
+        value = Call("+", (value, random.choice(_ints(left))), INT4)
+    operator = random.choice(["<", "<=", ">", ">="])
+    order = [SortKey(_ref(right, at), operator[0] == "<", random.random() < 0.5)]
+    order += [
+        SortKey(_ref(right, i), random.random() < 0.5, random.random() < 0.5)
+        for i in random.sample(sortable, random.choice([0, 0, 1, 2]))
+    ]
+    fields = tuple(left.fields) + tuple(right.fields)
+    kind = random.choice(["inner", "left"])
+    keys = (left_keys, right_keys)
+    return AsOfJoin(kind, left, right, *keys, value, operator, tuple(order), fields)
 
 
 def semi_join(random: Random, left: Plan, right: Plan) -> Plan:
@@ -348,6 +371,9 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "join": lambda r, a, b, w: join(r, a, b),
     "self join": lambda r, a, b, w: join(r, a, selection(r, a)),
     "semi join": lambda r, a, b, w: semi_join(r, a, b),
+    "as-of join": lambda r, a, b, w: as_of_join(r, a, b),
+    "as-of join of all types": lambda r, a, b, w: as_of_join(r, w, wide_again(r, w)),
+    "as-of join of joins": lambda r, a, b, w: as_of_join(r, join(r, a, b), as_of_join(r, b, a)),
     "aggregate": lambda r, a, b, w: aggregate(r, w),
     "distinct": lambda r, a, b, w: distinct(r, w),
     "top k": lambda r, a, b, w: top_k(r, w),
@@ -374,6 +400,11 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         "inner", a, single_row(r, b), (), (), None, tuple(a.fields) + tuple(b.fields)
     ),
 }
+
+
+def wide_again(random: Random, plan: Plan) -> Plan:
+    """The same relation, perhaps without some of its rows."""
+    return plan if random.random() < 0.5 else selection(random, plan)
 
 
 def set_operation_of_all(random: Random, left: Plan, right: Plan) -> Plan:

@@ -119,11 +119,14 @@ class AsOfJoinOperator:
         part = touched.group
         changed = np.flatnonzero(~_same(old, new))
         low = np.zeros(len(part), np.int64)
-        for found in (old, new):
-            some = changed[found.previous[changed] >= 0]
-            previous = found.rows.columns[self._values[1]].take(found.previous[some])
-            edge = self._edges(touched.keys, part[some], previous)
-            low[some] = np.maximum(low[some], edge)
+        some = [changed[found.previous[changed] >= 0] for found in (old, new)]
+        previous = [
+            found.rows.columns[self._values[1]].take(found.previous[index])
+            for found, index in zip((old, new), some, strict=True)
+        ]
+        index = np.concatenate(some)
+        edges = self._edges(touched.keys, part[index], Column.concat(previous))
+        np.maximum.at(low, index, edges)
         changed = changed[low[changed] < high[changed]]
         # Rows of one value change the same left rows.
         changed = _distinct(changed, part, low)
