@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dataflow.delta import KIND_INT
 from dataflow.errors import InvariantError
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, children
@@ -128,6 +129,16 @@ def _check_join(plan: Join | SemiJoin) -> None:
     _check_keys(plan)
     if plan.residual is not None:
         _check_condition(plan.residual, left + right)
+    if plan.bounds is not None:
+        _require(plan.residual is not None, "a residual that bounds follow from")
+        of_value, of_ends = (left, right) if plan.bounds.is_left else (right, left)
+        for expression, inputs in (
+            (plan.bounds.value, of_value),
+            (plan.bounds.low, of_ends),
+            (plan.bounds.high, of_ends),
+        ):
+            _check_expression(expression, inputs)
+            _require(expression.type.physical == KIND_INT, "bounds of integers")
     if isinstance(plan, Join):
         same = [f.type for f in plan.fields] == [f.type for f in left + right]
         _require(same, "a join's fields are its inputs'")

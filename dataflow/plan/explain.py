@@ -215,7 +215,8 @@ def _order(order: tuple[SortKey, ...], fields: tuple[Field, ...]) -> str:
 def _join(plan: Join | SemiJoin) -> str:
     left, right = plan.left.fields, plan.right.fields
     keys = _keys(plan)
-    text = f"{plan.kind} join" + (f" on {keys}" if keys else " without keys")
+    kind = plan.kind if plan.bounds is None else f"{plan.kind} interval"
+    text = f"{kind} join" + (f" on {keys}" if keys else " without keys")
     return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
 
 

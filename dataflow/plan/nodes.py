@@ -87,11 +87,27 @@ class Project:
 
 @caches_hash
 @dataclass(frozen=True)
+class Bounds:
+    """A value of one input that lies between two of the other, ends included, in every pair.
+
+    value: over the left input's columns if is_left, else over the right's; low and high: over the
+    other's. All three are int64 whose order is that of the values.
+    """
+
+    value: Expression
+    low: Expression
+    high: Expression
+    is_left: bool
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Join:
     """A join. kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
 
     Keys are equal under PostgreSQL's `=` (NULL equals nothing) and in key form. The output has
-    the left fields, then the right ones (nullable where padded).
+    the left fields, then the right ones (nullable where padded). bounds: what follows of the
+    residual, if both inputs are stored in order for it.
     """
 
     kind: str
@@ -101,6 +117,7 @@ class Join:
     right_keys: tuple[Expression, ...]
     residual: Expression | None
     fields: tuple[Field, ...]
+    bounds: Bounds | None = None
 
 
 @caches_hash
@@ -152,6 +169,7 @@ class SemiJoin:
 
     kind "not in": anti with SQL's NULL rule for `x NOT IN (subquery)`, the keys being x and the
     subquery's column: no row when right holds a NULL key, a NULL x only when right is empty.
+    bounds: as in Join.
     """
 
     kind: str
@@ -160,6 +178,7 @@ class SemiJoin:
     left_keys: tuple[Expression, ...]
     right_keys: tuple[Expression, ...]
     residual: Expression | None
+    bounds: Bounds | None = None
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -78,8 +78,8 @@ QUERIES = {
         "k.price * 2 AS twice, t.n, 100 / (k.n + 1) AS part, k.n + t.n AS both, 'x' AS word",
     ),
     "filtered above": "SELECT t.id, p.price FROM trades t LEFT JOIN LATERAL (SELECT * FROM ("
-    "SELECT k.price, k.n FROM ticks k WHERE k.sym = t.sym AND k.ts <= t.ts ORDER BY k.ts DESC, k.id "
-    "LIMIT 1) x WHERE x.n > t.n) p ON true",
+    "SELECT k.price, k.n FROM ticks k WHERE k.sym = t.sym AND k.ts <= t.ts ORDER BY k.ts DESC, "
+    "k.id LIMIT 1) x WHERE x.n > t.n) p ON true",
     "joined": _last(
         "j.sym = t.sym AND k.ts <= t.ts", "k.ts DESC, k.id", join="JOIN ticks j ON j.id = k.id + 1 "
     ),
@@ -159,9 +159,11 @@ CHANGES = [
     "INSERT INTO plain SELECT i % 2, 4, 1 FROM generate_series(1, 6) i",
     "INSERT INTO probes SELECT 1, 5 FROM generate_series(1, 6) i; DELETE FROM probes WHERE ts = 8",
     "DELETE FROM ticks",
-    "INSERT INTO ticks (id, sym, ts, n, price, day) VALUES (1, 's3', '2024-01-01', 2, 3, '2024-01-01')",
+    "INSERT INTO ticks (id, sym, ts, n, price, day) VALUES "
+    "(1, 's3', '2024-01-01', 2, 3, '2024-01-01')",
     "TRUNCATE trades",
-    "INSERT INTO trades (id, sym, ts, n) VALUES (1, 's3', '2024-01-02', 3), (2, NULL, '2024-01-02', 4)",
+    "INSERT INTO trades (id, sym, ts, n) VALUES (1, 's3', '2024-01-02', 3), "
+    "(2, NULL, '2024-01-02', 4)",
 ]
 
 

@@ -11,7 +11,7 @@ size. All rows of a step descend together, one comparison a level.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,7 @@ __all__ = [
     "Order",
     "OrderedRows",
     "Range",
+    "pieces",
 ]
 
 ENDLESS = 2**62
@@ -224,6 +225,28 @@ class OrderedRows:
         chosen = chosen[np.lexsort((first[chosen], part[chosen]))]
         rows = nodes.items.take(chosen).weighted(within[chosen])
         return Range(part[chosen], rows, first[chosen], sizes[chosen])
+
+
+def pieces(
+    low: np.ndarray, high: np.ndarray, most: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield ranges in runs of about `most` positions: (their indices, starts, ends); a longer one
+    is cut.
+
+    >>> [tuple(x.tolist() for x in p) for p in pieces(np.array([0, 9]), np.array([5, 10]), 4)]
+    [([0], [0], [4]), ([0, 1], [4, 9], [5, 10])]
+    """
+    total = np.cumsum(high - low)
+    before = total - (high - low)
+    for start in range(0, int(total[-1]) if len(total) else 0, most):
+        first, end = np.searchsorted(total, start, "right"), np.searchsorted(before, start + most)
+        index = np.arange(first, end)
+        shift = low[index] - before[index]
+        yield (
+            index,
+            np.maximum(before[index], start) + shift,
+            np.minimum(total[index], start + most) + shift,
+        )
 
 
 class _Way:

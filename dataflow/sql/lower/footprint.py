@@ -97,7 +97,8 @@ def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
         inputs = [sizes[i] for i in node.inputs]
         plan = node.plan
         if isinstance(plan, Join):
-            found += [_kept(node, i) for i in inputs]
+            store = _kept if plan.bounds is None else _ordered
+            found += [store(node, i) for i in inputs]
         elif isinstance(plan, AsOfJoin):
             found += [_ordered(node, i) for i in inputs]
         elif isinstance(plan, SemiJoin):
@@ -228,7 +229,7 @@ def _through(
 
 def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     plan, found = node.plan, []
-    if isinstance(plan, Join) and not plan.left_keys:
+    if isinstance(plan, Join) and not plan.left_keys and plan.bounds is None:
         few = min(i.rows for i in inputs)
         if few > 1.5:
             why = "without an equality every row pairs with every row of the other input"

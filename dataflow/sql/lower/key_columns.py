@@ -26,6 +26,7 @@ from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     AsOfJoin,
+    Bounds,
     Distinct,
     Filter,
     Join,
@@ -113,9 +114,28 @@ def _widened(plan: Plan, keys: Sequence[Expression]) -> tuple[Plan, tuple[Expres
     return project(plan, expressions, fields), tuple(out)
 
 
+def _sides(
+    plan: Join | SemiJoin, left: Plan, right: Plan
+) -> tuple[tuple[Plan, Plan], tuple[tuple[Expression, ...], ...], Bounds | None]:
+    """Return the inputs with keys and bounds as columns, the keys of each, and the bounds."""
+    bounds = plan.bounds
+    of_left: list[Expression] = []
+    of_right: list[Expression] = []
+    if bounds is not None:
+        of_value, of_ends = (of_left, of_right) if bounds.is_left else (of_right, of_left)
+        of_value.append(bounds.value)
+        of_ends += [bounds.low, bounds.high]
+    left, own = _widened(left, [*plan.left_keys, *of_left])
+    right, others = _widened(right, [*plan.right_keys, *of_right])
+    n = len(plan.left_keys)
+    if bounds is not None:
+        (value,), (low, high) = (own[n:], others[n:]) if bounds.is_left else (others[n:], own[n:])
+        bounds = replace(bounds, value=value, low=low, high=high)
+    return (left, right), (own[:n], others[:n]), bounds
+
+
 def _join(plan: Join, left: Plan, right: Plan) -> Plan:
-    left, left_keys = _widened(left, plan.left_keys)
-    right, right_keys = _widened(right, plan.right_keys)
+    (left, right), (left_keys, right_keys), bounds = _sides(plan, left, right)
     was_left, was_right = len(plan.left.fields), len(plan.right.fields)
     extra, hidden = len(left.fields) - was_left, len(right.fields) - was_right
     residual = _shifted(plan.residual, was_left, extra)
@@ -125,7 +145,7 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
         + plan.fields[was_left:]
         + _nullable(right.fields[was_right:])
     )
-    joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
+    joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields, bounds)
     if extra == hidden == 0:
         return joined
     retained = references(plan.fields[:was_left])
@@ -154,11 +174,10 @@ def _as_of_join(plan: AsOfJoin, left: Plan, right: Plan) -> Plan:
 
 
 def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
-    left, left_keys = _widened(left, plan.left_keys)
-    right, right_keys = _widened(right, plan.right_keys)
+    (left, right), (left_keys, right_keys), bounds = _sides(plan, left, right)
     was_left = len(plan.left.fields)
     residual = _shifted(plan.residual, was_left, len(left.fields) - was_left)
-    joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
+    joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual, bounds)
     return project(joined, references(plan.fields), plan.fields)
 
 

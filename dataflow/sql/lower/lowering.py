@@ -18,11 +18,11 @@ from dataflow.operators.aggregates.set_operation import SetOperationOperator
 from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
 from dataflow.operators.filter import FilterOperator
 from dataflow.operators.groups import plain_columns
+from dataflow.operators.joins.as_of_join import AsOfJoinOperator
 from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
-from dataflow.operators.ordered.as_of_join import AsOfJoinOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator

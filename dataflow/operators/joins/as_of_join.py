@@ -29,6 +29,7 @@ from dataflow.operators.ordered.ordered_rows import (
     Bound,
     Order,
     OrderedRows,
+    pieces,
 )
 from dataflow.operators.ordered.top_k import orders_of
 from dataflow.plan.nodes import AsOfJoin
@@ -160,7 +161,7 @@ class AsOfJoinOperator:
         """Yield the left rows of disjoint ranges, about most_rows at a time: (int64[m] the range
         of each, rows)."""
         low, high = ranges
-        for index, start, end in _pieces(low, high, most_rows):
+        for index, start, end in pieces(low, high, most_rows):
             numbers, own = np.unique(part[index], return_inverse=True)
             taken = tuple(k.take(numbers) for k in keys)
             cover = self._left.covering(taken, own, start, end)
@@ -201,25 +202,3 @@ def _same(old: _Answers, new: _Answers) -> np.ndarray:
     both = np.flatnonzero((old.answer >= 0) & (new.answer >= 0))
     same[both] = equal_rows(old.rows.columns, old.answer[both], new.rows.columns, new.answer[both])
     return same
-
-
-def _pieces(
-    low: np.ndarray, high: np.ndarray, most: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield ranges in runs of about `most` positions: (their indices, starts, ends); a longer one
-    is cut.
-
-    >>> [tuple(x.tolist() for x in p) for p in _pieces(np.array([0, 9]), np.array([5, 10]), 4)]
-    [([0], [0], [4]), ([0, 1], [4, 9], [5, 10])]
-    """
-    total = np.cumsum(high - low)
-    before = total - (high - low)
-    for start in range(0, int(total[-1]) if len(total) else 0, most):
-        first, end = np.searchsorted(total, start, "right"), np.searchsorted(before, start + most)
-        index = np.arange(first, end)
-        shift = low[index] - before[index]
-        yield (
-            index,
-            np.maximum(before[index], start) + shift,
-            np.minimum(total[index], start + most) + shift,
-        )
