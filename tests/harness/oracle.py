@@ -348,6 +348,8 @@ _CALLS = {
     "<>": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
 }
 
 

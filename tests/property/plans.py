@@ -13,6 +13,7 @@ from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     AsOfJoin,
+    Bounds,
     Distinct,
     Filter,
     Join,
@@ -28,6 +29,7 @@ from dataflow.plan.nodes import (
     UnionAll,
     Values,
 )
+from dataflow.plan.trees import shifted
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import (
     BOOL,
@@ -203,6 +205,40 @@ def as_of_join(random: Random, left: Plan, right: Plan) -> Plan:
     return AsOfJoin(kind, left, right, *keys, value, operator, tuple(order), fields)
 
 
+def interval_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any kind, a value between two of the other input, of any type that has distances."""
+    is_left = random.random() < 0.5
+    of_value, of_ends = (left, right) if is_left else (right, left)
+    n = len(left.fields)
+    types = {of_ends.fields[i].type for i in _distances(of_ends)}
+    chosen = [i for i in _distances(of_value) if of_value.fields[i].type in types]
+    value = _ref(of_value, random.choice(chosen))
+    alike = [i for i in _distances(of_ends) if of_ends.fields[i].type == value.type]
+    ends: list[Expression] = [_ref(of_ends, random.choice(alike)) for _ in range(2)]
+    if value.type == INT4 and random.random() < 0.6:
+        ends = [Call(f, (ends[0], _int(random.choice([0, 1, 3]))), INT4) for f in "-+"]
+    bounds = Bounds(value, ends[0], ends[1], is_left)
+    moved = [shifted(value, 0 if is_left else n), *(shifted(e, n * is_left) for e in ends)]
+    parts = [
+        Call(random.choice([">", ">="]), (moved[0], moved[1]), BOOL),
+        Call(random.choice(["<", "<="]), (moved[0], moved[2]), BOOL),
+    ]
+    if random.random() < 0.3:
+        parts.append(_condition_without_failure(random, _ints(left) + _ints(right, n)))
+    residual = Call("and", tuple(parts), BOOL)
+    keys = _keys(random, left, right)
+    kind = random.choice(["inner", "inner", "left", "right", "full", "semi", "anti"])
+    if kind in ("semi", "anti"):
+        return SemiJoin(kind, left, right, *keys, residual, bounds)
+    fields = tuple(left.fields) + tuple(right.fields)
+    return Join(kind, left, right, *keys, residual, fields, bounds)
+
+
+def _distances(plan: Plan) -> list[int]:
+    kinds = (TypeKind.INT4, TypeKind.INT8, TypeKind.FIXED)
+    return [i for i, f in enumerate(plan.fields) if f.type.kind in kinds]
+
+
 def semi_join(random: Random, left: Plan, right: Plan) -> Plan:
     """Semi, anti, not in."""
     kind = random.choice(["semi", "anti", "not in"])
@@ -374,6 +410,9 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "as-of join": lambda r, a, b, w: as_of_join(r, a, b),
     "as-of join of all types": lambda r, a, b, w: as_of_join(r, w, wide_again(r, w)),
     "as-of join of joins": lambda r, a, b, w: as_of_join(r, join(r, a, b), as_of_join(r, b, a)),
+    "interval join": lambda r, a, b, w: interval_join(r, a, b),
+    "interval join of all types": lambda r, a, b, w: interval_join(r, w, wide_again(r, w)),
+    "interval join of joins": lambda r, a, b, w: interval_join(r, join(r, a, b), b),
     "aggregate": lambda r, a, b, w: aggregate(r, w),
     "distinct": lambda r, a, b, w: distinct(r, w),
     "top k": lambda r, a, b, w: top_k(r, w),
