@@ -30,7 +30,7 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.graph import ViewDataflow
+from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import lower
@@ -121,7 +121,11 @@ def _fill(dsn: str, rows: dict[str, dict[str, np.ndarray]]) -> None:
 def _ours(
     plan: Plan, rows: dict[str, dict[str, np.ndarray]], n: int
 ) -> tuple[dict[str, float], Sum]:
-    columns = {scan.relation.name: [f.name for f in scan.fields] for scan in scans_of(plan)}
+    relations = {scan.relation.name: scan.relation for scan in scans_of(plan)}
+    columns = {
+        name: [relations[name].fields[i].name for i in needed]
+        for name, needed in needed_columns(lower(plan)).items()
+    }
     whole = {
         name: Delta([Column(rows[name.name][c]) for c in own], np.ones(n, np.int64))
         for name, own in columns.items()

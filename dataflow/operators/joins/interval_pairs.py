@@ -20,8 +20,7 @@ from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import Touched, columns_at, plain_columns, split_nulls, touch
 from dataflow.operators.joins.pairs import JoinState, Pairs, PairState
 from dataflow.operators.ordered.ordered_rows import (
-    AFTER_PEERS,
-    BEFORE_PEERS,
+    Bound,
     Order,
     OrderedRows,
     pieces,
@@ -167,12 +166,8 @@ class IntervalState(PairState):
             index = np.flatnonzero(ordered)
         rows = delta.take(index)
         touched = touch(columns_at(rows, self.keys[side]), len(rows))
-        low, high = (
-            self._values.positions(touched.keys, touched.group, {self._value: end}, bound)
-            for end, bound in zip(
-                columns_at(rows, self._ends), (BEFORE_PEERS, AFTER_PEERS), strict=True
-            )
-        )
+        ends = columns_at(rows, self._ends)
+        low, high = _positions(self._values, touched.keys, touched.group, self._value, ends)
         return _Ranges(touched.keys, index, touched.group, low, high)
 
     def _intervals_around(self, delta: Delta) -> _Ranges:
@@ -190,10 +185,8 @@ class IntervalState(PairState):
         first = _lowered(_lowered(value, half - 1), half)
         first = np.where(length > 0, first, value)
         keys = (*(k.take(of_key) for k in touched.keys), Column(classes))
-        low, high = (
-            self._intervals.positions(keys, place, {self._ends[0]: Column(end)}, bound)
-            for end, bound in ((first, BEFORE_PEERS), (value, AFTER_PEERS))
-        )
+        ends = Column(first), Column(value)
+        low, high = _positions(self._intervals, keys, place, self._ends[0], ends)
         return _Ranges(keys, index[row], place, low, high)
 
     def _classes_of(self, touched: Touched, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -222,6 +215,23 @@ class IntervalState(PairState):
         if side == self._value_side:
             rows = Delta(rows.columns[: self._width], rows.weights)
         return Pairs(side, index, delta.take(index), rows)
+
+
+def _positions(
+    rows: OrderedRows,
+    keys: Sequence[Column],
+    part: np.ndarray,
+    column: int,
+    ends: Sequence[Column],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64[n] each: how many rows of a partition come before the first of two values, and
+    how many up to the second. One descent finds both."""
+    n = len(part)
+    is_after = np.repeat([False, True], n)
+    at = rows.positions(
+        keys, np.tile(part, 2), {column: Column.concat(ends)}, Bound(False, is_after)
+    )
+    return at[:n], at[n:]
 
 
 def _lowered(values: np.ndarray, by: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ most MOST. A separator changes only when its node is split or merged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,11 +29,17 @@ CHILD, LEVEL, ITEMS, ROWS = range(4)
 @dataclass(frozen=True)
 class Bound:
     """A bound of a search. is_total: by the whole order, else by ORDER BY alone, or by its first
-    `parts`. is_after: after equal rows, else before them."""
+    `parts`. is_after: after equal rows, else before them; for all rows, or bool[n] for each."""
 
     is_total: bool
-    is_after: bool
+    is_after: bool | np.ndarray
     parts: int | None = None
+
+    def of(self, index: np.ndarray) -> Bound:
+        """Return the bound of the rows at int64 positions."""
+        if isinstance(self.is_after, bool):
+            return self
+        return replace(self, is_after=self.is_after[index])
 
 
 BEFORE_ROW = Bound(True, False)
@@ -183,8 +189,8 @@ class NodeStore:
         else:
             # A row comes before or after all of its peers, which keep their own order.
             within[:m] = self.order.ranks(own, m, row_ranks[:m] if bound.parts is None else None)
-        is_row = np.arange(m + r) >= m
-        last = is_row if bound.is_after else ~is_row
+        last = np.ones(m + r, np.int64)
+        last[m:] = np.where(bound.is_after, 2, 0)
         owner = np.concatenate([nodes.owner, at])
         sequence = np.lexsort((within, last, row_ranks, owner))
         is_item = sequence < m

@@ -276,10 +276,11 @@ class _Way:
             if number == 0:
                 break
             here = np.flatnonzero(at >= 0)
-            taken = rows
+            taken, edge = rows, bound
             if len(here) < len(part):
                 taken = {i: rows[i].take(here) for i in store.compared(bound)}
-            last = store.seek(nodes, taken, at[here], bound)
+                edge = bound.of(here)
+            last = store.seek(nodes, taken, at[here], edge)
             first = nodes.starts()[at[here]]
             chosen = np.maximum(last, first)
             total = _summed(store.sizes(number, nodes.items))
