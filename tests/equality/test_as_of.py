@@ -100,6 +100,10 @@ QUERIES = {
     "grouped": "SELECT p.sym, sum(t.n) AS s, count(*) AS c FROM trades t LEFT JOIN LATERAL ("
     "SELECT k.sym FROM ticks k WHERE k.ts <= t.ts ORDER BY k.ts DESC, k.id LIMIT 1) p ON true "
     "GROUP BY 1",
+    "recursive": "WITH RECURSIVE r(id, ts, depth) AS (SELECT id, ts, 0 FROM trades WHERE n = 3 "
+    "UNION SELECT p.id, p.ts, depth + 1 FROM r LEFT JOIN LATERAL (SELECT u.id, u.ts FROM trades u "
+    "WHERE u.ts < r.ts ORDER BY u.ts DESC, u.id LIMIT 1) p ON true WHERE depth < 3) "
+    "SELECT id, depth FROM r",
     "self": "SELECT t.id, (SELECT u.id FROM trades u WHERE u.sym = t.sym AND u.ts < t.ts "
     "ORDER BY u.ts DESC, u.id LIMIT 1) AS previous FROM trades t",
     "bag": "SELECT a.k, a.ts, p.ts AS found, p.v FROM probes a LEFT JOIN LATERAL (SELECT b.ts, b.v "
