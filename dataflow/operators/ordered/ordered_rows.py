@@ -113,9 +113,9 @@ class OrderedRows:
             return
         touched = touch(columns_at(delta, self._partition), len(delta))
         columns = delta.columns
-        way = _Way(self._store, touched.keys, touched.count)
-        at, _ = way.down(dict(enumerate(columns)), touched.group, AFTER_ROW)
-        OrderedChange(self._store, touched.keys, way.levels).run(delta, at)
+        descent = _Descent(self._store, touched.keys, touched.count)
+        at, _ = descent.down(dict(enumerate(columns)), touched.group, AFTER_ROW)
+        OrderedChange(self._store, touched.keys, descent.levels).run(delta, at)
 
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
         """Return Return int64[n]: how many rows, with their weights, each partition has.
@@ -149,9 +149,9 @@ class OrderedRows:
         """
         if len(part) == 0:
             return np.empty(0, np.int64)
-        way = _Way(self._store, keys, _count(keys))
-        at, before = way.down(columns, part, bound)
-        leaves = way.levels[0]
+        descent = _Descent(self._store, keys, _count(keys))
+        at, before = descent.down(columns, part, bound)
+        leaves = descent.levels[0]
         last = self._store.seek(leaves, columns, at, bound)
         total = _summed(leaves.items.weights)
         return before + total[last + 1] - total[leaves.starts()[at]]
@@ -249,7 +249,7 @@ def pieces(
         )
 
 
-class _Way:
+class _Descent:
     """The nodes visited on the descent to some rows, by level."""
 
     def __init__(self, store: NodeStore, keys: Sequence[Column], count: int) -> None:
