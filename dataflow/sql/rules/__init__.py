@@ -12,6 +12,7 @@ from dataflow.plan.nodes import Plan
 from dataflow.sql.rules.connect_joins import connect_joins
 from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives
+from dataflow.sql.rules.find_intervals import find_intervals
 from dataflow.sql.rules.find_join_keys import find_join_keys
 from dataflow.sql.rules.find_thresholds import find_thresholds
 from dataflow.sql.rules.limit_numbered import limit_numbered
@@ -44,6 +45,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     prune_columns,
     merge_projects,
     remember_stable,
+    find_intervals,
 )
 
 
