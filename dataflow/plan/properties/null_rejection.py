@@ -10,7 +10,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression
 _STRICT = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "not", "cast"),
     *("like", "not like", "ilike", "not ilike", "lower", "upper", "length", "abs", "round"),
-    *("floor", "ceil", "date_trunc", "extract", "key form"),
+    *("floor", "ceil", "date_trunc", "date_bin", "extract", "key form"),
 }
 
 

@@ -10,7 +10,7 @@ from dataflow.types import TypeKind
 _STRICT = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "in", "not in"),
     *("and", "or", "not", "like", "not like", "ilike", "not ilike", "lower", "upper", "length"),
-    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "key form", "make_date"),
+    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "date_bin", "key form", "make_date"),
     *("left", "right", "repeat", "lpad", "rpad", "replace", "translate", "split_part"),
     *("substr", "substring", "btrim", "ltrim", "rtrim", "initcap", "reverse", "strpos"),
 }
