@@ -27,6 +27,7 @@ from dataflow.plan.nodes import (
     Filter,
     Plan,
     Project,
+    SortKey,
     TopK,
     Window,
     WindowCall,
@@ -96,13 +97,18 @@ def _reads(plan: Aggregate | Window | TopK, column: int, key: int, read: set[int
         others += [e for call in plan.calls for e in call.operands]
         return key in read or _mentions(others, column)
     others = [e for i, e in enumerate(plan.partition) if i != key]
-    others += [k.expression for k in plan.order]
+    others += [k.expression for k in _order_within(plan)]
     if isinstance(plan, Window):
         others += [e for call in plan.calls for e in call.operands]
     elif not is_total(plan):
         # Ties are broken by all columns.
         return True
     return column in read or _mentions(others, column)
+
+
+def _order_within(plan: Window | TopK) -> tuple[SortKey, ...]:
+    """Return the order without what is equal in a partition anyway."""
+    return tuple(k for k in plan.order if k.expression not in plan.partition)
 
 
 def _mentions(expressions: Sequence[Expression], column: int) -> bool:
@@ -250,10 +256,11 @@ def _regrouped(plan: Aggregate | Window | TopK, at: int, input: Plan, width: int
     partition = (*plan.partition[:at], *last, *plan.partition[at + 1 :])
     n = len(plan.input.fields)
     if isinstance(plan, TopK):
-        divided = replace(plan, input=input, partition=partition)
+        order = _order_within(plan)
+        divided = replace(plan, input=input, partition=partition, order=order)
         return Project(divided, refs(divided)[:n], fields)
     own = input.fields + fields[n:]
-    divided = Window(input, partition, plan.order, plan.calls, own)
+    divided = Window(input, partition, _order_within(plan), plan.calls, own)
     return Project(divided, (*refs(divided)[:n], *refs(divided)[n + width :]), fields)
 
 
