@@ -25,6 +25,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, column
 from dataflow.plan.nodes import (
     Aggregate,
     Filter,
+    Frame,
     Plan,
     Project,
     SortKey,
@@ -164,10 +165,14 @@ def _starts(number: _Number) -> tuple[WindowCall, ...] | None:
     is_break = _break_of(call, window.input)
     if is_break is None:
         return None
-    has_peers = frame.mode != "rows" and len(window.order) == 1
-    if not has_peers and not _breaks_no_tie(is_break, ts, window):
-        return None
-    moment = WindowCall("max", (ts,), is_break, frame, "max($1)", Field("start", ts.type), True)
+    peers = frame
+    if frame.mode == "rows" or len(window.order) > 1:
+        if not _breaks_no_tie(is_break, ts, window):
+            return None
+        if _is_in_order_of_lag(window):
+            # Of rows that tie the first one is the break, in whichever order they are.
+            peers = Frame()
+    moment = WindowCall("max", (ts,), is_break, peers, "max($1)", Field("start", ts.type), True)
     if not has_nulls:
         return (moment,)
     is_none = Call("and", (is_break, Call("is null", (ts,), BOOL)), BOOL)
@@ -182,7 +187,7 @@ def _break_of(call: WindowCall, input: Plan) -> Expression | None:
     if call.function == "count" and len(call.arguments) < 2:
         parts += [Call("is not null", (a,), BOOL) for a in call.arguments]
     elif call.function == "sum" and call.arguments[0].type.kind in _INTEGERS:
-        (flag,) = call.arguments
+        flag = call.arguments[0]
         signs = _signs(flag, input)
         if not signs <= {None, 1} and (parts or not signs <= {0, 1}):
             return None
@@ -286,6 +291,13 @@ def _breaks_no_tie(is_break: Expression, ts: ColumnRef, window: Window) -> bool:
     ties = {moment, *before}
     possible = _Possible(lambda c: _Moment() if c in ties else _ANY)
     return True not in possible.values(condition)
+
+
+def _is_in_order_of_lag(window: Window) -> bool:
+    """Return whether the window below, of lag(ts), has the same order."""
+    below, _ = _unfolded(Literal(None, BOOL), window.input)
+    order = [replace(k, expression=_unfolded(k.expression, window.input)[1]) for k in window.order]
+    return isinstance(below, Window) and list(below.order) == order
 
 
 def _is_before(call: WindowCall, moment: Expression) -> bool:
