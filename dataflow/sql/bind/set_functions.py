@@ -43,7 +43,10 @@ def bind_rows_of(
     parts = [part for called in node.expressions for part in _parts(called)]
     scalars.resolve([call for call, _ in parts])
     _pin(context, scalars, [call for call, _ in parts])
+    series = _series(context, scalars, parts)
     calls = [_call_in_from(context, scalars, call, tail) for call, tail in parts]
+    if series is not None:
+        calls = [replace(series, fields=calls[0].fields)]
     alias = node.args["alias"]
     names = [column.name for column in alias.args.get("columns") or []]
     # Side by side, shorter ones are padded with NULLs.
@@ -98,15 +101,16 @@ def _call_in_from(context: Context, scalars: Scalars, node: exp.Expr, tail: str)
     found = context.analyzer.columns([c.type for c in scalars.columns], rows_from([probe + tail]))
     is_series = isinstance(node, exp.Anonymous) and node.name in _NEVER_NULL
     fields = tuple(Field(f.name, f.type, not is_series) for f in found)
-    native = _series(context, scalars, node) if not tail else None
-    if native is not None:
-        return replace(native, fields=fields)
     return SetCall(sql + tail, columns, fields, len(fields), tuple(range(len(fields))))
 
 
-def _series(context: Context, scalars: Scalars, node: exp.Expr) -> SetCall | None:
-    """Return a series that has a kernel, its arguments computed natively; None for others."""
-    if not isinstance(node, exp.Anonymous) or node.name != SERIES:
+def _series(
+    context: Context, scalars: Scalars, parts: Sequence[tuple[exp.Expr, str]]
+) -> SetCall | None:
+    """Return the only call if it is a series that has a kernel, its arguments computed natively;
+    None for others."""
+    (node, tail), *others = parts
+    if others or tail or not isinstance(node, exp.Anonymous) or node.name != SERIES:
         return None
     if any(_holds_sets(context, o) or isinstance(o, exp.Variadic) for o in node.expressions):
         return None
@@ -191,8 +195,10 @@ def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], ato
     calls = []
     for node, type in zip(held.values(), types, strict=True):
         sql, columns = scalars.over_columns(node)
-        native = _series(context, scalars, node)
-        calls.append(native or SetCall(sql, columns, (Field("set", type),), 1, (0,)))
+        calls.append(SetCall(sql, columns, (Field("set", type),), 1, (0,)))
+    series = _series(context, scalars, [(node, "") for node in held.values()])
+    if series is not None:
+        calls = [series]
     below = scope.plan
     fields = below.fields + tuple(f for c in calls for f in c.fields)
     plan = TableFunction(below, tuple(calls), False, False, fields, in_select=True)
