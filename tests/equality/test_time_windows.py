@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 
+from dataflow.collect import ErrorRows
+from dataflow.delta import Column, Delta
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.graph import ViewDataflow
+from dataflow.plan.nodes import Plan, scans_of
+from dataflow.sql.lower.lowering import lower
 from tests.harness.compare import pin_session
+from tests.harness.counting_store import CountingStore
 from tests.harness.maintained import plan_all, play
 from tests.harness.postgres import Database
 from tests.harness.tiers import count
@@ -193,3 +202,41 @@ def test_only_numbers_that_divide_become_beginnings(database: Database) -> None:
     assert not refused
     by_start = {name for name, plan in plans.items() if "name='start'" in str(plan.root)}
     assert by_start == set(BY_START)
+
+
+@pytest.mark.parametrize("name", ["plain", "boolean"])
+def test_a_change_touches_its_session_only(database: Database, name: str) -> None:
+    """As many rows at 64,000 of a user as at 8,000, but for a level of the trees."""
+    database.execute(DDL)
+    plans, refused = plan_all(database, {name: BY_START[name]})
+    assert not refused
+    few, many = (_touched(plans[name].root, rows) for rows in (8_000, 64_000))
+    assert max(many) <= 2 * max(few)
+
+
+def _touched(plan: Plan, rows: int) -> list[int]:
+    """Rows touched by a late row between two sessions, one within, and by their deletion."""
+    store: Any = CountingStore()
+    flow = ViewDataflow(lower(plan), "v", store, NoEvaluator(), ErrorRows())
+    flow.seed()
+    (relation,) = flow.needed_columns()
+    names = [f.name for f in scans_of(plan)[0].fields]
+    # Sessions of ten rows, a minute between rows and an hour between sessions.
+    number = np.arange(rows)
+    at = (number + number // 10 * 60) * 60_000_000
+
+    def made(ids: np.ndarray, moments: np.ndarray, weight: int) -> Delta:
+        zeros = np.zeros(len(ids), np.int64)
+        values = {"id": ids, "usr": zeros, "n": zeros, "at": moments}
+        return Delta([Column(values[n]) for n in names], np.full(len(ids), weight))
+
+    flow.step({relation: made(number, at, 1)})
+    store.reset()
+    counts = []
+    middle = at[rows // 2]
+    for minutes in (-30, 3):
+        late = np.array([middle + minutes * 60_000_000])
+        for weight in (1, -1):
+            flow.step({relation: made(np.array([rows]), late, weight)})
+            counts.append(store.reset())
+    return counts
