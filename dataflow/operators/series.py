@@ -2,7 +2,7 @@
 
 Invariant: the same values in the same order as PostgreSQL's generate_series_step_int8 (int8.c) and
 generate_series_timestamp (timestamp.c). Rows that it refuses, or whose numbers may overflow, and
-steps of months are left to PostgreSQL.
+steps that depend on the calendar are left to PostgreSQL: months, and days of a time zone.
 """
 
 from __future__ import annotations
@@ -72,5 +72,6 @@ def _steps(call: SetCall, columns: Sequence[Column]) -> tuple[np.ndarray, np.nda
         return columns[2].values, np.zeros(n, np.bool_)
     months, days, micros, finite = parts_of(columns[2])
     is_near = finite & (months == 0) & (micros > -_FAR) & (micros < _FAR)
-    is_near &= (days > -(_FAR // DAY_US)) & (days < _FAR // DAY_US)
+    most_days = 1 if call.arguments[0].type.kind is TypeKind.TIMESTAMPTZ else _FAR // DAY_US
+    is_near &= (days > -most_days) & (days < most_days)
     return np.where(is_near, days * DAY_US + micros, 1), ~is_near
