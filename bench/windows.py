@@ -289,7 +289,7 @@ def measure(n: int, users: int, titles: Sequence[str]) -> dict[str, Any]:
             plans = {title: plan_view(QUERIES[title][1], analyzer) for title in titles}
         for title, plan in plans.items():
             made = in_child(run, plan, rows, server.dsn)
-            once_s, expected = _asked(server.dsn, QUERIES[title][1])
+            once_s, expected = _run_once(server.dsn, QUERIES[title][1])
             answer = made.pop("answer")
             fault = difference(Answer(answer.columns, expected), answer)
             found[title] = asdict(Figures(**made, once_s=once_s, fault=fault))
@@ -310,7 +310,7 @@ def _copy(cursor: Any, name: str, rows: Mapping[str, np.ndarray]) -> None:
     cursor.copy_expert(f"COPY {name} FROM STDIN", io.BytesIO(b"\n".join(lines) + b"\n"))
 
 
-def _asked(dsn: str, query: str) -> tuple[float, Any]:
+def _run_once(dsn: str, query: str) -> tuple[float, Any]:
     """Return CPU seconds of one run, and the rows."""
     with session(dsn) as cursor:
         connection = cursor.connection

@@ -112,8 +112,8 @@ class TableFunctionOperator:
         if not made.doubtful.any():
             return made.rows, tuple(columns), RowErrors()
         index = np.flatnonzero(made.doubtful)
-        asked = [part.columns[i].take(index) for i in self._used]
-        rows, others, errors = self._ask(asked, index)
+        given = [part.columns[i].take(index) for i in self._used]
+        rows, others, errors = self._ask(given, index)
         both = tuple(map(Column.concat, zip(columns, others, strict=True)))
         return np.concatenate([made.rows, rows]), both, errors
 

@@ -129,9 +129,9 @@ class OrderedRows:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         touched = touch(columns_at(rows, self._partition), len(rows))
         columns = rows.columns
-        way = _Way(self._store, touched.keys, touched.count)
-        at, before = way.down(columns, touched.group, AFTER_ROW)
-        leaves = way.levels[0]
+        descent = _Descent(self._store, touched.keys, touched.count)
+        at, before = descent.down(columns, touched.group, AFTER_ROW)
+        leaves = descent.levels[0]
         last = self._store.seek(leaves, columns, at, AFTER_ROW)
         weights, start = leaves.items.weights, leaves.starts()[at]
         total = _summed(weights)
