@@ -14,6 +14,7 @@ from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives
 from dataflow.sql.rules.find_intervals import find_intervals
 from dataflow.sql.rules.find_join_keys import find_join_keys
+from dataflow.sql.rules.find_sessions import find_sessions
 from dataflow.sql.rules.find_thresholds import find_thresholds
 from dataflow.sql.rules.limit_numbered import limit_numbered
 from dataflow.sql.rules.merge_projects import merge_projects
@@ -41,6 +42,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     limit_numbered,
     find_join_keys,
     find_thresholds,
+    find_sessions,
     merge_projects,
     prune_columns,
     merge_projects,

@@ -28,7 +28,6 @@ from dataflow.plan.nodes import (
     SemiJoin,
     ThresholdFilter,
     fold,
-    inputs_of,
     scans_of,
 )
 from dataflow.plan.outer_refs import may_fail_often
@@ -37,7 +36,7 @@ from dataflow.plan.trees import conjuncts, in_postgres, refs, shifted
 from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 from dataflow.sql.rules.one_order import MIRRORED, in_one_order
-from dataflow.sql.rules.prune_columns import wishes
+from dataflow.sql.rules.prune_columns import columns_read
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,7 @@ class _Condition:
 
 def find_thresholds(plan: Plan) -> Plan:
     """Threshold filters for all joins that are only comparisons with one row."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)

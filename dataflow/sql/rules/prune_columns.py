@@ -40,11 +40,7 @@ Pruned = tuple[Plan, Positions]
 
 def prune_columns(plan: Plan) -> Plan:
     """Return the plan with the same output and no unused columns below it."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     shared = shared_nodes(plan)
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
@@ -60,6 +56,16 @@ def prune_columns(plan: Plan) -> Plan:
         return _rebuilt(node, sorted(mine), narrowed)
 
     return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
+
+
+def columns_read(plan: Plan) -> dict[int, set[int]]:
+    """Return by the id of each node the columns that its readers need, for the root all."""
+    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    required[id(plan)] = set(range(len(plan.fields)))
+    for node in reversed(nodes_of(plan)):
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+            required[id(below)] |= columns
+    return required
 
 
 def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
