@@ -40,6 +40,7 @@ from dataflow.plan.nodes import (
     SortKey,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -165,7 +166,8 @@ def describe(plan: Plan) -> str:
         return f"filter {_text(plan.predicate, plan.input.fields)}"
     if isinstance(plan, ThresholdFilter):
         name = plan.threshold.fields[0].name
-        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+        kind = "flag" if isinstance(plan, ThresholdFlag) else "filter"
+        return f"threshold {kind} {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"

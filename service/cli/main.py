@@ -188,14 +188,27 @@ def create(
     group: Annotated[
         str, typer.Option(help="views of one group show the same position")
     ] = "default",
-    now: Annotated[str, typer.Option(help="what now() is: pinned or moving")] = "pinned",
+    now: Annotated[str, typer.Option(help="what now() is: moving or pinned")] = "moving",
+    time_zone: Annotated[str, typer.Option(help="of dates and intervals")] = "UTC",
+    refresh: Annotated[
+        str | None, typer.Option(help='how often values of now() change, such as "10 s"')
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
         text = _text_of(query)
-        view = client.create(name, text, wait_s=wait_s, backfill=backfill, group=group, now=now)
+        view = client.create(
+            name,
+            text,
+            wait_s=wait_s,
+            backfill=backfill,
+            group=group,
+            now=now,
+            time_zone=time_zone,
+            refresh=refresh,
+        )
         _print_view(view.state())
 
 
