@@ -14,6 +14,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.schema.history_target import OPEN_EPOCH
 from connectors.postgres.schema.lease import FENCED_STATE
 from connectors.postgres.schema.trigger_guard import (
     FOREIGN_STATE,
@@ -45,6 +46,7 @@ PARTS = {
     "types_of_table": TYPES_OF.format("table_oid"),
     "index_uses_foreign_code": USES_FOREIGN_CODE,
     "statistics_use_foreign_code": STATISTICS_USE_FOREIGN_CODE,
+    "open_epoch": str(OPEN_EPOCH),
     "view_states": ", ".join(map(quote_text, ViewState)),
     "desired_states": ", ".join(map(quote_text, DesiredState)),
     "view_states_named": quote_text(", ".join(ViewState)),

@@ -9,6 +9,7 @@ writers the slower one is refused. `write` may be repeated after a lost connecti
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,7 +26,7 @@ from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, is_temporary, to_error, translated
-from connectors.postgres.sink import cut_over, sink_tables
+from connectors.postgres.sink import cut_over, history_tables, sink_tables
 from connectors.postgres.sink.apply_deltas import (
     LOOKED_UP,
     Preparer,
@@ -36,12 +37,13 @@ from connectors.postgres.sink.apply_deltas import (
     take_copied,
 )
 from connectors.postgres.sink.error_attribution import about, reading, refusal_of
+from connectors.postgres.sink.history_tables import Histories
 from connectors.postgres.sink.lock_retry import patiently
 from connectors.postgres.sink.rejected_rows import write_rejected
 from connectors.postgres.sink.sink_epoch import Place, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import progress_of, rows_of
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, internal_error
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -84,6 +86,7 @@ class PostgresSink:
         self._is_prepared = False
         self._keys = WideKeys()
         self._guards = Guards()
+        self._histories = Histories(key)
 
     # --- life ------------------------------------------------------------------------------
 
@@ -115,6 +118,12 @@ class PostgresSink:
         self._ensure()
         with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
             sink_tables.check_name(session.cursor(), table)
+
+    def check_history(self, table: SinkTable) -> None:
+        """Whether a view could have a history. SinkError as history_tables.check_name."""
+        self._ensure()
+        with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
+            history_tables.check_name(session.cursor(), table)
 
     def close(self) -> None:
         """End the writing session; the next call of write makes a new one."""
@@ -224,37 +233,43 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
+        recorded = 0
         if epoch.swaps or epoch.refusals or epoch.changes:
             flush(cursor, waiting)
             for change in epoch.changes:
                 with about(change.table):
-                    patiently(cursor, cut_over.apply, change)
+                    patiently(cursor, partial(self._change, epoch=epoch), change)
             for table in epoch.swaps:
                 with about(table):
-                    token = epoch.tokens.get(table.relation, "")
-                    patiently(cursor, partial(sink_tables.swap, token=token), table)
+                    patiently(cursor, partial(self._swap, epoch=epoch), table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, place):
-            target, guard = ERRORS, b""
+            target, guard, past = ERRORS, b"", None
             if table is not None:
-                is_known = self._keys.is_known and self._guards.is_known
-                if not is_known or table in place.widened:
+                known = (self._keys, self._guards, self._histories)
+                if not all(k.is_known for k in known) or table in place.widened:
                     flush(cursor, waiting)
+                history = self._histories.find(cursor, table)
+                if history is not None:
+                    past = history, self._key
+                    if not recorded:
+                        waiting.append(history_tables.noted(self._key, epoch))
+                    recorded += len(delta)
                 if self._guards.covers(cursor, table):
                     guard = guard_sql(table, writes=True).encode()
                     if table in place.widened:
                         flush(cursor, [guard])
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
-            copied = take_copied(target, changes)
+            copied = [] if past else take_copied(target, changes)
             if is_large(changes) or (table is not None and self._guards.is_copied(table)):
                 flush(cursor, waiting)
-                apply_by_copy(cursor, target, changes, guard.decode())
+                apply_by_copy(cursor, target, changes, guard.decode(), past)
             else:
-                statements = self._preparer.statements(cursor, target, changes)
+                statements = self._preparer.statements(cursor, target, changes, past)
                 # Before each of them: somebody may have been waited for in the one before.
                 waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
                 if copied or place.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
@@ -266,9 +281,23 @@ class PostgresSink:
         if epoch.rejected is not None and len(epoch.rejected):
             flush(cursor, waiting)
             write_rejected(cursor, self._key, epoch.rejected)
+        if self._histories.is_due(time.monotonic(), recorded):
+            if not self._histories.is_known:
+                flush(cursor, waiting)
+            waiting += self._histories.pruning(cursor, recorded)
         failpoint("sink.commit.before", psycopg2.OperationalError)
         flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
+
+    def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
+        cut_over.apply(cursor, change)
+        if change.table not in epoch.swaps:
+            history_tables.settle(cursor, change.table, self._key, epoch)
+
+    def _swap(self, cursor: Any, table: SinkTable, epoch: SinkEpoch) -> None:
+        grants = history_tables.grants_of(cursor, table)
+        sink_tables.swap(cursor, table, token=epoch.tokens.get(table.relation, ""))
+        history_tables.settle(cursor, table, self._key, epoch, grants)
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
@@ -424,6 +453,7 @@ class PostgresSink:
         """Ask again what is known of the tables."""
         self._keys.forget()
         self._guards.forget()
+        self._histories.forget()
 
     def _roll_back(self, session: Connection) -> None:
         self._forget()
