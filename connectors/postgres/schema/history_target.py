@@ -270,7 +270,7 @@ def difference(history: History, from_epoch: int, to_epoch: int) -> str:
         return (
             f"SELECT {own_hash}::text, {weight}::bigint, {shown} FROM ({own}) AS {side} "
             f"WHERE NOT EXISTS (SELECT FROM ({other}) AS {'b' if side == 'a' else 'a'} "
-            f"WHERE {same} AND {image[0]} *= {image[1]})"
+            f"WHERE {same} AND record_image_eq({image[0]}, {image[1]}))"
         )
 
     return f"{part('a', -1, old, new)} UNION ALL {part('b', 1, new, old)}"
