@@ -23,7 +23,7 @@ from service.access.tokens import Caller
 from service.api.clock import ensure_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import MOVING, PINNED, plan_definition
+from service.factory.planning import MOVING, NO_HISTORY, PINNED, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
@@ -96,6 +96,8 @@ class Life:
             )
         if changed.get("now") == MOVING:
             ensure_clock(self._control, self._factory)
+        if changed.get("history") not in (None, NO_HISTORY):
+            self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:

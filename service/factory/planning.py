@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # What now() stands for in a view, and the clock that has it where it moves.
 PINNED, MOVING = "pinned", "moving"
+# The option `history` of a view whose past is not retained.
+NO_HISTORY = "none"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
 # How often a query is planned again because its tables were renamed meanwhile.

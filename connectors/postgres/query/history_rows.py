@@ -6,7 +6,7 @@ Invariant: a point that cannot be read exactly is an error, never another point'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,6 @@ _FIND = (
 _ROWS = """
 SELECT c.relname, h.period FROM tidemark.histories AS h JOIN pg_class AS c ON c.oid = h.table_oid
 WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged
-"""
-_STANDING = """
-SELECT h.history::text, extract(epoch FROM h.retained)::float8, h.begun_epoch, h.oldest_epoch,
-    to_char(h.oldest_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), h.newest_epoch
-FROM tidemark.history AS h WHERE (h.schema, h.name) = (%s, %s)
 """
 _MAY_READ = """
 SELECT h.history::text, has_table_privilege(r.oid, h.history, 'SELECT')
@@ -84,18 +79,6 @@ class DifferencePage:
     end: Point
     rows: Delta | None
     has_more: bool
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The retained past of a view. relation: what users read; retained_s: its period in seconds."""
-
-    relation: str
-    retained_s: float
-    begun_epoch: int
-    oldest_epoch: int
-    oldest_at: str
-    newest_epoch: int
 
 
 def find_point(cursor: Any, table: SinkTable, point: str) -> Point:
@@ -136,11 +119,21 @@ def no_history(title: str) -> TidemarkError:
     )
 
 
-def standing_of(cursor: Any, table: SinkTable) -> Standing | None:
-    """Return what is retained of a view's past; None without a history."""
-    cursor.execute(_STANDING, (table.schema, table.name))
-    found = cursor.fetchone()
-    return None if found is None else Standing(*found)
+def point_of(dsn: str, table: SinkTable, point: str, role: str = "") -> Point:
+    """Return the newest epoch at a point. role: whose rights count, "" for the service's.
+
+    TidemarkError history.*, auth.rights.
+    """
+    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark rows")
+    try:
+        cursor = session.cursor()
+        if role:
+            require_reader(cursor, table, role)
+        return find_point(cursor, table, point)
+    except psycopg2.Error as error:
+        raise _refusal(error, table) from None
+    finally:
+        session.close()
 
 
 def require_reader(cursor: Any, table: SinkTable, role: str) -> None:
@@ -179,7 +172,7 @@ def read_difference(
         if role:
             require_reader(cursor, table, role)
         begin = find_point(cursor, table, points[0])
-        end = find_point(cursor, table, points[1] or _newest(cursor, table))
+        end = find_point(cursor, table, points[1] or str(_newest(cursor, table)[0]))
         if end.epoch < begin.epoch:
             raise TidemarkError(
                 "history.bad_point",
@@ -203,12 +196,13 @@ def read_difference(
     return DifferencePage(begin, end, shown, len(rows) > limit or not first.is_whole)
 
 
-def _newest(cursor: Any, table: SinkTable) -> str:
+def _newest(cursor: Any, table: SinkTable) -> tuple[int, dict[str, Any]]:
+    """Return the newest epoch of the sink, and its positions. TidemarkError history.none."""
     cursor.execute(_NEWEST, (table.schema, table.name))
     found = cursor.fetchone()
     if found is None:
         raise no_history(table.title)
-    return str(found[0])
+    return found
 
 
 def _refusal(error: psycopg2.Error, table: SinkTable) -> TidemarkError:
@@ -229,7 +223,7 @@ Changed = tuple[int, dict[str, Any], Delta | None]
 
 def read_changes(
     dsn: str, table: SinkTable, after: int, most_epochs: int
-) -> Iterator[Changed]:
+) -> Generator[Changed, None, None]:
     """Yield the changes of each epoch after one: (epoch, positions, delta), of one snapshot.
 
     Several deltas of one epoch follow each other. At most so many epochs; where these are all, the
@@ -241,8 +235,7 @@ def read_changes(
         cursor = session.cursor()
         find_point(cursor, table, str(after))
         history = history_of(cursor, table)
-        cursor.execute(_NEWEST, (table.schema, table.name))
-        newest, newest_positions = cursor.fetchone()
+        newest, newest_positions = _newest(cursor, table)
         cursor.execute(_EPOCHS, (table.schema, table.name, after, most_epochs))
         positions = dict(cursor.fetchall())
         until = max(positions) if len(positions) == most_epochs else newest
@@ -257,9 +250,7 @@ def read_changes(
         session.close()
 
 
-def _by_epoch(
-    cursor: Any, history: History, after: int, until: int
-) -> Iterator[tuple[int, Delta]]:
+def _by_epoch(cursor: Any, history: History, after: int, until: int) -> Iterator[tuple[int, Delta]]:
     """Yield changes in the order of their epochs, each delta of one epoch."""
     types = [INT8, INT8, *(f.type for f in history.rows.fields)]
     for columns in copy_text.copy_out(cursor, changes_between(history, after, until), types):

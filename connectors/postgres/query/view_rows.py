@@ -176,9 +176,7 @@ def _past_rows(cursor: Any, table: SinkTable, past: Past) -> tuple[Progress, str
     return Progress(point.epoch, point.positions), rows
 
 
-def page_sql(
-    request: PageRequest, parts: Sequence[_Part], target: Target, source: str = ""
-) -> str:
+def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target, source: str = "") -> str:
     """Return the statement for one page, and one row more. source: the FROM item `t`, by default
     the target."""
     columns = [_column(name) for name in request.columns]

@@ -259,7 +259,7 @@ END $$;
 COMMENT ON FUNCTION tidemark.as_of(anyelement, timestamptz) IS 'The rows of a view at a time';
 
 CREATE TABLE tidemark.subscriptions (
-    view_identity text NOT NULL,
+    view_identity text NOT NULL REFERENCES tidemark.views (identity) ON DELETE CASCADE,
     name text NOT NULL,
     epoch bigint NOT NULL,
     created_by text NOT NULL,

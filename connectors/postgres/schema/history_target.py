@@ -141,9 +141,7 @@ class Recorded:
         title = quote_text(f"{self.history.rows.schema}.{self.history.rows.name}")
         return f"{parts} SELECT tidemark.expect({title}, {count}, $1){checked}"
 
-    def _statement(
-        self, change: Change, rows: str, *, is_looked_up: bool
-    ) -> tuple[str, str, str]:
+    def _statement(self, change: Change, rows: str, *, is_looked_up: bool) -> tuple[str, str, str]:
         """Return (WITH list, rows met, more to select).
 
         The list has the rows met as `x`, and as `y` those that a multiset's deletes remove. What
@@ -189,7 +187,7 @@ class Recorded:
         seen."""
         history, target = self.history, self.history.rows
         keys = ", ".join(f"r{i}" for i in history.key)
-        from_epoch, to_epoch, _, valid_to = (f"h.{history.column(i)}" for i in range(4))
+        from_epoch, to_epoch = (f"h.{history.column(i)}" for i in range(2))
         stored = [f"h.{quote_name(c.name)}" for c in target.key_columns]
         passed = [f"g.r{i}" for i in history.key]
         if target.is_bag:
@@ -308,4 +306,3 @@ def changes_between(history: History, after: int, until: int) -> str:
 def history_target(table: SinkTable, name: str, period: Sequence[str]) -> History:
     """Return the history of a view from its facts in the catalog."""
     return History(target_of(table), name, tuple(period))
-

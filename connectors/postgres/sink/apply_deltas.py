@@ -142,9 +142,7 @@ def _prepare(name: str, target: Target, change: Change, recorded: Recorded | Non
     types = ", ".join(sink_target.array_type(c.type) for c in change.columns)
     rows = sink_target.unnest_rows(change, 2)
     sql = recorded.expected(change, rows) if recorded else None
-    return (
-        f"PREPARE {name}(bigint, {types}) AS {sql or sink_target.expected(target, change, rows)}"
-    )
+    return f"PREPARE {name}(bigint, {types}) AS {sql or sink_target.expected(target, change, rows)}"
 
 
 def is_large(changes: Changes) -> bool:

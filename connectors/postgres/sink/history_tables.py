@@ -169,9 +169,7 @@ def stage(cursor: Any, table: SinkTable, source: Target) -> None:
     _register(cursor, table, name, period, is_staged=True)
 
 
-def settle(
-    cursor: Any, table: SinkTable, key: str, epoch: SinkEpoch, grants: Grants = ()
-) -> None:
+def settle(cursor: Any, table: SinkTable, key: str, epoch: SinkEpoch, grants: Grants = ()) -> None:
     """Begin, keep or drop the history of a view, as its options say. For an epoch that changes the
     view as a whole, before that changes the rows.
 

@@ -119,12 +119,6 @@ class PostgresSink:
         with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
             sink_tables.check_name(session.cursor(), table)
 
-    def check_history(self, table: SinkTable) -> None:
-        """Whether a view could have a history. SinkError as history_tables.check_name."""
-        self._ensure()
-        with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
-            history_tables.check_name(session.cursor(), table)
-
     def close(self) -> None:
         """End the writing session; the next call of write makes a new one."""
         if self._session is not None:

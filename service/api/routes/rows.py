@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from connectors.postgres.query.view_rows import Past
 from service.access.tokens import Caller, Role
 from service.api.call_limits import QueryLimits
 from service.api.catalog import Catalog
@@ -19,7 +20,8 @@ from service.api.models import QueryAnswer, RowPage
 from service.api.reading import Reading
 from service.api.routes.paging import Whole
 from service.api.routes.waiting import until_visible
-from service.api.row_pages import WORDS, RowWish
+from service.api.row_pages import WORDS, DifferenceWish, RowWish
+from service.api.subscription_models import DifferencePage
 
 router = APIRouter(tags=["rows"])
 
@@ -49,13 +51,38 @@ async def read_rows(
     wait_s: Annotated[
         float, Query(ge=0, le=3600, description="seconds to wait for min_position")
     ] = 30,
+    as_of: Annotated[
+        str, Query(max_length=100, description="a time, a position or an epoch of its history")
+    ] = "",
 ) -> Response:
     """Return rows of a view. Any other parameter is a condition: amount=gte.10, region=in.(a,b)."""
     if min_position:
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
     reading: Reading = request.app.state.reading
-    body, tag = await run_in_threadpool(reading.page, name, wish)
+    past = Past(as_of, request.state.caller.db_role or "") if as_of else None
+    body, tag = await run_in_threadpool(reading.page, name, wish, past)
     return unchanged_or(request.headers.get("if-none-match", ""), tag, body)
+
+
+@router.get("/views/{name}/diff", response_model=DifferencePage)
+def read_difference(
+    request: Request,
+    name: str,
+    begin: Annotated[
+        str,
+        Query(alias="from", min_length=1, max_length=100, description="a time, position or epoch"),
+    ],
+    end: Annotated[
+        str, Query(alias="to", max_length=100, description="likewise; by default the newest epoch")
+    ] = "",
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1_000,
+    after: Annotated[str, Query(description="`next` of the previous page")] = "",
+) -> Response:
+    """Return what changed in a view between two points of its history: rows with weights."""
+    reading: Reading = request.app.state.reading
+    wish = DifferenceWish(begin, end, limit, after)
+    body = reading.difference(name, wish, request.state.caller.db_role or "")
+    return Response(body, media_type="application/json")
 
 
 @router.post("/query", response_model=QueryAnswer)

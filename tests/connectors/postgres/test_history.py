@@ -39,9 +39,7 @@ def sink(every_database: Database) -> Iterator[PostgresSink]:
 def _want(database: Database, table: SinkTable, period: str | None = "1 hour") -> None:
     control = Control(database.dsn)
     options = {"history": period}
-    control.insert_view(
-        ViewRow(table.schema, table.name, "SELECT 1", table.name, options=options)
-    )
+    control.insert_view(ViewRow(table.schema, table.name, "SELECT 1", table.name, options=options))
     control.close()
 
 
@@ -88,6 +86,14 @@ def _code(database: Database, point: str, table: SinkTable = SMALL) -> str:
     return caught.value.code
 
 
+def _table(database: Database) -> str:
+    """The table of the rows of SMALL's history."""
+    [(name,)] = database.rows(
+        "SELECT table_oid::regclass::text FROM tidemark.histories WHERE name = 'small'"
+    )
+    return name
+
+
 @pytest.mark.parametrize("copy_rows", [5_000, 40])
 def test_the_past_at_random_epochs(
     every_database: Database,
@@ -119,7 +125,9 @@ def test_the_past_at_random_epochs(
             _, found = _rows_at(every_database, oracle.table, str(number))
             pasts[number] = found
             assert found == _counted(delta_of(oracle.table, rows)), number
-            _, by_position = _rows_at(every_database, oracle.table, f"0/{number * 10 + 3 * (number < 21):X}")
+            _, by_position = _rows_at(
+                every_database, oracle.table, f"0/{number * 10 + 3 * (number < 21):X}"
+            )
             assert by_position == found
         for _ in range(10):
             begin, end = sorted(draw.sample(range(1, 22), 2))
@@ -170,7 +178,9 @@ def test_sql_over_the_past(every_database: Database, sink: PostgresSink) -> None
     assert rows("SELECT * FROM tidemark.as_of(NULL::small, now())") == [(1, "A")]
     assert sorted(rows("SELECT v FROM tidemark.as_of(NULL::lots, '1')")) == [("x",)] * 2
     assert sorted(rows("SELECT v FROM tidemark.as_of(NULL::lots, '3')")) == [("x",)] * 3 + [("y",)]
-    found = rows("SELECT id, v, from_epoch, to_epoch, to_positions FROM small_history ORDER BY 1, 2")
+    found = rows(
+        "SELECT id, v, from_epoch, to_epoch, to_positions FROM small_history ORDER BY 1, 2"
+    )
     assert found == [
         (1, "A", 2, None, None),
         (1, "a", 0, 2, {"source": 20}),
@@ -183,7 +193,9 @@ def test_sql_over_the_past(every_database: Database, sink: PostgresSink) -> None
         with pytest.raises(psycopg2.Error) as caught:
             rows("SELECT * FROM tidemark.as_of(NULL::small, %s)", (wrong,))
         assert caught.value.pgcode == state
-    codes = [_code(every_database, p) for p in ("9", "2999-01-01", "0/FF", "0", "0/1", "1999-01-01")]
+    codes = [
+        _code(every_database, p) for p in ("9", "2999-01-01", "0/FF", "0", "0/1", "1999-01-01")
+    ]
     assert codes == ["history.not_reached"] * 3 + ["history.too_old"] * 3
     assert _code(every_database, "yesterdayish") == "history.bad_point"
     assert _code(every_database, "1", SinkTable("public", "none", SMALL.fields, (0,))) == (
@@ -200,7 +212,9 @@ def test_readers_need_a_grant(every_database: Database, sink: PostgresSink) -> N
         every_database.execute("GRANT USAGE ON SCHEMA tidemark TO stranger")
         asked = "SET ROLE stranger; SELECT * FROM tidemark.as_of(NULL::small, '1')"
         hidden = "SET ROLE stranger; SELECT * FROM tidemark.histories"
-        table = every_database.rows("SELECT relname FROM pg_class WHERE relname ~ '^history_[0-9a-f]{16}$'")
+        table = every_database.rows(
+            "SELECT relname FROM pg_class WHERE relname ~ '^history_[0-9a-f]{16}$'"
+        )
         rows = f"SET ROLE stranger; SELECT * FROM tidemark.{table[0][0]}"
         for query, state in (
             (asked, "TM010"),
@@ -238,7 +252,9 @@ def test_what_is_past_the_period_is_deleted(every_database: Database, sink: Post
     )
     time.sleep(1.1)
     sink.write(_epoch(9))
-    table = every_database.rows("SELECT relname FROM pg_class WHERE relname ~ '^history_[0-9a-f]{16}$'")
+    table = every_database.rows(
+        "SELECT relname FROM pg_class WHERE relname ~ '^history_[0-9a-f]{16}$'"
+    )
     ends = every_database.rows(
         f"SELECT id, v, to_epoch FROM tidemark.{table[0][0]} ORDER BY to_epoch, id"
     )
@@ -337,9 +353,7 @@ def test_someone_who_changes_the_history_fails_that_view_alone(
     sink.stage(BAG, [Delta.of("s", [(b"x",)])], "t")
     tokens = {t.relation: "t" for t in (SMALL, BAG)}
     sink.write(_epoch(1, swaps=(SMALL, BAG), tokens=tokens))
-    [(name,)] = every_database.rows(
-        "SELECT table_oid::regclass::text FROM tidemark.histories WHERE name = 'small'"
-    )
+    name = _table(every_database)
     every_database.execute(f"DELETE FROM {name}")
     change = SMALL, Delta.of("is", [(1, b"a")], -1)
     other = BAG, Delta.of("s", [(b"x",)])
