@@ -15,6 +15,7 @@ from connectors.postgres.query.history_rows import read_changes, read_difference
 from connectors.postgres.query.view_rows import PageRequest, Past, read_page
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
+from connectors.postgres.sink.view_tables import ViewTables
 from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
 from dataflow import types
 from dataflow.delta import Delta
@@ -324,7 +325,7 @@ def test_names_that_are_taken(every_database: Database, sink: PostgresSink) -> N
     _want(every_database, SMALL)
     every_database.execute("CREATE TABLE small_history (theirs int)")
     with pytest.raises(SinkError) as caught:
-        sink.check_history(SMALL)
+        ViewTables(every_database.dsn).check_history(SMALL)
     assert caught.value.code == "sink.name_taken"
     with pytest.raises(SinkError) as caught:
         sink.write(_begin(sink, 1, SMALL, Delta.of("is", [(1, b"a")])))
