@@ -41,13 +41,15 @@ class ServiceCalls:
         changes_retention_s: int | None = None,
         most_rows: int | None = None,
         now: str = "pinned",
+        history: str | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
-        of any part of its plan. now: pinned or moving (docs/TIME.md). Raises if the view fails
+        of any part of its plan. now: pinned or moving (docs/TIME.md). history: how long its past is
+        retained, such as "7 days" (docs/HISTORY.md). Raises if the view fails
         while it is built; it then stays listed as failed until it is dropped. TidemarkError
         view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
@@ -57,6 +59,7 @@ class ServiceCalls:
             "changes_retention_s": changes_retention_s,
             "most_rows": most_rows,
             "now": now,
+            "history": history,
         }
         return Call(
             method="POST",
