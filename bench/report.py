@@ -15,6 +15,7 @@ from bench import (
     estimate,
     fire_record,
     generated,
+    history,
     report_parts,
     sandbox,
     single_records,
@@ -59,7 +60,7 @@ def compose(records: Sequence[Record]) -> str:
             lines += ["", *section(by_part[part], newest)]
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
-    lines += engine_refresh.section() + sandbox.section()
+    lines += engine_refresh.section() + sandbox.section() + history.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

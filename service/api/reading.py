@@ -47,8 +47,10 @@ class Reading:
         self._settings = factory.settings
         self._control = factory.control()
 
-    def page(self, view: str, wish: RowWish, past: Past | None = None) -> tuple[bytes, str]:
-        """Return a page of a view's rows as JSON, and its entity tag. past: of its past.
+    def page(self, view: str, wish: RowWish, role: str = "") -> tuple[bytes, str]:
+        """Return a page of a view's rows as JSON, and its entity tag.
+
+        role: whose rights on the view's past count, "" for the service's.
 
         TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`.
         SinkError sink.table_missing, sink.table_changed if someone changed the table manually.
@@ -57,7 +59,7 @@ class Reading:
         row = find_view(self._control, view)
         while True:
             try:
-                return self._page(row, wish, past)
+                return self._page(row, wish, role)
             except SinkError as error:
                 # The view may have been dropped, renamed or replaced since the lookup.
                 before, row = row, find_view(self._control, view)
@@ -66,7 +68,8 @@ class Reading:
                 if error.code not in _GONE or table_of(row) == table_of(before):
                     raise
 
-    def _page(self, row: ViewRow, wish: RowWish, past: Past | None) -> tuple[bytes, str]:
+    def _page(self, row: ViewRow, wish: RowWish, role: str) -> tuple[bytes, str]:
+        past = Past(wish.as_of, role) if wish.as_of else None
         if row.status not in READABLE and past is None:
             raise TidemarkError(
                 "view.not_live",

@@ -46,13 +46,16 @@ _NULLS = {"nullsfirst": True, "nullslast": False}
 
 @dataclass(frozen=True)
 class RowWish:
-    """The parameters of a request. columns, order, after: as text; others: all other parameters."""
+    """The parameters of a request. columns, order, after: as text; others: all other parameters;
+    as_of: a point of the view's past, or "".
+    """
 
     columns: str = ""
     order: str = ""
     limit: int = 100
     after: str = ""
     others: tuple[tuple[str, str], ...] = ()
+    as_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Pydantic models of the past of views and of its named readers; see models.py."""
+"""Pydantic models of REST for the past of views and its named readers.
+
+Invariant: as in models.py, fields may be added, and requests forbid unknown ones.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
 
         where: {"region": "north"}, or conditions such as `tidemark.col("total") >= 100`. order: as
         in REST, "total.desc,region", or `col("total").desc()`; the key is appended. limit: total
-        rows. as_of: a time, a position or an epoch of the view's history. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
-        rows.*, view.wait_timeout, history.*.
+        rows. as_of: a time, a position or an epoch of the view's history. min_position, wait_s:
+        wait until that commit is visible. TidemarkError view.not_live, rows.*, view.wait_timeout,
+        history.*.
         """
         params = conditions_of(where)
         if columns:
@@ -70,11 +71,12 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         """Return the view's rows as one epoch, then each epoch that changes it, as it happens.
 
         snapshot: False starts with the next change. resume: the token of an epoch, to resume after
-        it. subscription: a named reader, which resumes after what it has acknowledged. timeout_ms: end the iteration after this time without an epoch; None: never. progress:
-        also return epochs without changes, with their positions. on_gap: if changes are no longer
-        retained, raise the error, or return a snapshot again. heartbeat_s: silence of three times
-        this means a lost connection. reconnect_s: how long to retry a lost connection, from the
-        newest marker. TidemarkError changes.*, view.not_live.
+        it. subscription: a named reader, which resumes after what it has acknowledged. timeout_ms:
+        end the iteration after this time without an epoch; None: never. progress: also return
+        epochs without changes, with their positions. on_gap: if changes are no longer retained,
+        raise the error, or return a snapshot again. heartbeat_s: silence of three times this means
+        a lost connection. reconnect_s: how long to retry a lost connection, from the newest marker.
+        TidemarkError changes.*, view.not_live, subscription.not_found, history.*.
         """
         wish = ChangesWish(
             path=f"{self._path}/changes",

@@ -34,6 +34,24 @@ QUERIES = {
 }
 SCORES = "SELECT name, sum(score) AS total, max(time) AS time FROM user_scores GROUP BY name"
 RETENTION_S = 2
+# Transactions, what the table shows after each of them (from before the first), and what each
+# changes.
+STEPS = [
+    [("Julie", 7, "12:01")],
+    [("Frank", 3, "12:03"), ("Julie", 1, "12:03")],
+    [("Julie", 4, "12:07")],
+]
+VERSIONS = [
+    [],
+    [("Julie", 7, "12:01")],
+    [("Frank", 3, "12:03"), ("Julie", 8, "12:03")],
+    [("Frank", 3, "12:03"), ("Julie", 12, "12:07")],
+]
+STREAM = [
+    [(1, "Julie", 7, "12:01")],
+    [(-1, "Julie", 7, "12:01"), (1, "Frank", 3, "12:03"), (1, "Julie", 8, "12:03")],
+    [(-1, "Julie", 8, "12:03"), (1, "Julie", 12, "12:07")],
+]
 
 
 @pytest.fixture(scope="module")
@@ -257,25 +275,9 @@ def test_replaces_and_the_option(service: RunningService, place: Database) -> No
 def test_tables_and_streams_of_scores(service: RunningService, place: Database) -> None:
     """A relation over time, as tables, as a stream with undo, and as of a time."""
     service.create("scores", SCORES, backfill="local", history="1 hour")
-    steps = [
-        [("Julie", 7, "12:01")],
-        [("Frank", 3, "12:03"), ("Julie", 1, "12:03")],
-        [("Julie", 4, "12:07")],
-    ]
-    tables = [
-        [],
-        [("Julie", 7, "12:01")],
-        [("Frank", 3, "12:03"), ("Julie", 8, "12:03")],
-        [("Frank", 3, "12:03"), ("Julie", 12, "12:07")],
-    ]
-    stream = [
-        [(1, "Julie", 7, "12:01")],
-        [(-1, "Julie", 7, "12:01"), (1, "Frank", 3, "12:03"), (1, "Julie", 8, "12:03")],
-        [(-1, "Julie", 8, "12:03"), (1, "Julie", 12, "12:07")],
-    ]
     points = [call(service, "/views/scores/rows")["epoch"]]
     clocks = []
-    for step in steps:
+    for step in STEPS:
         with place.connect() as connection, connection.cursor() as cursor:
             for row in step:
                 cursor.execute(
@@ -291,10 +293,10 @@ def test_tables_and_streams_of_scores(service: RunningService, place: Database) 
         return [(r["name"], r["total"], r["time"]) for r in page["rows"]]
 
     # TABLE, at each of its versions; AS OF a time between them.
-    assert [table(point) for point in points] == tables
-    assert [table(clock) for clock in clocks] == tables[1:]
+    assert [table(point) for point in points] == VERSIONS
+    assert [table(clock) for clock in clocks] == VERSIONS[1:]
     # STREAM: each version less the one before, what it undoes first.
-    for (begin, end), expected in zip(itertools.pairwise(points), stream, strict=True):
+    for (begin, end), expected in zip(itertools.pairwise(points), STREAM, strict=True):
         page = call(service, "/views/scores/diff", **{"from": begin, "to": end})
         found = [
             (weight, row["name"], row["total"], row["time"])

@@ -28,12 +28,12 @@ from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.types import INT8, TEXT
 
 # SQLSTATEs of tidemark.find_epoch (schema/0018_history.sql).
-_CODES = {
-    "TM010": "history.none",
-    "TM011": "history.too_old",
-    "TM012": "history.not_reached",
-    "TM013": "history.bad_point",
-    "TM014": "history.lost",
+_REFUSALS = {
+    "TM010": "none",
+    "TM011": "too_old",
+    "TM012": "not_reached",
+    "TM013": "bad_point",
+    "TM014": "lost",
 }
 _FIND = (
     "SELECT epoch, to_char(committed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), "
@@ -88,12 +88,13 @@ def find_point(cursor: Any, table: SinkTable, point: str) -> Point:
     try:
         cursor.execute(_FIND, (name, point))
     except psycopg2.Error as error:
-        code = _CODES.get(error.pgcode or "")
-        if code is None:
+        name = _REFUSALS.get(error.pgcode or "")
+        if name is None:
             raise
-        detail = str(error.diag.message_detail or "").removeprefix(f"code: {code}").lstrip("; ")
+        detail = str(error.diag.message_detail or "")
+        detail = detail.removeprefix(f"code: history.{name}").removeprefix("; ")
         raise TidemarkError(
-            code,
+            f"history.{name}",
             str(error.diag.message_primary),
             detail=detail,
             hint=str(error.diag.message_hint or ""),

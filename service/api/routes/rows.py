@@ -11,7 +11,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from connectors.postgres.query.view_rows import Past
 from service.access.tokens import Caller, Role
 from service.api.call_limits import QueryLimits
 from service.api.catalog import Catalog
@@ -37,9 +36,12 @@ def _wish(
     ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
     after: Annotated[str, Query(description="`next` of the previous page")] = "",
+    as_of: Annotated[
+        str, Query(max_length=100, description="a time, a position or an epoch of its history")
+    ] = "",
 ) -> RowWish:
     others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]
-    return RowWish(columns, order, limit, after, tuple(others))
+    return RowWish(columns, order, limit, after, tuple(others), as_of)
 
 
 @router.get(OPEN_PATH, response_model=RowPage)
@@ -51,23 +53,17 @@ async def read_rows(
     wait_s: Annotated[
         float, Query(ge=0, le=3600, description="seconds to wait for min_position")
     ] = 30,
-    as_of: Annotated[
-        str, Query(max_length=100, description="a time, a position or an epoch of its history")
-    ] = "",
 ) -> Response:
     """Return rows of a view. Any other parameter is a condition: amount=gte.10, region=in.(a,b)."""
     if min_position:
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
     reading: Reading = request.app.state.reading
-    past = Past(as_of, request.state.caller.db_role or "") if as_of else None
-    body, tag = await run_in_threadpool(reading.page, name, wish, past)
+    role = request.state.caller.db_role or ""
+    body, tag = await run_in_threadpool(reading.page, name, wish, role)
     return unchanged_or(request.headers.get("if-none-match", ""), tag, body)
 
 
-@router.get("/views/{name}/diff", response_model=DifferencePage)
-def read_difference(
-    request: Request,
-    name: str,
+def _difference_wish(
     begin: Annotated[
         str,
         Query(alias="from", min_length=1, max_length=100, description="a time, position or epoch"),
@@ -77,10 +73,16 @@ def read_difference(
     ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1_000,
     after: Annotated[str, Query(description="`next` of the previous page")] = "",
+) -> DifferenceWish:
+    return DifferenceWish(begin, end, limit, after)
+
+
+@router.get("/views/{name}/diff", response_model=DifferencePage)
+def read_difference(
+    request: Request, name: str, wish: Annotated[DifferenceWish, Depends(_difference_wish)]
 ) -> Response:
     """Return what changed in a view between two points of its history: rows with weights."""
     reading: Reading = request.app.state.reading
-    wish = DifferenceWish(begin, end, limit, after)
     body = reading.difference(name, wish, request.state.caller.db_role or "")
     return Response(body, media_type="application/json")
 

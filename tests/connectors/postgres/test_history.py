@@ -74,7 +74,7 @@ def _counted(delta: Delta) -> Counter:
     counted: Counter = Counter()
     for row, weight in delta.rows():
         counted[repr(row)] += weight
-    return +counted if min(counted.values(), default=0) >= 0 else counted
+    return counted
 
 
 def _small(*rows: tuple) -> Counter:
@@ -126,39 +126,52 @@ def test_the_past_at_random_epochs(
             _, found = _rows_at(every_database, oracle.table, str(number))
             pasts[number] = found
             assert found == _counted(delta_of(oracle.table, rows)), number
-            _, by_position = _rows_at(
-                every_database, oracle.table, f"0/{number * 10 + 3 * (number < 21):X}"
-            )
+            position = f"0/{number * 10 + 3 * (number < 21):X}"
+            _, by_position = _rows_at(every_database, oracle.table, position)
             assert by_position == found
         for _ in range(10):
             begin, end = sorted(draw.sample(range(1, 22), 2))
-            page = read_difference(
-                every_database.dsn, oracle.table, (str(begin), str(end)), (0, 100_000)
-            )
-            moved = Counter(pasts[begin])
-            if page.rows is not None:
-                for row, weight in page.rows.rows():
-                    moved[repr(row)] += weight
-                    assert weight, row
-                assert len(_counted(page.rows)) == len(page.rows)
-            assert Counter({r: w for r, w in moved.items() if w}) == pasts[end]
+            _require_difference(every_database.dsn, oracle.table, pasts, (begin, end))
         begin = draw.randint(1, 15)
-        rows = Counter(pasts[begin])
         for most in (3, 100):
-            rows, at = Counter(pasts[begin]), begin
-            while at < 21:
-                before = at
-                for number, positions, delta in read_changes(
-                    every_database.dsn, oracle.table, at, most
-                ):
-                    assert positions == {"source": number * 10}
-                    if number > at:
-                        assert Counter({r: w for r, w in rows.items() if w}) == pasts[at]
-                    at = number
-                    for row, weight in () if delta is None else delta.rows():
-                        rows[repr(row)] += weight
-                assert at > before
-            assert Counter({r: w for r, w in rows.items() if w}) == pasts[21]
+            _require_changes(every_database.dsn, oracle.table, pasts, (begin, most))
+
+
+def _require_difference(
+    dsn: str, table: SinkTable, pasts: dict[int, Counter], points: tuple[int, int]
+) -> None:
+    """The difference of two epochs leads from the rows of one to those of the other."""
+    begin, end = points
+    page = read_difference(dsn, table, (str(begin), str(end)), (0, 100_000))
+    moved = Counter(pasts[begin])
+    if page.rows is not None:
+        assert len(_counted(page.rows)) == len(page.rows)
+        moved.update(_counted(page.rows))
+    assert _left(moved) == pasts[end]
+
+
+def _require_changes(
+    dsn: str, table: SinkTable, pasts: dict[int, Counter], window: tuple[int, int]
+) -> None:
+    """The changes after an epoch lead to the rows of each later one. window: (epoch, epochs read
+    at once)."""
+    at, most = window
+    rows = Counter(pasts[at])
+    while at < max(pasts):
+        before = at
+        for number, positions, delta in read_changes(dsn, table, at, most):
+            assert positions == {"source": number * 10}
+            if number > at:
+                assert _left(rows) == pasts[at]
+            at = number
+            if delta is not None:
+                rows.update(_counted(delta))
+        assert at > before
+    assert _left(rows) == pasts[at]
+
+
+def _left(rows: Counter) -> Counter:
+    return Counter({row: n for row, n in rows.items() if n})
 
 
 def test_sql_over_the_past(every_database: Database, sink: PostgresSink) -> None:
