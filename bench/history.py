@@ -1,4 +1,4 @@
-"""`python -m bench.history`: what a retained past costs: W1 through the service, and the sink alone.
+"""`python -m bench.history`: what a retained past costs: W1 in the service, and the sink alone.
 
 CPU time of the pipeline and of the server (of this process and the server, for the sink alone),
 paired in turns, the least of several; printed, and kept in a file of figures.

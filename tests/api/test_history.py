@@ -385,12 +385,17 @@ def test_a_named_reader_outlives_the_log(service: RunningService, place: Databas
         "ready",
     )
     # Beyond the history there is an error, not a gap.
-    place.execute("UPDATE tidemark.histories SET oldest_epoch = %s WHERE name = 'notes'", (newest,))
+    place.execute(
+        "UPDATE tidemark.histories SET oldest_epoch = (SELECT max(epoch) FROM tidemark.epochs) "
+        "WHERE name = 'notes'"
+    )
     with pytest.raises(Refused) as caught:
         place.execute("UPDATE tidemark.subscriptions SET epoch = %s", (start,))
         fold_until(service, "notes", as_fold(Counter(), 0), newest, "subscription=billing")
     assert (caught.value.status, caught.value.problem["code"]) == (410, "history.too_old")
     assert call(service, f"{path}/billing")["status"] == "expired"
+    shown = "SELECT subscription, status FROM tidemark.subscription_status"
+    assert place.rows(shown) == [("billing", "expired")]
     for body, code in (
         ({"name": "billing"}, "subscription.exists"),
         ({"name": "x", "start": "1999-01-01"}, "history.too_old"),

@@ -268,3 +268,14 @@ CREATE TABLE tidemark.subscriptions (
     PRIMARY KEY (view_identity, name)
 );
 COMMENT ON TABLE tidemark.subscriptions IS 'Named readers of views, and the epoch that each has read';
+
+CREATE VIEW tidemark.subscription_status WITH (security_barrier) AS
+SELECT h.schema, h.name, s.name AS subscription,
+    CASE WHEN s.epoch >= h.oldest_epoch THEN 'ready' ELSE 'expired' END AS status,
+    s.epoch, h.newest_epoch, h.oldest_epoch, s.created_by, s.created_at, s.acknowledged_at
+FROM tidemark.history AS h
+JOIN tidemark.views AS v ON (v.schema, v.name) = (h.schema, h.name)
+JOIN tidemark.subscriptions AS s ON s.view_identity = v.identity;
+COMMENT ON VIEW tidemark.subscription_status IS
+    'The named readers of views whose past you may read, and what each has acknowledged';
+GRANT SELECT ON tidemark.subscription_status TO PUBLIC;

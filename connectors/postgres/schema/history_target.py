@@ -222,6 +222,20 @@ class Recorded:
         )
 
 
+def is_damaged(history: History) -> str:
+    """Return a query whether its current rows differ from those of the view's table."""
+    names = [quote_name(c.name) for c in history.rows.columns]
+    keys = [quote_name(c.name) for c in history.rows.key_columns]
+    images = [f"ROW({', '.join(f'{side}.{name}' for name in names)})" for side in "hb"]
+    return (
+        f"SELECT EXISTS (SELECT FROM ONLY {history.rows.sql} AS b FULL JOIN (SELECT * FROM ONLY "
+        f"{history.sql} WHERE {history.column(1)} = {OPEN_EPOCH}) AS h "
+        f"ON {' AND '.join(f'h.{k} = b.{k}' for k in keys)} "
+        f"WHERE h.{keys[0]} IS NULL OR b.{keys[0]} IS NULL "
+        f"OR NOT record_image_eq({images[0]}, {images[1]}))"
+    )
+
+
 def rows_as_of(history: History, epoch: int) -> str:
     """Return a FROM item `t` with the physical columns of the view's table at an epoch."""
     columns = ", ".join(quote_name(c.name) for c in history.rows.columns)

@@ -100,7 +100,10 @@ LOOP EXECUTE format('ALTER %s OWNER TO %I', what, {0}); END LOOP;
 IF to_regclass('tidemark.tables') IS NOT NULL THEN FOR what IN
 SELECT c.oid::regclass FROM tidemark.tables t JOIN pg_class c ON c.oid IN (t.table_oid, t.view_oid)
 JOIN pg_roles o ON o.oid = c.relowner WHERE o.rolsuper
-LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF;
+IF to_regclass('tidemark.histories') IS NOT NULL THEN FOR what IN
+SELECT c.oid::regclass FROM tidemark.histories h JOIN pg_class c ON c.oid = h.view_oid
+LOOP EXECUTE format('ALTER VIEW %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
 """
 
 

@@ -23,6 +23,7 @@ from connectors.postgres.schema.history_target import (
     create_table,
     create_view,
     history_target,
+    is_damaged,
     period_of,
     view_name,
 )
@@ -31,6 +32,7 @@ from connectors.postgres.schema.trigger_guard import require_ours
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.sink.carry_over import OURS
 from connectors.sink import SinkEpoch, SinkTable
+from connectors.view_states import ViewState
 from dataflow.errors import SinkError
 
 # Rows that one epoch deletes at most, besides twice as many as it has recorded.
@@ -156,6 +158,16 @@ def check_name(cursor: Any, table: SinkTable) -> None:
         )
 
 
+def has_failed(cursor: Any, table: SinkTable) -> bool:
+    """Return whether a view stands as failed in the catalog."""
+    cursor.execute(
+        "SELECT status = %s FROM tidemark.views WHERE (schema, name) = (%s, %s)",
+        (ViewState.FAILED, table.schema, table.name),
+    )
+    found = cursor.fetchone()
+    return bool(found and found[0])
+
+
 def stage(cursor: Any, table: SinkTable, source: Target) -> None:
     """Create the history of a view that is not visible yet, if it is to have one.
 
@@ -169,16 +181,25 @@ def stage(cursor: Any, table: SinkTable, source: Target) -> None:
     _register(cursor, table, name, period, is_staged=True)
 
 
-def settle(cursor: Any, table: SinkTable, key: str, epoch: SinkEpoch, grants: Grants = ()) -> None:
+def settle(
+    cursor: Any,
+    table: SinkTable,
+    key: str,
+    epoch: SinkEpoch,
+    *,
+    grants: Grants = (),
+    is_doubtful: bool = False,
+) -> None:
     """Begin, keep or drop the history of a view, as its options say. For an epoch that changes the
     view as a whole, before that changes the rows.
 
-    key: of the sink's progress. grants: to read what users read. SinkError sink.name_taken,
+    key: of the sink's progress. grants: to read what users read. is_doubtful: the view had failed,
+    maybe for a history that someone has changed: then it begins anew. SinkError sink.name_taken,
     sink.dependents.
     """
     desired, found = _desired(cursor, table), _find(cursor, table)
     staged = _find(cursor, table, is_staged=True)
-    is_whole = found is not None and found.name is not None and found.view is not None
+    is_whole = _is_whole(cursor, table, found, is_doubtful=is_doubtful)
     if desired is not None and is_whole and staged is None:
         cursor.execute(
             "UPDATE tidemark.histories SET retained = %s WHERE (schema, name) = (%s, %s)",
@@ -210,6 +231,17 @@ def settle(cursor: Any, table: SinkTable, key: str, epoch: SinkEpoch, grants: Gr
         "WHERE (h.schema, h.name) = (%s, %s) AND h.is_staged AND (e.sink_key, e.epoch) = (%s, %s)",
         (key, desired, _shown_sql(table), table.schema, table.name, key, epoch.progress.epoch),
     )
+
+
+def _is_whole(cursor: Any, table: SinkTable, found: _Found | None, *, is_doubtful: bool) -> bool:
+    """Return whether a history can go on: it is there, and has the view's rows."""
+    if found is None or found.name is None or found.view is None:
+        return False
+    if not is_doubtful:
+        return True
+    require_ours(cursor, table)
+    cursor.execute(is_damaged(history_target(table, found.name, found.period)))
+    return not cursor.fetchone()[0]
 
 
 def rename(cursor: Any, before: SinkTable, table: SinkTable) -> None:

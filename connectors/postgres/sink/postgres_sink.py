@@ -284,14 +284,15 @@ class PostgresSink:
         failpoint("sink.commit.after", psycopg2.OperationalError)
 
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
+        is_doubtful = change.is_renewed and history_tables.has_failed(cursor, change.table)
         cut_over.apply(cursor, change)
         if change.table not in epoch.swaps:
-            history_tables.settle(cursor, change.table, self._key, epoch)
+            history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
 
     def _swap(self, cursor: Any, table: SinkTable, epoch: SinkEpoch) -> None:
         grants = history_tables.grants_of(cursor, table)
         sink_tables.swap(cursor, table, token=epoch.tokens.get(table.relation, ""))
-        history_tables.settle(cursor, table, self._key, epoch, grants)
+        history_tables.settle(cursor, table, self._key, epoch, grants=grants)
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error

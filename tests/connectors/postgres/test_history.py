@@ -374,12 +374,17 @@ def test_someone_who_changes_the_history_fails_that_view_alone(
     with pytest.raises(TidemarkError) as caught:
         sink.write(_epoch(2, change, other))
     assert (caught.value.code, caught.value.relation) == ("sink.row_missing", SMALL.relation)
+    # A rebuild of the failed view begins a new one.
+    renewed = ViewChange(SMALL.name, SMALL, SMALL, {}, is_renewed=True)
+    every_database.execute("UPDATE tidemark.views SET status = 'failed' WHERE name = 'small'")
+    sink.write(_epoch(2, other, changes=(renewed,)))
+    assert _rows_at(every_database, SMALL, "2") == (2, _small((1, b"a")))
+    assert _code(every_database, "1") == "history.too_old"
+    name = _table(every_database)
     every_database.execute(f"DROP TABLE {name} CASCADE")
     with pytest.raises(TidemarkError) as caught:
-        sink.write(_epoch(2, other, change))
+        sink.write(_epoch(3, other, change))
     assert (caught.value.code, caught.value.relation) == ("sink.table_missing", SMALL.relation)
-    # A rebuild of the table that is there begins a new one.
-    renewed = ViewChange(SMALL.name, SMALL, SMALL, {}, is_renewed=True)
-    sink.write(_epoch(2, change, other, changes=(renewed,)))
-    assert _rows_at(every_database, SMALL, "2") == (2, Counter())
-    assert _rows_at(every_database, BAG, "2") == (2, _small((b"x",), (b"x",)))
+    sink.write(_epoch(3, change, other, changes=(renewed,)))
+    assert _rows_at(every_database, SMALL, "3") == (3, Counter())
+    assert _rows_at(every_database, BAG, "3") == (3, _small((b"x",), (b"x",), (b"x",)))
