@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from connectors.postgres.schema.sink_target import Change, Target, key_hash, target_of
 from connectors.postgres.session.quoting import NAME_BYTES, clip_name, quote_name, quote_text
 from connectors.sink import SinkTable
+from dataflow.types import TypeKind
 
 # The epoch at which a row ends that is current.
 OPEN_EPOCH = 2**63 - 1
 SUFFIX = "_history"
+# Kinds of types whose values have a small fixed size.
+_NARROW = frozenset(
+    {
+        *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
+        *(TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ, TypeKind.UUID),
+    }
+)
 # Where a row begins whose past is not known: before the history.
 _BEFORE = "0::bigint", "'-infinity'::timestamptz"
 _STORED = ("from_epoch", "to_epoch", "valid_from", "valid_to")
@@ -45,6 +53,12 @@ class History:
     def key(self) -> tuple[int, ...]:
         """Return the positions of the key among the physical columns."""
         return (0,) if self.rows.is_bag else self.rows.key
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether current rows are indexed by their key, which is never wide, or by the
+        hash of it."""
+        return all(c.type.kind in _NARROW for c in self.rows.key_columns) or self.rows.is_bag
 
     def column(self, number: int) -> str:
         """Return the quoted name of a column of the period."""
@@ -82,8 +96,10 @@ def create_table(history: History, source: Target) -> str:
 def create_indexes(history: History) -> list[str]:
     """Return the statements that index current rows by key, and all by the ends of the period."""
     key = history.rows.key_columns
-    parts = {k: quote_name(c.name) for k, c in enumerate(key)}
-    current = parts[0] if history.rows.is_bag else f"({key_hash(history.rows, parts)})"
+    parts = [quote_name(c.name) for c in key]
+    current = ", ".join(parts)
+    if not history.is_plain:
+        current = f"({key_hash(history.rows, dict(enumerate(parts)))})"
     from_epoch, to_epoch = history.column(0), history.column(1)
     return [
         f"CREATE INDEX ON {history.sql} ({current}) WHERE {to_epoch} = {OPEN_EPOCH}",
@@ -162,7 +178,7 @@ class Recorded:
             # Of a multiset, some rows are new and others are more of the same.
             return listed, count, ""
         title = quote_text(f"tidemark.{self.history.name}")
-        ended = "(SELECT count(*) FROM ended) + (SELECT count(*) FROM undone)"
+        ended = "(SELECT count(*) FROM ended)"
         return listed, count, f", tidemark.expect({title}, {ended}, (SELECT count(*) FROM gone))"
 
     def _met(self) -> str:
@@ -183,22 +199,25 @@ class Recorded:
         )
 
     def _ended(self, is_double: bool, *, is_looked_up: bool) -> Iterable[str]:
-        """Return the parts that end the rows of these keys; one of this very epoch was never
-        seen."""
+        """Return the parts that end the rows of these keys.
+
+        Deltas of an epoch never change a row twice, so none ends in the epoch in which it began.
+        """
         history, target = self.history, self.history.rows
         keys = ", ".join(f"r{i}" for i in history.key)
         from_epoch, to_epoch = (f"h.{history.column(i)}" for i in range(2))
         stored = [f"h.{quote_name(c.name)}" for c in target.key_columns]
         passed = [f"g.r{i}" for i in history.key]
-        if target.is_bag:
-            hashes, same = (stored[0], passed[0]), []
+        same = list(zip(stored, passed, strict=True))
+        if history.is_plain:
+            first = same.pop(0)
         else:
-            own, other = (dict(enumerate(names)) for names in (stored, passed))
-            hashes = key_hash(target, own), key_hash(target, other)
-            same = [f"{a} = {b}" for a, b in zip(stored, passed, strict=True)]
+            own, other = (key_hash(target, dict(enumerate(names))) for names in (stored, passed))
+            first = own, other
         # As in Change.over: an equality that joins nothing forces the index.
-        looked = f"ANY (ARRAY[{hashes[1]}])" if is_looked_up else hashes[1]
-        met = " AND ".join([f"{hashes[0]} = {looked}", f"{to_epoch} = {OPEN_EPOCH}", *same])
+        looked = f"ANY (ARRAY[{first[1]}])" if is_looked_up else first[1]
+        equal = [f"{first[0]} = {looked}", *(f"{a} = {b}" for a, b in same)]
+        met = " AND ".join([*equal, f"{to_epoch} = {OPEN_EPOCH}"])
         both = f" UNION ALL SELECT {keys} FROM y" if is_double else ""
         return (
             f"gone AS (SELECT {keys} FROM x{both})",
@@ -206,8 +225,6 @@ class Recorded:
             f"SET {history.column(1)} = (SELECT epoch FROM now), "
             f"{history.column(3)} = (SELECT committed_at FROM now) FROM gone AS g "
             f"WHERE {met} AND {from_epoch} < (SELECT epoch FROM now) RETURNING 1)",
-            f"undone AS (DELETE FROM ONLY {history.sql} AS h USING gone AS g "
-            f"WHERE {met} AND {from_epoch} = (SELECT epoch FROM now) RETURNING 1)",
         )
 
     def _begun(self) -> str:
