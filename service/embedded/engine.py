@@ -24,11 +24,12 @@ from connectors.postgres.embedded.function_tables import SCHEMA
 from connectors.postgres.session.session import Session, connect
 from connectors.python.conditions import Wish
 from dataflow.errors import TidemarkError
+from service.client.answers import Field
 from service.client.calls import Call
 from service.client.clients import Client, View
-from service.client.rows import RowSet
+from service.client.rows import RowSet, row_type
+from service.client.values import base_type, parse_json, reader_of
 from service.client.wire import Endpoint
-from service.embedded.answers import row_set
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
 from service.embedded.needs import functions_below, wishes_of
@@ -37,6 +38,13 @@ from service.runtime.view_names import parse_name
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _BUILD_S = 3600.0
+# How the engine's own queries read PostgreSQL's texts; types beyond these as the client does.
+_READERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("smallint", "integer", "bigint"), int),
+    **dict.fromkeys(("real", "double precision"), float),
+    **dict.fromkeys(("json", "jsonb"), parse_json),
+    "boolean": lambda text: text == "t",
+}
 
 
 class Engine:
@@ -160,17 +168,17 @@ class Engine:
         below = functions_below(views, tables) & registered.keys()
         narrow = {name for name in direct - below if registered[name].is_narrow}
         is_both = {name for name in direct & below if registered[name].is_narrow}
-        asked = self._asked(sql, width) if narrow or is_both else {}
+        wishes = self._wishes(sql, width) if narrow or is_both else {}
         again = [n for n in sorted((direct | below) - narrow) if not registered[n].is_spent]
         wide = {
-            n: asked.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
+            n: wishes.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
         }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
             self.settle()
-        stand_ins = [self._functions.stand_in(n, asked.get(n)) for n in sorted(narrow)]
+        stand_ins = [self._functions.stand_in(n, wishes.get(n)) for n in sorted(narrow)]
         try:
-            return row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
+            return _row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
         finally:
             for stand_in in stand_ins:
                 stand_in.lines.close()
@@ -200,9 +208,9 @@ class Engine:
                 f'function "{name}" would be hidden by a view of this name',
                 hint="choose another name for the view",
             )
-        asked = wishes_of(self.client.validate(sql).told["reads"])
+        wishes = wishes_of(self.client.validate(sql).told["reads"])
         try:
-            self._functions.widen(asked)
+            self._functions.widen(wishes)
             try:
                 return self.client.create(name, sql, wait_s=wait_s, backfill=backfill)
             except TidemarkError as error:
@@ -210,7 +218,7 @@ class Engine:
                     raise
                 return self._taken(name, sql, replace, wait_s, error)
         finally:
-            self._functions.forget(asked)
+            self._functions.forget(wishes)
 
     def _taken(
         self, name: str, sql: str, replace: bool, wait_s: float, refusal: TidemarkError
@@ -252,14 +260,14 @@ class Engine:
         has changed. SqlError."""
         self._require_open()
         found = engine_query.execute(self.dsn, sql, parameters)
-        return found if isinstance(found, int) else row_set(found)
+        return found if isinstance(found, int) else _row_set(found)
 
     def connection(self) -> Any:
         """Return a new psycopg2 connection to the database, for your own transactions."""
         self._require_open()
         return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
-    def _asked(self, sql: str, width: int) -> dict[str, Wish]:
+    def _wishes(self, sql: str, width: int) -> dict[str, Wish]:
         """Return what a query needs of each function; {} if it is not maintainable as a view."""
         try:
             return wishes_of(self.client.validate(sql).told["reads"])
@@ -267,7 +275,7 @@ class Engine:
             if error.is_temporary:
                 raise
             if error.code == "sql.duplicate_column":
-                return self._asked(engine_query.with_other_names(sql, width), 0)
+                return self._wishes(engine_query.with_other_names(sql, width), 0)
             return {}
 
 
@@ -283,7 +291,7 @@ class _EngineClient(Client):
 class _ClosedEndpoint(Endpoint):
     """The endpoint of a closed engine."""
 
-    def request(self, asked: Call[Any]) -> NoReturn:
+    def request(self, wishes: Call[Any]) -> NoReturn:
         """TidemarkError engine.closed."""
         raise _closed()
 
@@ -308,3 +316,20 @@ def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
 
 def _everything(columns: Sequence[tuple[str, str]]) -> Wish:
     return Wish(tuple(name for name, _ in columns))
+
+
+def _row_set(answer: engine_query.Answer) -> RowSet:
+    """Return an answer as rows with column names, of the same Python values as rows of views."""
+    fields = [Field(name=name, type=type_name) for name, type_name in answer.fields]
+    kind = row_type(tuple(f.name for f in fields))
+    columns = zip(*answer.rows, strict=True) if answer.rows else ()
+    read = [_read(f.type, column) for f, column in zip(fields, columns, strict=False)]
+    rows = zip(*read, strict=True) if read else answer.rows
+    return RowSet(fields, [kind(row) for row in rows])
+
+
+def _read(type_name: str, texts: Sequence[str | None]) -> Sequence[Any]:
+    reader = _READERS.get(base_type(type_name)) or reader_of(type_name)
+    if reader is None:
+        return texts
+    return [None if text is None else reader(text) for text in texts]

@@ -52,13 +52,13 @@ class History:
     @property
     def key(self) -> tuple[int, ...]:
         """Return the positions of the key among the physical columns."""
-        return (0,) if self.rows.is_bag else self.rows.key
+        return (0,) if self.rows.is_multiset else self.rows.key
 
     @property
     def is_plain(self) -> bool:
         """Return whether current rows are indexed by their key, which is never wide, or by the
         hash of it."""
-        return all(c.type.kind in _NARROW for c in self.rows.key_columns) or self.rows.is_bag
+        return all(c.type.kind in _NARROW for c in self.rows.key_columns) or self.rows.is_multiset
 
     def column(self, number: int) -> str:
         """Return the quoted name of a column of the period."""
@@ -124,7 +124,7 @@ def create_view(history: History, table: SinkTable, sink_key: str) -> str:
     ]
     key = quote_text(sink_key)
     repeated = ""
-    if target.is_bag:
+    if target.is_multiset:
         repeated = f" CROSS JOIN LATERAL generate_series(1, h.{quote_name(target.count)}) AS s(n)"
     return (
         f"CREATE VIEW {quote_name(table.schema)}.{quote_name(view_name(table))} AS "
@@ -164,10 +164,10 @@ class Recorded:
         is selected fails unless the history has the rows that end.
         """
         body = change.over(rows, is_looked_up=is_looked_up, met=self._met())
-        is_double = self.letter == "d" and self.history.rows.is_bag
+        is_double = self.letter == "d" and self.history.rows.is_multiset
         count = "(SELECT count(*) FROM x)" + (" + (SELECT count(*) FROM y)" if is_double else "")
-        is_ended = self.letter != "i" or self.history.rows.is_bag
-        is_begun = self.letter != "d" or self.history.rows.is_bag
+        is_ended = self.letter != "i" or self.history.rows.is_multiset
+        is_begun = self.letter != "d" or self.history.rows.is_multiset
         parts = [f"x AS ({body})", self._now()]
         if is_ended:
             parts += self._ended(is_double, is_looked_up=is_looked_up)
@@ -185,7 +185,7 @@ class Recorded:
         """Return the columns of the rows met: all where rows begin, else those of the key."""
         target = self.history.rows
         qualified = "" if self.letter == "i" else "t."
-        is_all = self.letter != "d" or target.is_bag
+        is_all = self.letter != "d" or target.is_multiset
         numbers = range(len(target.columns)) if is_all else self.history.key
         return ", ".join(
             f"{qualified}{quote_name(target.columns[i].name)} AS r{i}" for i in numbers
@@ -278,7 +278,7 @@ def difference(history: History, from_epoch: int, to_epoch: int) -> str:
         f"AND {begins} <= {to_epoch} AND {ends} > {to_epoch}"
     )
     fields = [quote_name(f.name) for f in target.fields]
-    if target.is_bag:
+    if target.is_multiset:
         hash_name, count = quote_name(target.hash), quote_name(target.count)
         changed = f"coalesce(b.{count}, 0) - coalesce(a.{count}, 0)"
         shown = ", ".join(
@@ -317,7 +317,7 @@ def changes_between(history: History, after: int, until: int) -> str:
     old = f"SELECT * FROM ONLY {history.sql} WHERE {ended}"
     new = f"SELECT * FROM ONLY {history.sql} WHERE {begins} > {after} AND {begins} <= {until}"
     a, b = (", ".join(f"{side}.{quote_name(f.name)}" for f in target.fields) for side in "ab")
-    if not target.is_bag:
+    if not target.is_multiset:
         removed = f"SELECT a.{ends}, -1::bigint, {a} FROM ({old}) AS a"
         added = f"SELECT b.{begins}, 1::bigint, {b} FROM ({new}) AS b"
     else:

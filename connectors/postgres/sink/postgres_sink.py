@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2 import errors as states
@@ -38,9 +38,8 @@ from connectors.postgres.sink.apply_deltas import (
 )
 from connectors.postgres.sink.error_attribution import about, reading, refusal_of
 from connectors.postgres.sink.history_tables import Histories
-from connectors.postgres.sink.lock_retry import patiently
 from connectors.postgres.sink.rejected_rows import write_rejected
-from connectors.postgres.sink.sink_epoch import Place, begin, deltas_of, flush
+from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import progress_of, rows_of
 from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
@@ -67,6 +66,11 @@ ON CONFLICT (sink_key) DO UPDATE
 SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
 # Statements that go to the server together: libpq holds them as often as four times.
 _BUFFERED_BYTES = 2 << 20
+# Milliseconds to wait for a lock, and seconds that others get then.
+_LOCK_MS = 200
+_PAUSE_S = 1.0
+
+T = TypeVar("T")
 
 
 class PostgresSink:
@@ -160,33 +164,33 @@ class PostgresSink:
         """
         self._ensure()
         session = self._writing_session()
-        place = Place()
+        context = WriteContext()
         try:
             with session.cursor() as cursor:
                 try:
-                    self._write(cursor, epoch, place)
+                    self._write(cursor, epoch, context)
                 except states.ProgramLimitExceeded:
-                    place = Place(widened=frozenset(too_wide(epoch.parts())))
+                    context = WriteContext(widened=frozenset(too_wide(epoch.parts())))
                     self._roll_back(session)
-                    self._write(cursor, epoch, place)
+                    self._write(cursor, epoch, context)
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
             if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
-                failure = self._find_fault(epoch, place.widened) or failure
+                failure = self._find_fault(epoch, context.widened) or failure
             raise failure from error
         except TidemarkError as error:
             self._roll_back(session)
-            error.relation = error.relation or place.relation
+            error.relation = error.relation or context.relation
             if error.relation is None and not error.is_temporary:
-                raise self._find_fault(epoch, place.widened) or error from error
+                raise self._find_fault(epoch, context.widened) or error from error
             raise
         except Exception as error:
             self._roll_back(session)
-            if place.relation is None or isinstance(error, OSError):
+            if context.relation is None or isinstance(error, OSError):
                 raise
             # What the rows are made into is of this view alone.
             failure = internal_error("what writes the view's table", error)
-            failure.relation = place.relation
+            failure.relation = context.relation
             raise failure from error
         except BaseException:
             self._roll_back(session)
@@ -194,10 +198,10 @@ class PostgresSink:
 
     def _find_fault(self, epoch: SinkEpoch, widened: frozenset[SinkTable]) -> TidemarkError | None:
         """Which view's table refuses the epoch: all is tried again, one table at a time."""
-        session, place = self._writing_session(), Place(widened, is_searched=True)
+        session, context = self._writing_session(), WriteContext(widened, is_searched=True)
         try:
             with session.cursor() as cursor:
-                self._write(cursor, epoch, place)
+                self._write(cursor, epoch, context)
             return None
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
@@ -205,9 +209,9 @@ class PostgresSink:
             failure = error
         finally:
             self._roll_back(session)
-        failure.relation = failure.relation or place.relation
-        if place.title:
-            self._blame_for_errors(failure, place.title)
+        failure.relation = failure.relation or context.relation
+        if context.title:
+            self._blame_for_errors(failure, context.title)
         return failure
 
     def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
@@ -224,7 +228,7 @@ class PostgresSink:
             failure.what = f'tidemark.errors does not hold the error rows of view "{title}"'
             failure.hint = "someone else changed tidemark.errors: rebuild the view, or drop it"
 
-    def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
+    def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
         recorded = 0
@@ -232,19 +236,19 @@ class PostgresSink:
             flush(cursor, waiting)
             for change in epoch.changes:
                 with about(change.table):
-                    patiently(cursor, partial(self._change, epoch=epoch), change)
+                    _patiently(cursor, partial(self._change, epoch=epoch), change)
             for table in epoch.swaps:
                 with about(table):
-                    patiently(cursor, partial(self._swap, epoch=epoch), table)
+                    _patiently(cursor, partial(self._swap, epoch=epoch), table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
-        for table, delta in deltas_of(epoch, place):
+        for table, delta in deltas_of(epoch, context):
             target, guard, past = ERRORS, b"", None
             if table is not None:
                 known = (self._keys, self._guards, self._histories)
-                if not all(k.is_known for k in known) or table in place.widened:
+                if not all(k.is_known for k in known) or table in context.widened:
                     flush(cursor, waiting)
                 history = self._histories.find(cursor, table)
                 if history is not None:
@@ -254,9 +258,9 @@ class PostgresSink:
                     recorded += len(delta)
                 if self._guards.covers(cursor, table):
                     guard = guard_sql(table, writes=True).encode()
-                    if table in place.widened:
+                    if table in context.widened:
                         flush(cursor, [guard])
-                target = self._keys.target(cursor, table, place.widened)
+                target = self._keys.target(cursor, table, context.widened)
             changes = split_delta(target, delta)
             copied = [] if past else take_copied(target, changes)
             if is_large(changes) or (table is not None and self._guards.is_copied(table)):
@@ -266,12 +270,12 @@ class PostgresSink:
                 statements = self._preparer.statements(cursor, target, changes, past)
                 # Before each of them: somebody may have been waited for in the one before.
                 waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
-                if copied or place.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
+                if copied or context.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
                     flush(cursor, waiting)
             for _, columns, n in copied:
                 flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
-        place.relation = None
+        context.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
             flush(cursor, waiting)
             write_rejected(cursor, self._key, epoch.rejected)
@@ -280,11 +284,11 @@ class PostgresSink:
                 flush(cursor, waiting)
             waiting += self._histories.pruning(cursor, recorded)
         failpoint("sink.commit.before", psycopg2.OperationalError)
-        flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
+        flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
 
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
-        is_doubtful = change.is_renewed and history_tables.has_failed(cursor, change.table)
+        is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
         cut_over.apply(cursor, change)
         if change.table not in epoch.swaps:
             history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
@@ -474,3 +478,25 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
+
+
+def _patiently(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
+    """Run `act(cursor, target)` inside an open transaction; retry until all locks are free.
+
+    PostgreSQL queues new readers behind a waiting exclusive lock, so one open transaction that has
+    read the view would block all other readers through us. They wait only briefly, however long
+    that transaction lasts.
+    """
+    cursor.execute("SHOW lock_timeout")
+    (usual,) = cursor.fetchone()
+    while True:
+        cursor.execute(f"SAVEPOINT patience; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
+        try:
+            act(cursor, target)
+        except (states.LockNotAvailable, states.DeadlockDetected):
+            cursor.execute("ROLLBACK TO patience")
+            time.sleep(_PAUSE_S)
+            continue
+        cursor.execute("RELEASE patience")
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", (usual,))
+        return

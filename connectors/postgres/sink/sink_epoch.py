@@ -12,13 +12,13 @@ from typing import Any
 
 from connectors.postgres.schema import view_status
 from connectors.postgres.session.quoting import quote_text
-from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
+from connectors.sink import SinkEpoch, SinkRepair, SinkTable, errors_by_view
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
 
 
 @dataclass
-class Place:
+class WriteContext:
     """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
     title: of whose error rows are at hand. is_searched: only to find whose it is, nothing is to be
     written."""
@@ -29,22 +29,22 @@ class Place:
     is_searched: bool = False
 
 
-def deltas_of(epoch: SinkEpoch, place: Place) -> Iterator[tuple[SinkTable | None, Delta]]:
+def deltas_of(epoch: SinkEpoch, context: WriteContext) -> Iterator[tuple[SinkTable | None, Delta]]:
     """What to apply to which view's table, or to that of error rows (None), part by part."""
     for part in epoch.parts():
         for table, delta in part.deltas:
             if len(delta):
-                place.relation = table.relation
+                context.relation = table.relation
                 yield table, delta
-        place.relation = None
+        context.relation = None
         if part.errors is None or not len(part.errors):
             continue
-        if not place.is_searched:
+        if not context.is_searched:
             yield None, part.errors
             continue
-        for place.title, errors in errors_by_view(part.errors).items():
+        for context.title, errors in errors_by_view(part.errors).items():
             yield None, errors
-        place.title = ""
+        context.title = ""
 
 
 def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
@@ -56,20 +56,20 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     number, name = epoch.progress.epoch, quote_text(key)
     owner = f", {quote_text(token)}" if token else ""
     statements = [f"SELECT tidemark.advance({name}, {number}, {positions}{owner})"]
-    if epoch.returns is not None:
+    if epoch.repair is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
-        statements.insert(0, f"{before} AND epoch = {epoch.returns.follows}")
+        statements.insert(0, f"{before} AND epoch = {epoch.repair.follows}")
         statements.insert(0, f"SELECT tidemark.note_rewind({name}, {number})")
-        statements.append(_recall_others(epoch.returns))
+        statements.append(_recall_others(epoch.repair))
     return [b"BEGIN", *(s.encode() for s in statements)]
 
 
-def _recall_others(returns: Return) -> str:
+def _recall_others(repair: SinkRepair) -> str:
     """Views of the group that are called live, and are not, are to be built anew."""
-    live = ", ".join(quote_text(identity) for identity in sorted(returns.live))
-    group = quote_text(returns.group)
+    live = ", ".join(quote_text(identity) for identity in sorted(repair.live))
+    group = quote_text(repair.group)
     is_of_group = f"options->>'group' = {group}"
-    if returns.is_default:
+    if repair.is_default:
         is_of_group = f"coalesce(options->>'group', {group}) = {group}"
     return view_status.recalled(f"identity <> ALL (ARRAY[{live}]::text[]) AND {is_of_group}")
 

@@ -62,8 +62,8 @@ def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
     for name in ("swaps", "refusals", "left_out", "changes", "tokens"):
         if value := getattr(epoch, name):
             more[name] = value
-    if epoch.returns is not None:
-        more["returns"] = epoch.returns
+    if epoch.repair is not None:
+        more["returns"] = epoch.repair
     if later is not None:
         more["later"] = [later.count, later.nbytes, dict(later.rows)]
     facts = [
@@ -101,6 +101,7 @@ def _read_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
         rest.pop(0) if has_errors else None,
         commit_time_us,
         rejected=rest.pop(0) if has_rejected else None,
+        repair=more.pop("returns", None),
         **more,
     )
     return epoch, later
@@ -131,9 +132,9 @@ def encode_batch(batch: SourceBatch) -> bytes:
     """Return the frame of a batch whose changes are all decoded."""
     assert batch.later is None, "a batch that is still being decoded cannot be stored"
     more: dict[str, Any] = {}
-    places: Any = batch.places
-    if not _is_plain(places):
-        places, more["places"] = None, places
+    positions: Any = batch.positions
+    if not _is_plain(positions):
+        positions, more["places"] = None, positions
     if batch.notes:
         more["notes"] = dict(batch.notes)
     letters = {i: c.letters for i, c in enumerate(batch.changes) if c.letters is not None}
@@ -148,7 +149,7 @@ def encode_batch(batch: SourceBatch) -> bytes:
         batch.commit_time_us,
         batch.last_commit,
         batch.source,
-        places,
+        positions,
         batch.rejected is not None,
         len(relations),
         [[numbers[id(c.relation)], *c.unchanged] for c in batch.changes],
@@ -167,7 +168,7 @@ def decode_batch(stored: bytes) -> SourceBatch:
 
 def _read_batch(stored: bytes) -> SourceBatch:
     facts, documents, pages = _sections(_BATCH, stored)
-    *numbers, commit_time_us, last_commit, source, places, has_rejected, count, shapes = facts
+    *numbers, commit_time_us, last_commit, source, positions, has_rejected, count, shapes = facts
     position, transactions, rows = numbers
     more = _more("batch", documents[count:], _BATCH_MORE)
     letters = more.pop("letters", {})
@@ -186,7 +187,7 @@ def _read_batch(stored: bytes) -> SourceBatch:
         commit_time_us,
         last_commit,
         source=source,
-        places=more.get("places", places),
+        positions=more.get("places", positions),
         notes=more.get("notes", {}),
         rejected=pages[len(shapes)] if has_rejected else None,
     )

@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.error_rows import read_left_out
 from connectors.postgres.schema import schema_setup
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable, ViewChange
 from connectors.view_states import ANY, DesiredState, ViewEvent, ViewState, follow
 from dataflow import types
 from dataflow.delta import Delta
@@ -123,6 +123,21 @@ def test_the_catalog_takes_a_status_with_its_event_alone(
             assert (status(), control.list_views()[0].code) == (state, None)
 
 
+def test_a_status_whose_answer_was_lost_is_written_again(
+    every_database: Database, control: Control
+) -> None:
+    control.insert_view(_VIEW)
+    events = [ViewEvent.READ, ViewEvent.FAIL]
+    assert control.change_view("id-1", events, "")
+    with pytest.raises(InvariantError, match="is illegal"):
+        control.change_view("id-1", events, "")
+    assert control.change_view("id-1", events, "", {ViewEvent.FAIL}, code="x.y")
+    assert control.change_view("id-1", [ViewEvent.READ], "", {ViewEvent.FAIL})
+    assert control.list_views()[0].status == "backfilling"
+    with pytest.raises(InvariantError, match="is illegal"):
+        control.change_view("id-1", [ViewEvent.RECALL], "", {ViewEvent.FAIL})
+
+
 def test_what_is_to_be_dropped_keeps_its_status(every_database: Database, control: Control) -> None:
     """Somebody has asked for that by SQL alone."""
     control.insert_view(_VIEW)
@@ -187,12 +202,12 @@ def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
     sink.write(SinkEpoch(Progress(1, {}), []))
     statuses = lambda: {r.name: r.status for r in control.list_views()}  # noqa: E731
     live = frozenset({"kept"})
-    returns = Return(1, live, "default", is_default=True)
-    sink.write(SinkEpoch(Progress(9, {}), [], returns=returns))
+    repair = SinkRepair(1, live, "default", is_default=True)
+    sink.write(SinkEpoch(Progress(9, {}), [], repair=repair))
     backfilling = {"lost": "backfilling"}
     assert statuses() == dict.fromkeys(groups, "live") | backfilling
-    returns = Return(9, live, "other", is_default=False)
-    sink.write(SinkEpoch(Progress(12, {}), [], returns=returns))
+    repair = SinkRepair(9, live, "other", is_default=False)
+    sink.write(SinkEpoch(Progress(12, {}), [], repair=repair))
     assert statuses() == dict.fromkeys(groups, "live") | backfilling | {"theirs": "backfilling"}
     sink.close()
 

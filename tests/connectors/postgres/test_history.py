@@ -16,7 +16,7 @@ from connectors.postgres.query.view_rows import PageRequest, Past, read_page
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.postgres.sink.view_tables import ViewTables
-from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable, ViewChange
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
@@ -351,7 +351,7 @@ def test_lost_epochs_are_not_guessed(every_database: Database, sink: PostgresSin
     sink.write(_epoch(2, (SMALL, Delta.of("is", [(2, b"b")]))))
     # Epochs 3 to 5 were shown by the server that is gone.
     repair = _epoch(6, (SMALL, Delta.of("is", [(3, b"c")])))
-    repair.returns = Return(2, frozenset({SMALL.name}), "default", is_default=True)
+    repair.repair = SinkRepair(2, frozenset({SMALL.name}), "default", is_default=True)
     sink.write(repair)
     assert _rows_at(every_database, SMALL, "2")[0] == 2
     assert _rows_at(every_database, SMALL, "6") == (6, _small((1, b"a"), (2, b"b"), (3, b"c")))
@@ -375,7 +375,7 @@ def test_someone_who_changes_the_history_fails_that_view_alone(
         sink.write(_epoch(2, change, other))
     assert (caught.value.code, caught.value.relation) == ("sink.row_missing", SMALL.relation)
     # A rebuild of the failed view begins a new one.
-    renewed = ViewChange(SMALL.name, SMALL, SMALL, {}, is_renewed=True)
+    renewed = ViewChange(SMALL.name, SMALL, SMALL, {}, is_replaced=True)
     every_database.execute("UPDATE tidemark.views SET status = 'failed' WHERE name = 'small'")
     sink.write(_epoch(2, other, changes=(renewed,)))
     assert _rows_at(every_database, SMALL, "2") == (2, _small((1, b"a")))
