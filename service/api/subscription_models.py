@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.models import FieldModel, Text, Whole
+from service.api.models import FieldModel, Whole
 
 
 class PointModel(BaseModel):
@@ -46,7 +46,7 @@ class CreateSubscription(BaseModel):
     )
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,63}$")
-    start: Text = Field("newest", min_length=1, max_length=100)
+    start: str = Field("newest", pattern=r"^[ -~]{1,100}$")
 
 
 class Acknowledge(BaseModel):
