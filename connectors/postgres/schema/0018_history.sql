@@ -115,6 +115,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidemark.prune_histories IS
     'Moves the oldest readable epochs on, and deletes some of the rows that ended before them';
+COMMENT ON FUNCTION tidemark.note_epoch IS
+    'Enters an epoch that changes a view whose past is retained, with its clock';
+COMMENT ON FUNCTION tidemark.note_rewind IS
+    'Enters the epochs that a rewound sink has lost, before the one that repairs it';
 REVOKE EXECUTE ON FUNCTION
     tidemark.note_epoch, tidemark.note_rewind, tidemark.prune_histories FROM PUBLIC;
 
