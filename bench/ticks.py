@@ -144,7 +144,7 @@ def _tick(engine: Engine, at: int) -> int:
     batch = SourceBatch(engine.epoch + 1, [changes], 1, 1, source="clock")
     epoch = engine.step(batch)
     engine.commit(epoch, written=epoch.progress.epoch)
-    return sum(len(delta) for _, delta in epoch.deltas)
+    return sum(len(delta) for _, delta in epoch.rows.deltas)
 
 
 def _least(work: Callable[[], None]) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from connectors.postgres.catalog import sink_records, verification_records
+from connectors.postgres.catalog import history_records, sink_records, verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
@@ -31,6 +31,7 @@ from service.api.models import (
     DataflowAnswer,
     FieldModel,
     Health,
+    HistoryModel,
     PlanAnswer,
     ReadModel,
     Validation,
@@ -41,7 +42,7 @@ from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import TimeOptions, clock_of, plan_definition
+from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -110,6 +111,8 @@ class Catalog:
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(asker, definition.parents())
         self._sink.check(definition.table)
+        if body.options.history not in (None, NO_HISTORY):
+            self._factory.view_tables().check_history(definition.table)
         group = body.options.group
         relations = definition.relations()
         others = [r for r in rows if group_of(r) == group]
@@ -222,7 +225,7 @@ class Catalog:
         row = self._row(name)
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
-        return self._model(row, self._control.count_errors(), verified, inputs)
+        return self._model(row, self._control.count_errors(), verified, inputs, self._past())
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """Return the views that the caller may see, ordered by name.
@@ -237,7 +240,8 @@ class Catalog:
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > after_name][:most]
         inputs = replace(self._standings.inputs(), views=all_rows)
-        return [self._model(row, errors, verified, inputs) for row in found]
+        past = self._past()
+        return [self._model(row, errors, verified, inputs, past) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """Return the plan of a view, and the parts that it shares with other views."""
@@ -341,12 +345,26 @@ class Catalog:
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
 
+    def _past(self) -> dict[tuple[str, str], HistoryModel]:
+        """Return the retained pasts by view."""
+        return {
+            name: HistoryModel(
+                table=found.relation,
+                retained_s=found.retained_s,
+                begun_epoch=found.begun_epoch,
+                oldest_epoch=found.oldest_epoch,
+                oldest_at=found.oldest_at,
+            )
+            for name, found in history_records.histories(self._control).items()
+        }
+
     def _model(
         self,
         row: ViewRow,
         errors: dict[str, int],
         verified: dict[str, dict[str, Any]],
         inputs: StatusInputs,
+        past: dict[tuple[str, str], HistoryModel],
     ) -> ViewModel:
         group = group_of(row)
         figures = inputs.figures.get(group) or {}
@@ -382,6 +400,7 @@ class Catalog:
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
             verification=verified.get(row.identity),
+            history=past.get((row.schema, row.name)),
             error=standing.error,
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,

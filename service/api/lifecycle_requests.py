@@ -23,7 +23,7 @@ from service.access.tokens import Caller
 from service.api.clock import planned_with_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import TimeOptions, plan_definition
+from service.factory.planning import NO_HISTORY, TimeOptions, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
@@ -94,6 +94,8 @@ class Life:
                 detail="a view cannot change its group",
                 hint="drop the view and create it in the other group",
             )
+        if changed.get("history") not in (None, NO_HISTORY):
+            self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:

@@ -42,6 +42,8 @@ class ViewOptions(BaseModel):
     process, slot and epochs; its views cannot read views of another group.
     changes_retention_s: seconds to retain the view's changes, even without subscribers.
     most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
+    history: how long the view's past is retained, such as "7 days"; "none" for not at all
+    (docs/HISTORY.md).
     now: "moving" makes now() the clock of each epoch; "pinned" fixes it when the view is built
     (docs/TIME.md).
     refresh: how often values of now() in the select list change, such as "10 s"; without it they
@@ -58,6 +60,9 @@ class ViewOptions(BaseModel):
     now: Literal["pinned", "moving"] = "moving"
     refresh: str | None = Field(None, pattern=f"^{REFRESH.pattern}$")
     time_zone: str = Field(UTC, min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")
+    history: str | None = Field(
+        None, pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$"
+    )
 
     @field_validator("group")
     @classmethod
@@ -120,6 +125,17 @@ class ProblemModel(BaseModel):
     position: dict[str, int] | None = None
 
 
+class HistoryModel(BaseModel):
+    """The retained past of a view. table: what SQL reads. oldest_epoch, oldest_at: the oldest point
+    that can be read."""
+
+    table: str
+    retained_s: float
+    begun_epoch: int
+    oldest_epoch: int
+    oldest_at: str
+
+
 class ViewModel(BaseModel):
     """A view with its current status."""
 
@@ -144,6 +160,7 @@ class ViewModel(BaseModel):
     verification: dict[str, Any] | None = Field(
         default=None, description="the newest comparison with PostgreSQL's answer"
     )
+    history: HistoryModel | None = Field(None, description="its past, if that is retained")
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None

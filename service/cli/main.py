@@ -17,6 +17,7 @@ import typer
 
 import tidemark
 from dataflow.errors import TidemarkError
+from service.cli.history_commands import diff, rows, subscriptions
 from service.cli.init_command import commands
 from service.cli.lifecycle_commands import life
 from service.cli.output import (
@@ -55,6 +56,9 @@ app.add_typer(copies)
 app.add_typer(tokens, name="token")
 app.command()(verify)
 app.command()(validate)
+app.command()(rows)
+app.command()(diff)
+app.add_typer(subscriptions, name="subscriptions")
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
@@ -193,6 +197,9 @@ def create(
     refresh: Annotated[
         str | None, typer.Option(help='how often values of now() change, such as "10 s"')
     ] = None,
+    history: Annotated[
+        str | None, typer.Option(help='how long its past is retained, such as "7 days"')
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -208,6 +215,7 @@ def create(
             now=now,
             time_zone=time_zone,
             refresh=refresh,
+            history=history,
         )
         _print_view(view.state())
 

@@ -43,6 +43,7 @@ class ServiceCalls:
         now: str = "moving",
         time_zone: str = "UTC",
         refresh: str | None = None,
+        history: str | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
@@ -50,8 +51,9 @@ class ServiceCalls:
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
         of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
-        how often values of now() change (docs/TIME.md). Raises if the view fails while it is built;
-        it then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
+        how often values of now() change (docs/TIME.md). history: how long its past is
+        retained, such as "7 days" (docs/HISTORY.md). Raises if the view fails while it is built; it
+        then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
         sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
@@ -62,6 +64,7 @@ class ServiceCalls:
             "now": now,
             "time_zone": time_zone,
             "refresh": refresh,
+            "history": history,
         }
         return Call(
             method="POST",

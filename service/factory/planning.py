@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # What now() stands for in a view, and the clock that has it where it moves.
 PINNED: Final = "pinned"
 MOVING: Final = "moving"
+# The option `history` of a view whose past is not retained.
+NO_HISTORY = "none"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
 # How often values of now() change: a number and its unit.

@@ -137,11 +137,13 @@ def _follow(
         now += found
         batch = _tick(int(at[now]), engine.epoch + 1)
         epoch = engine.step(batch)
-        assert not engine.refused() and not (epoch.errors is not None and len(epoch.errors))
+        assert not engine.refused() and not (
+            epoch.rows.errors is not None and len(epoch.rows.errors)
+        )
         engine.commit(epoch, written=epoch.progress.epoch)
-        if not epoch.deltas:
+        if not epoch.rows.deltas:
             wasted.append(f"tick {now}")
-        for _, delta in epoch.deltas:
+        for _, delta in epoch.rows.deltas:
             _add(rows, delta, definition)
 
 

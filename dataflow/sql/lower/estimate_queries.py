@@ -21,6 +21,7 @@ from dataflow.expressions.sql_text import with_arguments
 from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -97,6 +98,8 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs)
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan, inputs)
     if isinstance(plan, Aggregate):
         return _aggregate(plan, inputs[0])
     if isinstance(plan, Distinct):
@@ -157,10 +160,27 @@ def _join(plan: Join | SemiJoin, inputs: Sequence[str]) -> str:
         word = "EXISTS" if plan.kind == "semi" else "NOT EXISTS"
         below = f"SELECT FROM ({inputs[1]}) r WHERE {on}"
         return f"SELECT l.* FROM ({inputs[0]}) l WHERE {word} ({below})"
+    joined = f"{plan.kind.upper()} JOIN ({inputs[1]}) r ON {on}"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
+
+
+def _joined_cells(plan: Join | AsOfJoin) -> str:
+    width = len(plan.left.fields)
     cells = [f"l.c{n} AS c{n}" for n in range(width)]
-    cells += [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))]
-    word = plan.kind.upper()
-    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) l {word} JOIN ({inputs[1]}) r ON {on}"
+    return ", ".join(cells + [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))])
+
+
+def _as_of_join(plan: AsOfJoin, inputs: Sequence[str]) -> str:
+    conditions = [
+        f"{_text(b, 'r')} = {_text(a, 'l')}"
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
+    ]
+    value = _text(plan.order[0].expression, "r")
+    conditions.append(f"{value} {plan.operator} {_text(plan.value, 'l')}")
+    order = ", ".join(f"{_text(k.expression, 'r')} {k.direction}" for k in plan.order)
+    one = f"SELECT * FROM ({inputs[1]}) r WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT 1"
+    joined = f"{plan.kind.upper()} JOIN LATERAL ({one}) r ON true"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
 
 
 def _aggregate(plan: Aggregate, query: str) -> str:

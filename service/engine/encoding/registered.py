@@ -56,8 +56,14 @@ _PLANS = (
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
     _type("plan.threshold_flag", plan.ThresholdFlag, "input threshold value operator"),
     _type("plan.project", plan.Project, "input expressions fields"),
-    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
-    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
+    _type("plan.bounds", plan.Bounds, "value low high is_left"),
+    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields bounds"),
+    _type(
+        "plan.as_of_join",
+        plan.AsOfJoin,
+        "kind left right left_keys right_keys value operator order fields",
+    ),
+    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual bounds"),
     _type(
         "plan.aggregate_call",
         plan.AggregateCall,
