@@ -17,17 +17,19 @@ from dataflow.expressions.ir import (
     children,
     columns_of,
 )
-from dataflow.plan.nodes import Join, Plan, Project, SemiJoin, fold, scans_of
+from dataflow.plan.nodes import Join, Plan, Project, Recursive, SemiJoin, fold, scans_of
 from dataflow.plan.outer_refs import may_fail_often
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.properties.one_row import has_one_row
-from dataflow.plan.walk import shared_nodes, with_inputs
+from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 
 
 def compute_single(plan: Plan) -> Plan:
     """Return the plan with values of single rows computed on these rows."""
     shared = shared_nodes(plan)
+    recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
+    shared = {*shared, *(id(n) for r in recursions for n in nodes_of(r.step))}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         over = with_inputs(node, inputs)

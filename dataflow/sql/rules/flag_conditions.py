@@ -3,13 +3,14 @@
 `at < now() OR kind = 'a'`, CASE WHEN at < now(), FILTER (WHERE at < now()) read the one row of a
 clock beside each row, and would be computed anew for all rows at each tick. A threshold flag is the
 comparison's value as a column, and a tick changes the rows between the old and the new threshold
-alone. The row of the clock stays where something else reads it. An expression of the row that may
-fail is left where it is: a CASE around it may keep it from being computed.
+alone. Not where something else reads the single row too, and not in the step of a recursion. An
+expression of the row that may fail is left where it is: a CASE around it may keep it from being
+computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, children
@@ -18,6 +19,7 @@ from dataflow.plan.nodes import (
     Join,
     Plan,
     Project,
+    Recursive,
     SemiJoin,
     ThresholdFilter,
     ThresholdFlag,
@@ -34,7 +36,7 @@ from dataflow.plan.trees import (
     map_expressions,
     refs,
 )
-from dataflow.plan.walk import shared_nodes, with_inputs
+from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 from dataflow.sql.rules.find_thresholds import Condition, condition_of
 from dataflow.types import BOOL
@@ -51,6 +53,7 @@ class _Cross:
     singles: list[tuple[Plan, int]]
     flags: dict[Expression, Condition] = field(default_factory=dict)
     moving: dict[Expression, Plan] = field(default_factory=dict)
+    starts: dict[Expression, int] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -66,17 +69,31 @@ class _Cross:
                 continue
             if not (may_fail_often(found.value) or in_postgres(found.value)):
                 self.flags[expression], self.moving[expression] = found, single
+                self.starts[expression] = start
                 return
         for child in children(expression):
             self.gather(child)
+
+    def drop_partial(self, expressions: Sequence[Expression]) -> None:
+        """Forget the flags of single rows that something else reads too: no tick is saved."""
+        read = {leaf.index for e in expressions for leaf in _leaves(e, self.flags)}
+        for single, start in self.singles:
+            if read & set(range(start, start + len(single.fields))):
+                own = [e for e in self.flags if self.starts[e] == start]
+                for expression in own:
+                    del self.flags[expression]
 
 
 def flag_conditions(plan: Plan) -> Plan:
     """Return the plan with threshold flags for the comparisons of rows with single rows."""
     shared = shared_nodes(plan)
+    recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
+    within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         over = with_inputs(node, inputs)
+        if id(node) in within:
+            return over
         if isinstance(over, Join) and over.kind == "left" and over.residual is not None:
             return _with_moving_right(over, over.residual)
         is_own = isinstance(node, Project | Aggregate) and id(node.input) not in shared
@@ -94,6 +111,7 @@ def _flagged(plan: Project | Aggregate, join: Join) -> Plan | None:
     residual = () if join.residual is None else (join.residual,)
     for expression in (*expressions_within(plan), *residual):
         cross.gather(expression)
+    cross.drop_partial([*expressions_within(plan), *residual])
     if not cross.flags:
         return None
     rows, width, count = cross.rows, cross.width, len(cross.flags)
@@ -216,8 +234,11 @@ def _reads(expression: Expression, columns: set[int]) -> bool:
     return all(leaf.index in columns for leaf in _leaves(expression))
 
 
-def _leaves(expression: Expression) -> Iterator[ColumnRef]:
+def _leaves(expression: Expression, but: Container[Expression] = ()) -> Iterator[ColumnRef]:
+    """Yield the columns that an expression reads, outside of the parts in `but`."""
+    if expression in but:
+        return
     if isinstance(expression, ColumnRef):
         yield expression
     for child in children(expression):
-        yield from _leaves(child)
+        yield from _leaves(child, but)
