@@ -11,21 +11,45 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from dataflow.delta import Column
 from dataflow.errors import ViewError
 from dataflow.expressions.compile import compile_expression
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.base import Operator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.plan.nodes import Plan, Project, Scan, SemiJoin, SingleRow, ThresholdFilter
 from dataflow.schema import RelationName
 
-if TYPE_CHECKING:
-    from dataflow.shared import LiveNode
-
 AT = "at"
+
+
+class LiveNode(Protocol):
+    """What is needed of a node of the live dataflow; see `dataflow.shared.LiveNode`."""
+
+    number: int
+    plan: Plan
+    rows_in: int
+    operator: Operator | None
+    evaluator: Evaluator
+
+    @property
+    def inputs(self) -> Sequence[LiveNode]:
+        """The nodes that it reads."""
+        ...
+
+    @property
+    def readers(self) -> Sequence[LiveNode]:
+        """The nodes that read it."""
+        ...
+
+    @property
+    def names(self) -> Mapping[RelationName, Sequence[str]]:
+        """Its names in each view that has it."""
+        ...
 
 
 @dataclass

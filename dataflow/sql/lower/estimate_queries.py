@@ -129,7 +129,8 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
 
 
 def _scan(plan: Scan, assumed_rows: AssumedRows) -> str:
-    name, rows = plan.relation.name, assumed_rows(plan.relation)
+    name = plan.relation.name
+    rows = 1 if plan.relation.is_single else assumed_rows(plan.relation)
     if rows is None:
         return f"SELECT {_columns(plan)} FROM {_quoted(name.schema)}.{_quoted(name.name)}"
     cells = ", ".join(f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields))
