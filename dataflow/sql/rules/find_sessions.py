@@ -302,10 +302,11 @@ def _is_in_order_of_lag(window: Window) -> bool:
 
 def _is_before(call: WindowCall, moment: Expression) -> bool:
     """Return whether a call is lag(ts)."""
-    offset = call.arguments[1] if len(call.arguments) == 2 else None
-    is_one = isinstance(offset, Literal) and offset.text == "1"
-    is_lag = call.function == "lag" and call.filter is None and len(call.arguments) < 3
-    return is_lag and call.arguments[0] == moment and (offset is None or is_one)
+    if call.function != "lag" or call.filter is not None:
+        return False
+    shifted, *others = call.arguments
+    is_one = all(isinstance(o, Literal) and o.text == "1" for o in others)
+    return shifted == moment and is_one and len(others) < 2
 
 
 @dataclass(frozen=True)
