@@ -98,16 +98,18 @@ def _reads(plan: Aggregate | Window | TopK, column: int, key: int, read: set[int
         others += [e for call in plan.calls for e in call.operands]
         return key in read or _mentions(others, column)
     others = [e for i, e in enumerate(plan.partition) if i != key]
-    others += [k.expression for k in _order_within(plan)]
     if isinstance(plan, Window):
+        others += [k.expression for k in plan.order]
         others += [e for call in plan.calls for e in call.operands]
-    elif not is_total(plan):
+    else:
+        others += [k.expression for k in _order_within(plan)]
+    if isinstance(plan, TopK) and not is_total(plan):
         # Ties are broken by all columns.
         return True
     return column in read or _mentions(others, column)
 
 
-def _order_within(plan: Window | TopK) -> tuple[SortKey, ...]:
+def _order_within(plan: TopK) -> tuple[SortKey, ...]:
     """Return the order without what is equal in a partition anyway."""
     return tuple(k for k in plan.order if k.expression not in plan.partition)
 
@@ -265,7 +267,7 @@ def _regrouped(plan: Aggregate | Window | TopK, at: int, input: Plan, width: int
         divided = replace(plan, input=input, partition=partition, order=order)
         return Project(divided, refs(divided)[:n], fields)
     own = input.fields + fields[n:]
-    divided = Window(input, partition, _order_within(plan), plan.calls, own)
+    divided = Window(input, partition, plan.order, plan.calls, own)
     return Project(divided, (*refs(divided)[:n], *refs(divided)[n + width :]), fields)
 
 
@@ -384,7 +386,8 @@ def _constant(literal: Literal) -> _Value:
             return _SOME
         return Decimal(span_of(literal.text.encode()))
     if literal.type.kind in (*_INTEGERS, TypeKind.FIXED, TypeKind.DECIMAL, TypeKind.FLOAT8):
-        return Decimal(literal.text)
+        number = Decimal(literal.text)
+        return number if number.is_finite() else _SOME
     return _SOME
 
 
