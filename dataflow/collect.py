@@ -1,7 +1,8 @@
 """Error rows: the rows left out of a view because an expression failed, as a Z-set.
 
 Invariant: the sum over all epochs is exactly the multiset of rows that fail now. A repaired or
-deleted row retracts its error, because it arrives here with the opposite weight.
+deleted row retracts its error, because it arrives here with the opposite weight. In the same form
+operators note what is no error (NOTES): late rows and watermarks, each under a code of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from dataflow.types import SqlType
 from dataflow.values import to_text
 
 ERROR_KINDS = KIND_BYTES * 4
+# In the place of an SQLSTATE: a late row that was left out, one that was passed on, the watermark
+# of a column, and up to where windows are closed (both in microseconds since 2000 UTC).
+LATE_LEFT_OUT, LATE_APPLIED, WATERMARK, WINDOW_EDGE = "TML01", "TML02", "TML03", "TML04"
+NOTES = frozenset({LATE_LEFT_OUT, LATE_APPLIED, WATERMARK, WINDOW_EDGE})
 _NONE = Delta.empty(ERROR_KINDS)
 _QUOTED = frozenset('(),"\\ \t\n\r\v\f')
 
@@ -24,11 +29,22 @@ class ErrorRows:
     """Collects the error rows of one view, epoch by epoch.
 
     Rows are (operator, sqlstate, message, row): the row as PostgreSQL prints a composite value.
+    Beside them it collects the view's final rows (see FinalRows).
     """
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, str, str, str]] = []
         self._weights: list[int] = []
+        self._final: list[Delta] = []
+
+    def publish(self, rows: Delta) -> None:
+        """Add final rows of the view."""
+        self._final.append(rows)
+
+    def take_final(self) -> list[Delta]:
+        """Return and clear the final rows since the last call."""
+        found, self._final = self._final, []
+        return found
 
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors

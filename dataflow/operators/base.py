@@ -138,6 +138,10 @@ class ErrorCollector(Protocol):
         """Add the failed rows, columns of `types`, with their weights under an operator's name."""
         ...
 
+    def publish(self, rows: Delta) -> None:
+        """Add final rows of the view (see FinalRows)."""
+        ...
+
 
 @dataclass(frozen=True)
 class Context:

@@ -25,8 +25,10 @@ from dataflow.plan.nodes import (
     Apply,
     Distinct,
     Filter,
+    FinalRows,
     Frame,
     Join,
+    LateRows,
     Plan,
     Project,
     RecursionRef,
@@ -43,6 +45,7 @@ from dataflow.plan.nodes import (
     UnionAll,
     Values,
     ViewPlan,
+    Watermark,
     Window,
     WindowCall,
     inputs_of,
@@ -164,6 +167,12 @@ def describe(plan: Plan) -> str:
     if isinstance(plan, ThresholdFilter):
         name = plan.threshold.fields[0].name
         return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+    if isinstance(plan, Watermark):
+        return f"watermark of {plan.title}"
+    if isinstance(plan, LateRows):
+        return f"late rows of {plan.title}: {plan.policy}"
+    if isinstance(plan, FinalRows):
+        return f"final rows by {_text(plan.value, plan.input.fields)}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
@@ -314,7 +323,7 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     """Return the expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
-    if isinstance(plan, ThresholdFilter):
+    if isinstance(plan, ThresholdFilter | LateRows | FinalRows):
         return (plan.value,)
     if isinstance(plan, Project | Remember):
         return plan.expressions

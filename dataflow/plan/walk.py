@@ -12,7 +12,9 @@ from dataclasses import replace
 from dataflow.expressions.ir import Call, ColumnRef, Expression
 from dataflow.plan.nodes import (
     Apply,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Plan,
     Recursive,
@@ -20,6 +22,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     ThresholdFilter,
     UnionAll,
+    Watermark,
     fold,
     inputs_of,
 )
@@ -35,6 +38,12 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
         return replace(plan, base=inputs[0], step=inputs[1])
     if isinstance(plan, ThresholdFilter):
         return replace(plan, input=inputs[0], threshold=inputs[1])
+    if isinstance(plan, Watermark):
+        return replace(plan, input=inputs[0], clock=inputs[1])
+    if isinstance(plan, LateRows):
+        return replace(plan, input=inputs[0], watermark=inputs[1])
+    if isinstance(plan, FinalRows):
+        return replace(plan, input=inputs[0], watermarks=tuple(inputs[1:]))
     if isinstance(plan, UnionAll | Loop):
         return replace(plan, inputs=tuple(inputs))
     return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]

@@ -40,7 +40,7 @@ from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import MOVING, plan_definition
+from service.factory.planning import needs_clock, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -88,7 +88,8 @@ class Catalog:
         self._control.ensure()
         self._authorization.require(by, "view.create")
         asker = by.db_role
-        if body.options.now == MOVING:
+        options = body.options.model_dump()
+        if needs_clock(options):
             ensure_clock(self._control, self._factory)
         rows = self._control.list_views()
         definition = plan_definition(
@@ -99,7 +100,7 @@ class Catalog:
             rows,
             sources=self._control.list_sources(),
             asker=asker,
-            now=body.options.now,
+            options=options,
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)
@@ -122,7 +123,7 @@ class Catalog:
                 body.query,
                 definition.identity,
                 kind=kind_of(plan),
-                options=body.options.model_dump(),
+                options=options,
                 key=key_names(plan),
                 fields=output_fields.to_json(stored(plan.root.fields)),
                 plan=deeply(lambda: plan_facts(definition, estimate)),

@@ -42,6 +42,13 @@ class ViewOptions(BaseModel):
     most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
     now: "pinned" fixes now() when the view is built; "moving" makes it the clock of each epoch
     (docs/TIME.md).
+    lateness: by "table.column" how much later than the greatest value a row may come, as text: "1
+    hour". late: what becomes of a later row: "applied" leaves the view exact, "dead-letter" leaves
+    the row out, "error" fails the view. lateness_by: by "table.column" the column of which each
+    value counts on its own, the least of them for all. idle_timeout_s: after which a value of it
+    that has no newer rows does not count. emit: "final" sends subscribers and additional sinks each
+    row once, when its window is closed. window: the output column that begins a window, and its
+    length.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,6 +58,12 @@ class ViewOptions(BaseModel):
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
     now: Literal["pinned", "moving"] = "pinned"
+    lateness: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
+    late: Literal["applied", "dead-letter", "error"] = "applied"
+    lateness_by: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
+    idle_timeout_s: Number | None = Field(None, gt=0, le=31_536_000)
+    emit: Literal["live", "final"] = "live"
+    window: dict[Text, Text] | None = Field(None, min_length=1, max_length=1)
 
     @field_validator("group")
     @classmethod

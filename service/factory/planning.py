@@ -7,8 +7,8 @@ refused here.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
@@ -18,6 +18,7 @@ from dataflow.lexer import deepest, position_of
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.bind.analysis import Analyzer
+from dataflow.sql.lateness import lateness_of, with_lateness
 from dataflow.sql.moving_now import MovingNow
 from dataflow.sql.planner import plan_view
 from service.engine import output_fields
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 PINNED, MOVING = "pinned", "moving"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
+_NO_OPTIONS: Mapping[str, Any] = {}
 # How often a query is planned again because its tables were renamed meanwhile.
 _MAX_ATTEMPTS = 5
 # PostgreSQL's own limits: of its stack, and of its parser's.
@@ -51,7 +53,7 @@ def plan_definition(
     sources: Iterable[SourceRow] = (),
     asker: str = "",
     names: KnownNames = UNKNOWN,
-    now: str = PINNED,
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> ViewDefinition:
     """Plan a query.
 
@@ -59,17 +61,20 @@ def plan_definition(
     - asker: the role that creates the view (`created_by`), whose privileges it keeps; it must be
     allowed to read what the query reads; "" for the service itself
     - names: what its tables were called at the request; the plan uses the current names
-    - now: MOVING if now() is the moment of each epoch
+    - options: the view's; here those about time count: now, and those of `lateness_of`
 
-    SqlError, including sql.too_deep; SourceError, including source.renamed; TemporaryError
-    source.table_changing.
+    SqlError, including sql.too_deep and lateness.*; SourceError, including source.renamed;
+    TemporaryError source.table_changing.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
+    lateness, now = lateness_of(options), options.get("now", PINNED)
 
     def planned() -> ViewDefinition:
         with factory.analyzer(views, feeds, asker) as analyzer:
             query_now, plan = _plan(query, names, analyzer, now)
+            if lateness is not None:
+                plan = with_lateness(plan, query_now, lateness, _clock_of(feeds))
             table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
         return ViewDefinition(identity, table, query_now, plan, role=role, names=named)
@@ -115,6 +120,15 @@ def _plan(
         detail=f"their names changed during each of {_MAX_ATTEMPTS} attempts",
         hint="try again once no table is being renamed",
     )
+
+
+def needs_clock(options: Mapping[str, Any]) -> bool:
+    """Return whether a view of these options reads the source CLOCK."""
+    return options.get("now") == MOVING or bool(options.get("lateness"))
+
+
+def _clock_of(feeds: Iterable[Relation]) -> Relation:
+    return next(r for r in feeds if (r.name.source, str(r.name)) == (CLOCK, CLOCK_RELATION))
 
 
 def too_deep(query: str = "") -> SqlError:

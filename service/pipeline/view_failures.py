@@ -178,14 +178,16 @@ class Failures:
         """The state is older than its sink: take out what that leaves wrong for good.
 
         sources: those that are not where the sink is and cannot tell again what came since. A view
-        that was renamed has its table under another name.
+        that was renamed has its table under another name. One that depends on the order in which
+        rows came may decide otherwise when they come again.
         """
         outdated = []
         for definition in self._engine.views.values():
             row = self._reconciler.row(definition.identity)
             table = definition.table
             is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
-            if is_renamed or any(r.name.source in sources for r in definition.relations()):
+            is_outdated = is_renamed or definition.depends_on_history
+            if is_outdated or any(r.name.source in sources for r in definition.relations()):
                 outdated.append(definition)
         self._remove(outdated)
         for source in sources:

@@ -276,9 +276,9 @@ class SinkWorker:
         own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
         found = replace(found, deltas=own, errors=None, rejected=None)
         positions = self._route.shown(found.progress.positions)
-        rows = {t.relation: n for t, n in found.row_counts().items()}
+        rows = found.count_of(table)
         # Views in parts on disk may not have a row count: then they count as one row.
-        count = max(rows[table.relation], 1) if table.relation in rows else 0
+        count = 0 if rows is None else max(rows, 1)
         return ViewEpoch(number, positions, _DeltasOf(found, table), count), found.nbytes()
 
 
@@ -290,10 +290,7 @@ class _DeltasOf:
     table: SinkTable
 
     def __iter__(self) -> Iterator[Delta]:
-        for part in self.epoch.parts():
-            for table, delta in part.deltas:
-                if table.relation == self.table.relation and len(delta):
-                    yield delta
+        return self.epoch.deltas_of(self.table)
 
 
 def _lost(detail: str) -> SinkError:

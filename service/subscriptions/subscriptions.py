@@ -30,7 +30,7 @@ from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, 
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
-from service.views.requested_changes import table_of
+from service.views.requested_changes import published_of
 from service.views.view_lookup import find_view
 
 # An error as JSON, in the form of the API that sends the stream.
@@ -93,7 +93,7 @@ class Subscriptions:
     async def _begun(
         self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
     ) -> Subscription:
-        rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
+        rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=wish.has_rows)
         subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
         if token is None:
             return subscription

@@ -116,7 +116,7 @@ class Verify:
             names = promise.maintained()
             views = [row, *(r for r in rows if r.title in names and r is not row)]
             try:
-                found, positions = self._compared(views, promise, limit, limits)
+                found, positions, omitted = self._compared(views, promise, limit, limits)
                 break
             except TemporaryError as error:
                 if error.code not in _AGAIN or attempt == _ATTEMPTS:
@@ -129,6 +129,7 @@ class Verify:
         return VerificationModel(
             view=row.title,
             result=result,
+            left_out=omitted,
             reasons=reasons if result == OPEN else [],
             positions=positions,
             took_ms=round((time.monotonic() - started) * 1000, 1),
@@ -138,9 +139,10 @@ class Verify:
 
     def _compared(
         self, views: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
-    ) -> tuple[Comparison, dict[str, str]]:
-        """Compare once. views: the maintained views in the promise as planned, the view itself
-        first.
+    ) -> tuple[Comparison, dict[str, str], int]:
+        """Compare once; also return how many rows were left out of both answers.
+
+        views: the maintained views in the promise as planned, the view itself first.
         """
         row = views[0]
         settings = self._settings.for_group(group_of(row))
@@ -155,7 +157,7 @@ class Verify:
                 resources.callback(snapshot.close)
             positions = self._reach(sink, snapshot)
             self._require_same(row, views, sink)
-            query = self._query(row, promise, sink, snapshot, positions)
+            query, omitted = self._query(promise, sink, snapshot, positions)
             facts = output_fields.from_json(row.fields or [])
             key = [[f.name for f in facts].index(k) for k in row.key or []]
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
@@ -172,17 +174,17 @@ class Verify:
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
                 reader.fill(got, sink.rows_of(table_of(row)))
             shown = {s: _shown(p) for s, p in positions.items()}
-            return compare(expected, got, facts, key, limit), shown
+            return compare(expected, got, facts, key, limit), shown, omitted
 
     def _query(
         self,
-        row: ViewRow,
         promise: Promise,
         sink: VerifySession,
         snapshot: PointInTimeRead | None,
         positions: dict[str, Any],
-    ) -> str:
-        """Return the query for PostgreSQL: the promise at the sink's position."""
+    ) -> tuple[str, int]:
+        """Return the query for PostgreSQL, the promise at the sink's position, and how many rows
+        it leaves out."""
         if snapshot is not None:
             snapshot.resolve(positions[SOURCE])
         rows, sources = self._control.list_views(), self._control.list_sources()
@@ -198,7 +200,8 @@ class Verify:
             if source.type == CLOCK
             and (us := timestamp_of(positions.get(source.name) or {})) is not None
         }
-        return promise.query(snapshot.overlays if snapshot else {}, out, times=times)
+        omitted = sum(len(rows.rows) for found in out.values() for rows in found)
+        return promise.query(snapshot.overlays if snapshot else {}, out, times=times), omitted
 
     def _reach(self, sink: VerifySession, snapshot: PointInTimeRead | None) -> dict[str, Any]:
         """Take the sink's snapshot at or after the source's; return its positions."""

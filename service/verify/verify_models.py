@@ -50,6 +50,9 @@ class VerificationModel(BaseModel):
     examples: list[dict[str, Any]] = Field(
         default=[], description='differing rows: "kind", "key", "expected", "found", as texts'
     )
+    left_out: int = Field(
+        default=0, description="source rows left out of both: failing ones, and late ones"
+    )
     reasons: list[str] = Field(default=[], description="why PostgreSQL may answer otherwise")
     positions: dict[str, str] = Field(description="position of the comparison, by source")
     took_ms: float

@@ -19,6 +19,7 @@ from connectors.postgres.query.answer_comparison import SortedRows, selected
 from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
+from dataflow.collect import LATE_LEFT_OUT
 from dataflow.errors import TidemarkError
 
 _APPLICATION = "tidemark verify"
@@ -52,10 +53,14 @@ class VerifySession:
         return {identity: tuple(facts) for identity, *facts in self._rows(sql, list(identities))}
 
     def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-        """Return (operator, row) of each error row of these views, by view."""
-        sql = "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+        """Return (operator, row) of each row left out of these views, failing or late, by view."""
+        sql = (
+            "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+            " UNION ALL SELECT view, operator, source_row FROM tidemark.notes"
+            " WHERE view = ANY (%s) AND sqlstate = %s"
+        )
         found: dict[str, list[tuple[str, str]]] = {}
-        for view, operator, row in self._rows(sql, list(titles)):
+        for view, operator, row in self._rows(sql, list(titles), list(titles), LATE_LEFT_OUT):
             found.setdefault(view, []).append((operator, row))
         return found
 

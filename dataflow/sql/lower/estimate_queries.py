@@ -22,7 +22,9 @@ from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Project,
     Remember,
@@ -34,6 +36,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
 )
 from dataflow.schema import Field, Relation
@@ -87,6 +90,10 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
         one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
         condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
+    if isinstance(plan, Watermark):
+        return f"SELECT max(i.c0) AS c0 FROM ({inputs[0]}) i"
+    if isinstance(plan, LateRows | FinalRows):
+        return inputs[0]
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):

@@ -22,6 +22,9 @@ from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.lateness.final_rows import FinalRowsOperator
+from dataflow.operators.lateness.late_rows import LateRowsOperator
+from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
@@ -39,7 +42,9 @@ from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Plan,
     Project,
@@ -53,6 +58,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
     fold,
     inputs_of,
@@ -153,6 +159,9 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
     ThresholdFilter: ThresholdFilterOperator,
+    Watermark: WatermarkOperator,
+    LateRows: LateRowsOperator,
+    FinalRows: FinalRowsOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -168,6 +177,8 @@ _TITLES = {
     UnionAll: "union_all",
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
+    LateRows: "late_rows",
+    FinalRows: "final_rows",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
@@ -198,6 +209,8 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.partition),)
     if isinstance(plan, Remember) and plan.by_arguments:
         return (tuple(sorted(columns_of(plan.expressions[0]))),)
-    if isinstance(plan, SingleRow | ThresholdFilter | Loop):
+    if isinstance(plan, LateRows):
+        return (None, ())
+    if isinstance(plan, SingleRow | ThresholdFilter | Watermark | FinalRows | Loop):
         return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

@@ -54,6 +54,9 @@ _PLANS = (
     _type("plan.values", plan.Values, "rows fields"),
     _type("plan.filter", plan.Filter, "input predicate"),
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
+    _type("plan.watermark", plan.Watermark, "input clock lateness_us idle_us title fields"),
+    _type("plan.late_rows", plan.LateRows, "input watermark value key policy title"),
+    _type("plan.final_rows", plan.FinalRows, "input watermarks value width_us"),
     _type("plan.project", plan.Project, "input expressions fields"),
     _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
     _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
@@ -92,7 +95,7 @@ _PLANS = (
     _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned"),
 )
 _VIEWS = (
-    _type("view.table", SinkTable, "schema name fields key"),
+    _type("view.table", SinkTable, "schema name fields key final"),
     _type("view.names", KnownNames, "server tables"),
     _type("view.table_names", TableNames, "oid schema name columns"),
     _type(

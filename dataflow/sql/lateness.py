@@ -1,0 +1,317 @@
+"""The options about time of a view, made part of its plan: lateness, late rows, final rows.
+
+They are no part of SQL: the query stays one that PostgreSQL runs. Invariant: without them a plan is
+unchanged; with `late` = "applied" the plan has the same rows as without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dataflow.errors import SqlError
+from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.lexer import find_words
+from dataflow.operators.lateness.late_rows import APPLIED, DEAD_LETTER
+from dataflow.plan.check import check_plan
+from dataflow.plan.nodes import (
+    FinalRows,
+    LateRows,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    ViewPlan,
+    Watermark,
+    fold,
+    scans_of,
+)
+from dataflow.plan.walk import nodes_of, with_inputs
+from dataflow.schema import VIEW_SOURCE, Field, Relation
+from dataflow.types import TypeKind
+from dataflow.window_close import UNITS_US
+
+LIVE, FINAL = "live", "final"
+# The column of a relation that says which partition a record came from, where it has one.
+PARTITION = "_partition"
+_MOMENTS = (TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
+_PART = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
+_SECOND = 1_000_000
+_UNITS = {
+    "ms": 1000,
+    "millisecond": 1000,
+    "s": _SECOND,
+    "second": _SECOND,
+    "min": 60 * _SECOND,
+    "minute": 60 * _SECOND,
+    "h": 3600 * _SECOND,
+    "hour": 3600 * _SECOND,
+    "day": 86_400 * _SECOND,
+    "week": 7 * 86_400 * _SECOND,
+}
+_MOST_US = 36_500 * 86_400 * _SECOND
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """What a view's options say about time.
+
+    columns: the lateness of each "table.column", in microseconds. by: for some of them the column
+    that partitions it. policy: what becomes of late rows. idle_us: 0 for never. window: the output
+    column with which a window begins, and the window's length; () for none. is_final: its readers
+    get final rows.
+    """
+
+    columns: tuple[tuple[str, int], ...]
+    by: tuple[tuple[str, str], ...] = ()
+    policy: str = APPLIED
+    idle_us: int = 0
+    window: tuple[str, int] | tuple[()] = ()
+    is_final: bool = False
+
+
+def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
+    """Return what the options say about time; None if nothing. SqlError lateness.bad_option."""
+    columns = options.get("lateness") or {}
+    window = options.get("window") or {}
+    is_final = options.get("emit", LIVE) == FINAL
+    unused = [
+        name
+        for name, is_given in (
+            ("late", options.get("late", APPLIED) != APPLIED),
+            ("lateness_by", bool(options.get("lateness_by"))),
+            ("idle_timeout_s", options.get("idle_timeout_s") is not None),
+            ("emit", is_final),
+        )
+        if is_given
+    ]
+    if not columns:
+        if unused:
+            raise _bad(
+                f'option "{unused[0]}" needs option "lateness"',
+                hint='give the lateness of a column: {"orders.placed": "1 hour"}',
+            )
+        if window:
+            raise _bad('option "window" needs option "emit"', hint='set emit to "final"')
+        return None
+    if is_final != bool(window):
+        what = 'option "emit" needs option "window"' if is_final else 'option "window" needs "emit"'
+        raise _bad(what, hint='give both: "emit": "final", "window": {"minute": "1 minute"}')
+    if len(window) > 1:
+        raise _bad('option "window" names several columns', hint="name the one that begins it")
+    for name in options.get("lateness_by") or {}:
+        if name not in columns:
+            raise _bad(f'option "lateness_by" names "{name}", which has no lateness')
+    return Lateness(
+        tuple(
+            (name, _duration(text, f'the lateness of "{name}"')) for name, text in columns.items()
+        ),
+        tuple((options.get("lateness_by") or {}).items()),
+        options.get("late", APPLIED),
+        round((options.get("idle_timeout_s") or 0) * _SECOND),
+        next(((n, _duration(t, f'the length of "{n}"')) for n, t in window.items()), ()),
+        is_final,
+    )
+
+
+def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relation) -> ViewPlan:
+    """Return the plan with its options about time. SqlError lateness.*.
+
+    query: the user's, for positions. clock: the relation whose moves publish watermarks.
+    """
+    _require_no_recursion(plan.root, query, lateness)
+    found = [_watched(plan.root, query, lateness, name, us, clock) for name, us in lateness.columns]
+    relations = [late.input.relation.name for late in found if isinstance(late.input, Scan)]
+    for name in relations:
+        if relations.count(name) > 1:
+            raise _bad(f'option "lateness" names two columns of "{name}"', hint="name one of them")
+    by_relation = dict(zip(relations, found, strict=True))
+
+    def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        late = by_relation.get(node.relation.name) if isinstance(node, Scan) else None
+        if late is None or not isinstance(node, Scan):
+            return with_inputs(node, inputs)
+        assert isinstance(late.input, Scan)
+        positions = [late.input.columns.index(c) for c in node.columns]
+        return Project(late, _refs(positions, node.fields), node.fields)
+
+    root = fold(plan.root, visit)
+    if lateness.is_final:
+        root = _final(root, query, lateness, [late.watermark for late in found])
+    check_plan(root)
+    warnings = plan.warnings
+    if lateness.policy == DEAD_LETTER:
+        warnings = (*warnings, "late rows are left out: see tidemark.late_rows for those missing")
+    return replace(plan, root=root, warnings=warnings)
+
+
+@lru_cache(maxsize=1024)
+def depends_on_history(root: Plan) -> bool:
+    """Return whether a plan's rows depend on the order in which its sources' rows came."""
+    return any(isinstance(node, LateRows | FinalRows) for node in nodes_of(root))
+
+
+def final_of(root: Plan) -> tuple[int, int] | None:
+    """Return the column and length of the window by which a plan has final rows; None if none."""
+    if not isinstance(root, FinalRows) or not isinstance(root.value, ColumnRef):
+        return None
+    return root.value.index, root.width_us
+
+
+def window_of(options: Mapping[str, Any], names: Sequence[str]) -> tuple[int, int] | None:
+    """Return the same from a view's options and the names of its columns."""
+    lateness = lateness_of(options)
+    if lateness is None or not lateness.window:
+        return None
+    column, width_us = lateness.window
+    return names.index(column), width_us
+
+
+def _watched(
+    root: Plan, query: str, lateness: Lateness, title: str, lateness_us: int, clock: Relation
+) -> LateRows:
+    """Return the rows of a relation, watched for late ones, with all columns that the plan reads.
+
+    title: "table.column" or "schema.table.column".
+    """
+    table, _, column = title.rpartition(".")
+    scans = [scan for scan in scans_of(root) if _is_named(scan.relation, table)]
+    if len({scan.relation.name for scan in scans}) != 1:
+        raise SqlError(
+            "lateness.unknown_column",
+            f'option "lateness" names "{title}", which is no column of a table of the query',
+            detail="several tables have this name" if scans else "the query reads no such table",
+            hint='write "table.column" or "schema.table.column" of a base table that it reads',
+            position=find_words(query, ["from"]),
+        )
+    relation = scans[0].relation
+    position = find_words(query, [relation.name.name])
+    value = _column_at(relation, column, query)
+    if relation.fields[value].type.kind not in _MOMENTS:
+        raise SqlError(
+            "lateness.bad_type",
+            f'column "{title}" is {relation.fields[value].type.name}',
+            hint="lateness needs a column of type timestamp, with or without time zone",
+            position=position,
+        )
+    if not relation.key and not relation.is_append:
+        raise SqlError(
+            "lateness.needs_key",
+            f'table "{relation.name}" has no key',
+            detail="a new version of an old row cannot be told from a late row",
+            hint="add a primary key to the table, or leave out its lateness",
+            position=position,
+        )
+    by = dict(lateness.by).get(title, PARTITION)
+    names = [field.name for field in relation.fields]
+    parts = [_column_at(relation, by, query)] if title in dict(lateness.by) or by in names else []
+    key = () if relation.is_append else relation.key
+    columns = sorted({value, *key, *(c for scan in scans for c in scan.columns)})
+    watermark = Watermark(
+        _scan(relation, [value, *parts]),
+        _scan(clock, [_moving_column(clock)]),
+        lateness_us,
+        lateness.idle_us,
+        title,
+        (relation.fields[value],),
+    )
+    return LateRows(
+        _scan(relation, columns),
+        watermark,
+        _refs([columns.index(value)], [relation.fields[value]])[0],
+        tuple(columns.index(c) for c in key),
+        lateness.policy,
+        title,
+    )
+
+
+def _moving_column(clock: Relation) -> int:
+    """Return the position of the column of a clock that moves."""
+    return next(i for i, field in enumerate(clock.fields) if field.name == "at")
+
+
+def _final(root: Plan, query: str, lateness: Lateness, watermarks: Sequence[Plan]) -> Plan:
+    assert lateness.window
+    column, width_us = lateness.window
+    names = [field.name for field in root.fields]
+    if column not in names:
+        raise SqlError(
+            "lateness.unknown_column",
+            f'option "window" names "{column}", which is no column of the view',
+            hint=f"its columns are {', '.join(names)}",
+            position=find_words(query, ["select"]),
+        )
+    field = root.fields[names.index(column)]
+    if field.type.kind not in UNITS_US:
+        raise SqlError(
+            "lateness.bad_type",
+            f'column "{column}" is {field.type.name}',
+            hint="a window begins with a column of type date or timestamp",
+            position=find_words(query, [column]) or find_words(query, ["select"]),
+        )
+    (value,) = _refs([names.index(column)], [field])
+    return FinalRows(root, tuple(watermarks), value, width_us)
+
+
+def _require_no_recursion(root: Plan, query: str, lateness: Lateness) -> None:
+    if any(isinstance(node, Recursive) for node in nodes_of(root)):
+        raise SqlError(
+            "lateness.recursive",
+            f'the lateness of "{lateness.columns[0][0]}" cannot be watched in a recursive query',
+            hint="aggregate in one view, and let a view without lateness recurse over it",
+            position=find_words(query, ["recursive"]),
+        )
+
+
+def _is_named(relation: Relation, table: str) -> bool:
+    name = relation.name
+    return name.source != VIEW_SOURCE and table in (name.name, f"{name.schema}.{name.name}")
+
+
+def _column_at(relation: Relation, column: str, query: str) -> int:
+    for position, field in enumerate(relation.fields):
+        if field.name == column:
+            return position
+    raise SqlError(
+        "lateness.unknown_column",
+        f'table "{relation.name}" has no column "{column}"',
+        hint=f"its columns are {', '.join(field.name for field in relation.fields)}",
+        position=find_words(query, [relation.name.name]),
+    )
+
+
+def _scan(relation: Relation, columns: Sequence[int]) -> Scan:
+    return Scan(relation, tuple(columns), tuple(relation.fields[c] for c in columns))
+
+
+def _refs(positions: Iterable[int], fields: Iterable[Field]) -> tuple[Expression, ...]:
+    return tuple(ColumnRef(p, f.type, f.name) for p, f in zip(positions, fields, strict=True))
+
+
+def _duration(text: str, what: str) -> int:
+    """Return the microseconds of a text such as "1 hour 30 minutes". SqlError lateness.bad_option.
+
+    >>> _duration("1 hour 30 minutes", "it")
+    5400000000
+    """
+    total, rest = 0.0, text.strip().lower()
+    while rest:
+        found = _PART.match(rest)
+        unit = found and (_UNITS.get(found[2]) or _UNITS.get(found[2].removesuffix("s")))
+        if not found or not unit:
+            raise _bad(
+                f'{what} is "{text}"',
+                hint='write numbers with units from "ms" to "weeks", as in "1 hour 30 minutes"',
+            )
+        total += float(found[1]) * unit
+        rest = rest[found.end() :].strip()
+    if not text.strip() or total > _MOST_US:
+        raise _bad(f'{what} is "{text}"', hint="give a duration of at most 36,500 days")
+    return round(total)
+
+
+def _bad(what: str, hint: str = "see docs/TIME.md") -> SqlError:
+    return SqlError("lateness.bad_option", what, hint=hint)
