@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.catalog import sink_records, verification_records
-from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.catalog import TimeFacts, ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
@@ -210,7 +210,8 @@ class Catalog:
         row = self._row(name)
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
-        return self._model(row, self._control.count_errors(), verified, inputs)
+        counts = self._control.count_errors(), self._control.time_facts()
+        return self._model(row, counts, verified, inputs)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """Return the views that the caller may see, ordered by name.
@@ -219,13 +220,14 @@ class Catalog:
         """
         self._control.ensure()
         after_name = parse_name(after) if after else ("", "")
-        errors, verified = self._control.count_errors(), verification_records.newest(self._control)
+        counts = self._control.count_errors(), self._control.time_facts()
+        verified = verification_records.newest(self._control)
         all_rows = self._control.list_views()
         rows = self._authorization.visible(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > after_name][:most]
         inputs = replace(self._standings.inputs(), views=all_rows)
-        return [self._model(row, errors, verified, inputs) for row in found]
+        return [self._model(row, counts, verified, inputs) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """Return the plan of a view, and the parts that it shares with other views."""
@@ -332,10 +334,11 @@ class Catalog:
     def _model(
         self,
         row: ViewRow,
-        errors: dict[str, int],
+        counts: tuple[dict[str, int], dict[str, TimeFacts]],
         verified: dict[str, dict[str, Any]],
         inputs: StatusInputs,
     ) -> ViewModel:
+        errors, times = counts[0], counts[1].get(row.title, TimeFacts())
         group = group_of(row)
         figures = inputs.figures.get(group) or {}
         standing = view_standing(inputs, row)
@@ -369,6 +372,8 @@ class Catalog:
             backfill=None if row.progress is None else dict(row.progress),
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
+            late_rows=times.late_rows,
+            watermarks={column: at.isoformat() for column, at in times.watermarks.items()},
             verification=verified.get(row.identity),
             error=standing.error,
             created_at=row.created_at.isoformat() if row.created_at else "",

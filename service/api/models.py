@@ -146,6 +146,10 @@ class ViewModel(BaseModel):
     backfill: dict[str, Any] | None = Field(description="progress while the view is built")
     plan: str = Field(description="summary of the plan")
     errors: int = Field(description="source rows left out because an expression fails for them")
+    late_rows: int = Field(0, description="rows that came later than options.lateness allows")
+    watermarks: dict[str, str] = Field(
+        default={}, description="up to where the rows of each column with a lateness have come"
+    )
     verification: dict[str, Any] | None = Field(
         default=None, description="the newest comparison with PostgreSQL's answer"
     )

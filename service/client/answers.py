@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
@@ -58,7 +59,8 @@ class ViewState(Record):
     reason), paused, failed or dropping. kind: keyed (a table) or bag (a multiset view, without a
     key). rows: estimated, None until live. positions: those that its rows show, by source.
     lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
-    the change in progress, or why the last one failed or was cancelled.
+    the change in progress, or why the last one failed or was cancelled. late_rows, watermarks: of
+    a view with lateness (docs/TIME.md), the watermarks as ISO 8601 by column.
     """
 
     name: str
@@ -83,6 +85,8 @@ class ViewState(Record):
     error: Problem | None = None
     version: int = 0
     replacing: Mapping[str, Any] | None = None
+    late_rows: int = 0
+    watermarks: Mapping[str, str] = MappingProxyType({})
 
     @property
     def path(self) -> str:

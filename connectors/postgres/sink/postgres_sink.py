@@ -252,7 +252,8 @@ class PostgresSink:
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
-            if is_large(changes) or (table is not target and self._guards.is_copied(table)):
+            is_copied = not isinstance(table, Target) and self._guards.is_copied(table)
+            if is_copied or is_large(changes):
                 flush(cursor, waiting)
                 apply_by_copy(cursor, target, changes, guard.decode())
             else:

@@ -30,7 +30,7 @@ class FinalRowsOperator:
     NULL: a row whose window is NULL is never closed.
     """
 
-    traits = Traits()
+    traits = Traits(passes_rows=True, depends_on_history=True)
 
     def __init__(self, plan: FinalRows, context: Context) -> None:
         self._context = context

@@ -32,7 +32,7 @@ class LateRowsOperator:
     A delta's rows are compared with the watermark of the steps before.
     """
 
-    traits = Traits(needs_evaluator=False)
+    traits = Traits(needs_evaluator=False, passes_rows=True, depends_on_history=True)
 
     def __init__(self, plan: LateRows, context: Context) -> None:
         self._plan = plan

@@ -35,7 +35,7 @@ class WatermarkOperator:
     A value later than the clock counts as the clock: a row from the future closes nothing early.
     """
 
-    traits = Traits(needs_evaluator=False)
+    traits = Traits(needs_evaluator=False, depends_on_history=True)
 
     def __init__(self, plan: Watermark, context: Context) -> None:
         self._plan = plan
