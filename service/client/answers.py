@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
@@ -86,7 +85,7 @@ class ViewState(Record):
     version: int = 0
     replacing: Mapping[str, Any] | None = None
     late_rows: int = 0
-    watermarks: Mapping[str, str] = MappingProxyType({})
+    watermarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

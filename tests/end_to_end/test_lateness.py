@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from connectors.kafka.embedded import EmbeddedKafka
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness.broker import drop_topic, new_topic, send
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -214,6 +218,64 @@ def test_a_restart_forgets_nothing(service: RunningService, database: Database) 
         assert len(_late(database, table)) == 2 * (round_ + 1)
         _verify(service, table)
     assert _mark(database, table) == "05:20"
+
+
+def test_partitions_of_a_topic(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """Of an append-only topic each partition has its own newest row, and the least counts."""
+    topic, sent = new_topic(broker, partitions=3), []
+    rows = "SELECT coalesce(sum(n), 0)::int FROM clicks_minutes"
+
+    def produce(partition: int, *seconds: int) -> None:
+        records = []
+        for second in seconds:
+            at = f"2024-05-01T12:{second // 60:02d}:{second % 60:02d}Z"
+            sent.append((partition, second))
+            record = {"n": len(sent), "at": at}
+            records.append((partition, None, json.dumps(record).encode()))
+        send(broker, topic, records)
+
+    produce(0, 300)
+    produce(1, 180, 170)
+    columns = {"n": "int8", "at": "timestamptz", "_partition": "int4", "_offset": "int8"}
+    topics = {"clicks": {"topic": topic, "format": "json", "columns": columns}}
+    options = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics}
+    body = {"name": "feed", "type": "kafka", "options": options}
+    assert service.call("POST", "/sources", body).status_code == 201
+    service.create(
+        "clicks_minutes",
+        "SELECT date_bin('1 minute', at, 'epoch') AS minute, count(*) AS n, sum(n) AS total"
+        " FROM feed.clicks GROUP BY 1",
+        lateness={"feed.clicks.at": LATENESS},
+        late="dead-letter",
+        idle_timeout_s=8,
+    )
+    _await_mark(service, database, "clicks", "02:50")
+    for round_ in range(3):
+        # Behind its own partition's newest, and behind the watermark; the other is ahead.
+        produce(0, 310 + 100 * round_, 180 + 100 * round_)
+        produce(1, 171 + 100 * round_, 20)
+        left_out = round_ + 1
+        total = len(sent) - left_out
+        if round_ != 1:
+            assert service.kill_child("pipeline")
+        service.await_so(lambda n=total: database.rows(rows) == [(n,)])
+        assert [row[1] for row in _late(database, "clicks")] == ["left out"] * left_out
+        produce(1, 280 + 100 * round_)
+        seconds = 270 + 100 * round_
+        mark = f"{seconds // 60:02d}:{seconds % 60:02d}"
+        _await_mark(service, database, "clicks", mark)
+    # One partition falls silent: the other one alone counts.
+    second = itertools.count(700)
+
+    def is_passed() -> bool:
+        produce(0, next(second))
+        return (_mark(database, "clicks") or "") > "11:00"
+
+    service.await_so(is_passed)
+    service.drop("clicks_minutes")
+    drop_topic(broker, topic)
 
 
 BAD = {

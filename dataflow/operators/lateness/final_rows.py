@@ -13,7 +13,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import plain_columns
-from dataflow.operators.lateness.watermark import least_over
+from dataflow.operators.lateness.watermark import least_over, replaced
 from dataflow.operators.ordered.ordered_rows import AFTER_PEERS, Order, OrderedRows
 from dataflow.plan.nodes import FinalRows
 from dataflow.types import INT8
@@ -73,7 +73,6 @@ class FinalRowsOperator:
             found = self._open.ranges((), np.zeros(1, np.int64), until).rows
             self._context.errors.publish(found)
             self._open.apply(found.negate())
-        edges, weights = ([edge], [1]) if before is None else ([before, edge], [-1, 1])
-        change = Delta([Column(np.array(edges, np.int64))], np.array(weights, np.int64))
+        change = replaced(before, edge)
         note = (WINDOW_EDGE, "")
         self._context.collect([INT8], change, RowErrors(dict.fromkeys(range(len(change)), note)))

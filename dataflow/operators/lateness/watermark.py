@@ -21,14 +21,16 @@ from dataflow.types import INT8, TypeKind
 from storage.store import Arrangement
 
 _LIMITS = np.iinfo(np.int64)
-# When a partition moved, where no clock was there yet.
-_UNKNOWN = 0
+# Of a step of the clock, so much of the idle time-out counts as time that was watched, at least the
+# second figure: a service that was stopped has not seen a partition fall silent.
+_PART_OF_IDLE, _LEAST_STEP_US = 4, 2_000_000
 
 
 class WatermarkOperator:
     """Group: the least over partitions of the greatest value of each.
 
-    State: for each partition its greatest value and when it moved; the clock; the published value.
+    State: for each partition its greatest value and when it moved; the clock, and how long it was
+    watched; the published value.
     Cost: O(rows of the delta); O(partitions) for each move of the clock.
     NULL: NULL and infinite values do not count. A partition may be NULL.
     Nothing is published before the clock first moves, so the rows of a first load are never late.
@@ -46,6 +48,7 @@ class WatermarkOperator:
         key = tuple(range(len(own)))
         self._seen = context.arrange("seen", own + KIND_INT * 2, key)
         self._clock = context.arrange("clock", kinds_of(plan.clock.fields), ())
+        self._watched = context.arrange("watched", KIND_INT, ())
         self._published = context.arrange("published", KIND_INT, ())
         is_moment = plan.fields[0].type.kind is TypeKind.TIMESTAMPTZ
         self._most = (lambda now: now) if is_moment else (lambda _: _LIMITS.max)
@@ -54,16 +57,26 @@ class WatermarkOperator:
         """Return the change of the published watermark."""
         before = least_of(self._clock)
         if len(rows):
-            self._see(rows, _UNKNOWN if before is None else before)
+            self._see(rows)
         if len(clock) == 0:
             return Delta.empty(self._kinds)
         self._clock.apply(clock)
         now = least_of(self._clock)
         if before is None or now is None:
             return Delta.empty(self._kinds)
-        return self._publish(now)
+        return self._publish(now, self._watch(now - before))
 
-    def _see(self, rows: Delta, now: int) -> None:
+    def _watch(self, step_us: int) -> int:
+        """Return for how long the clock was watched, with this step; 0 where nobody asks."""
+        if not self._plan.idle_us:
+            return 0
+        old = least_of(self._watched)
+        most_us = max(self._plan.idle_us // _PART_OF_IDLE, _LEAST_STEP_US)
+        new = (old or 0) + min(step_us, most_us)
+        self._watched.apply(replaced(old, new))
+        return new
+
+    def _see(self, rows: Delta) -> None:
         """Raise the greatest value of each partition that the rows have."""
         values = rows.columns[0]
         counts = values.mask() & (rows.weights > 0)
@@ -82,12 +95,13 @@ class WatermarkOperator:
             return
         old = stored.filter(np.isin(index, moved))
         keys = [column.take(moved) for column in touched.keys]
-        new = [*keys, Column(greatest[moved]), Column(np.full(len(moved), now, np.int64))]
+        watched = least_of(self._watched) or 0
+        new = [*keys, Column(greatest[moved]), Column(np.full(len(moved), watched, np.int64))]
         self._seen.apply(
             Delta.concat([old.weighted(-old.weights), Delta(new, np.ones(len(moved), np.int64))])
         )
 
-    def _publish(self, now: int) -> Delta:
+    def _publish(self, now: int, watched: int) -> Delta:
         none = Delta.empty(self._kinds)
         parts = list(self._seen.scan())
         if not parts:
@@ -95,8 +109,7 @@ class WatermarkOperator:
         seen = Delta.concat(parts)
         greatest, moved_at = (column.values for column in seen.columns[-2:])
         if self._plan.idle_us:
-            self._date(seen, now)
-            is_active = (moved_at == _UNKNOWN) | (now - moved_at <= self._plan.idle_us)
+            is_active = watched - moved_at <= self._plan.idle_us
             if not is_active.any():
                 return none
             greatest = greatest[is_active]
@@ -104,8 +117,7 @@ class WatermarkOperator:
         old = least_of(self._published)
         if old is not None and mark <= old:
             return none
-        marks, weights = ([mark], [1]) if old is None else ([old, mark], [-1, 1])
-        change = Delta([Column(np.array(marks, np.int64))], np.array(weights, np.int64))
+        change = replaced(old, mark)
         self._published.apply(change)
         self._context.collect(
             [INT8], change, RowErrors(dict.fromkeys(range(len(change)), self._note))
@@ -116,13 +128,11 @@ class WatermarkOperator:
     def _note(self) -> tuple[str, str]:
         return WATERMARK, self._plan.title
 
-    def _date(self, seen: Delta, now: int) -> None:
-        """Let partitions whose values came without a clock be idle from now on."""
-        undated = seen.filter(seen.columns[-1].values == _UNKNOWN)
-        if len(undated):
-            at = Column(np.full(len(undated), now, np.int64))
-            dated = Delta([*undated.columns[:-1], at], undated.weights)
-            self._seen.apply(Delta.concat([undated.weighted(-undated.weights), dated]))
+
+def replaced(old: int | None, new: int) -> Delta:
+    """Return the change of an arrangement of one row."""
+    values, weights = ([new], [1]) if old is None else ([old, new], [-1, 1])
+    return Delta([Column(np.array(values, np.int64))], np.array(weights, np.int64)).consolidate()
 
 
 def least_of(stored: Arrangement) -> int | None:

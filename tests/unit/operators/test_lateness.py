@@ -82,8 +82,9 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
     idle_us = random.choice([0, IDLE])
     operator = _watermark(store, errors, idle_us)
     greatest: dict[int, int] = {}
-    moved: dict[int, int | None] = {}
+    moved: dict[int, int] = {}
     clock: int | None = None
+    watched = 0
     published: int | None = None
     shown: Counter = Counter()
     for _ in range(60):
@@ -96,17 +97,17 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
         for (value, part), weight in delta.rows():
             is_known = weight > 0 and value is not None and abs(value) < 1000
             if is_known and value > greatest.get(part, -1):
-                greatest[part], moved[part] = value, clock
+                greatest[part], moved[part] = value, watched
         tick = Delta.empty("i")
         if random.random() < 0.5:
             before, clock = clock, (clock or 1000) + random.randrange(1, 20)
             tick = _moved(before, clock)
+            watched += 0 if before is None else clock - before
             if before is not None and greatest:
-                moved = {part: clock if at is None else at for part, at in moved.items()}
                 active = [
                     greatest[part]
                     for part, at in moved.items()
-                    if not idle_us or at is None or clock - at <= idle_us
+                    if not idle_us or watched - at <= idle_us
                 ]
                 if active:
                     mark = min(active) - LATENESS
@@ -118,6 +119,20 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
     notes = _bag(errors.take())
     wanted = (b"00.watermark", WATERMARK.encode(), b"t.at", f"({published})".encode())
     assert notes == ({} if published is None else {wanted: 1})
+
+
+def test_time_that_nobody_watched_makes_no_partition_idle() -> None:
+    second = 1_000_000
+    operator = _watermark(MemoryStore(), ErrorRows(), 4 * second)
+    operator.step(Delta.of("ii", [(500, 0), (100, 1)]), _moved(None, second))
+    assert _bag(operator.step(Delta.empty("ii"), _moved(second, 2 * second))) == {(90,): 1}
+    # Stopped for an hour; one of the partitions has come first since.
+    operator.step(Delta.of("ii", [(600, 0)]), Delta.empty("i"))
+    later = 3600 * second
+    assert len(operator.step(Delta.empty("ii"), _moved(2 * second, later))) == 0
+    operator.step(Delta.of("ii", [(601, 0)]), Delta.empty("i"))
+    found = operator.step(Delta.empty("ii"), _moved(later, later + 2 * second))
+    assert _bag(found) == {(90,): -1, (591,): 1}
 
 
 @pytest.mark.parametrize("policy", ["applied", "dead-letter"])
