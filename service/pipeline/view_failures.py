@@ -165,8 +165,10 @@ class Failures:
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
-        """The sink was set back: take out what its catalog does not know as it is now."""
-        self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
+        """The sink was set back: take out what its catalog does not know as it is now, and what
+        cannot be compared with rows that are computed again: they would come in another order."""
+        views = self._engine.views.values()
+        self._remove([d for d in views if d.depends_on_history or not self._is_known(d)])
 
     def _is_known(self, definition: ViewDefinition) -> bool:
         row, table = self._reconciler.row(definition.identity), definition.table
