@@ -17,6 +17,7 @@ from dataflow.plan.nodes import (
     Loop,
     Plan,
     Remember,
+    RetainedAggregate,
     Scan,
     Watermark,
     fold,
@@ -26,7 +27,7 @@ from dataflow.plan.walk import with_inputs
 from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.types import SqlType
 
-_OF_HISTORY = (Remember, Watermark, LateRows, FinalRows)
+_OF_HISTORY = (Remember, Watermark, LateRows, FinalRows, RetainedAggregate)
 
 
 def fingerprints(root: Plan) -> dict[int, Plan]:

@@ -244,6 +244,22 @@ class Aggregate:
 
 @caches_hash
 @dataclass(frozen=True)
+class RetainedAggregate(Aggregate):
+    """An aggregate whose old groups are frozen: their rows stay, their state is freed.
+
+    watermarks: of which the least counts. window: the position of the group column that begins a
+    window, a date or timestamp. after_us: how far the watermark is beyond a window's begin when
+    its group is frozen. title: for the rows that came too late for it.
+    """
+
+    watermarks: tuple[Plan, ...]
+    window: int
+    after_us: int
+    title: str
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Distinct:
     """Each row once."""
 
@@ -586,7 +602,7 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
         return (plan.input, plan.clock)
     if isinstance(plan, LateRows):
         return (plan.input, plan.watermark)
-    if isinstance(plan, FinalRows):
+    if isinstance(plan, FinalRows | RetainedAggregate):
         return (plan.input, *plan.watermarks)
     if isinstance(plan, UnionAll | Loop):
         return plan.inputs

@@ -18,6 +18,7 @@ from dataflow.plan.nodes import (
     Loop,
     Plan,
     Recursive,
+    RetainedAggregate,
     SemiJoin,
     SetOperation,
     ThresholdFilter,
@@ -42,7 +43,7 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
         return replace(plan, input=inputs[0], clock=inputs[1])
     if isinstance(plan, LateRows):
         return replace(plan, input=inputs[0], watermark=inputs[1])
-    if isinstance(plan, FinalRows):
+    if isinstance(plan, FinalRows | RetainedAggregate):
         return replace(plan, input=inputs[0], watermarks=tuple(inputs[1:]))
     if isinstance(plan, UnionAll | Loop):
         return replace(plan, inputs=tuple(inputs))

@@ -18,11 +18,13 @@ from dataflow.lexer import find_words
 from dataflow.operators.lateness.late_rows import APPLIED, DEAD_LETTER
 from dataflow.plan.check import check_plan
 from dataflow.plan.nodes import (
+    Aggregate,
     FinalRows,
     LateRows,
     Plan,
     Project,
     Recursive,
+    RetainedAggregate,
     Scan,
     ViewPlan,
     Watermark,
@@ -62,7 +64,7 @@ class Lateness:
     columns: the lateness of each "table.column", in microseconds. by: for some of them the column
     that partitions it. policy: what becomes of late rows. idle_us: 0 for never. window: the output
     column with which a window begins, and the window's length; () for none. is_final: its readers
-    get final rows.
+    get final rows. retain_us: how long after its end a window is frozen; None for never.
     """
 
     columns: tuple[tuple[str, int], ...]
@@ -71,13 +73,14 @@ class Lateness:
     idle_us: int = 0
     window: tuple[str, int] | tuple[()] = ()
     is_final: bool = False
+    retain_us: int | None = None
 
 
 def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
     """Return what the options say about time; None if nothing. SqlError lateness.bad_option."""
     columns = options.get("lateness") or {}
     window = options.get("window") or {}
-    is_final = options.get("emit", LIVE) == FINAL
+    is_final, retain = options.get("emit", LIVE) == FINAL, options.get("retain")
     unused = [
         name
         for name, is_given in (
@@ -85,6 +88,8 @@ def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
             ("lateness_by", bool(options.get("lateness_by"))),
             ("idle_timeout_s", options.get("idle_timeout_s") is not None),
             ("emit", is_final),
+            ("retain", retain is not None),
+            ("window", bool(window)),
         )
         if is_given
     ]
@@ -94,12 +99,14 @@ def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
                 f'option "{unused[0]}" needs option "lateness"',
                 hint='give the lateness of a column: {"orders.placed": "1 hour"}',
             )
-        if window:
-            raise _bad('option "window" needs option "emit"', hint='set emit to "final"')
         return None
-    if is_final != bool(window):
-        what = 'option "emit" needs option "window"' if is_final else 'option "window" needs "emit"'
-        raise _bad(what, hint='give both: "emit": "final", "window": {"minute": "1 minute"}')
+    needs_window = [n for n, is_given in (("emit", is_final), ("retain", retain)) if is_given]
+    if needs_window and not window:
+        hint = 'name the column that begins a window: "window": {"minute": "1 minute"}'
+        raise _bad(f'option "{needs_window[0]}" needs option "window"', hint=hint)
+    if window and not needs_window:
+        hint = 'set "emit" to "final", or give "retain"'
+        raise _bad('option "window" needs option "emit" or "retain"', hint=hint)
     if len(window) > 1:
         raise _bad('option "window" names several columns', hint="name the one that begins it")
     for name in options.get("lateness_by") or {}:
@@ -114,6 +121,7 @@ def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
         round((options.get("idle_timeout_s") or 0) * _SECOND),
         next(((n, _duration(t, f'the length of "{n}"')) for n, t in window.items()), ()),
         is_final,
+        None if retain is None else _duration(retain, 'option "retain"'),
     )
 
 
@@ -139,12 +147,17 @@ def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relatio
         return Project(late, _refs(positions, node.fields), node.fields)
 
     root = fold(plan.root, visit)
+    watermarks = tuple(late.watermark for late in found)
+    if lateness.retain_us is not None:
+        root = _retained(root, query, lateness, watermarks)
     if lateness.is_final:
-        root = _final(root, query, lateness, [late.watermark for late in found])
+        root = _final(root, query, lateness, watermarks)
     check_plan(root)
     warnings = plan.warnings
     if lateness.policy == DEAD_LETTER:
         warnings = (*warnings, "late rows are left out: see tidemark.late_rows for those missing")
+    if lateness.retain_us is not None:
+        warnings = (*warnings, "old windows are frozen: they follow their tables no more")
     return replace(plan, root=root, warnings=warnings)
 
 
@@ -152,6 +165,11 @@ def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relatio
 def depends_on_history(root: Plan) -> bool:
     """Return whether a plan's rows depend on the order in which its sources' rows came."""
     return any(isinstance(node, LateRows | FinalRows) for node in nodes_of(root))
+
+
+def retained_of(root: Plan) -> RetainedAggregate | None:
+    """Return the aggregate of a plan whose old groups are frozen; None if it has none."""
+    return next((n for n in nodes_of(root) if isinstance(n, RetainedAggregate)), None)
 
 
 def final_of(root: Plan) -> tuple[int, int] | None:
@@ -164,7 +182,7 @@ def final_of(root: Plan) -> tuple[int, int] | None:
 def window_of(options: Mapping[str, Any], names: Sequence[str]) -> tuple[int, int] | None:
     """Return the same from a view's options and the names of its columns."""
     lateness = lateness_of(options)
-    if lateness is None or not lateness.window:
+    if lateness is None or not (lateness.window and lateness.is_final):
         return None
     column, width_us = lateness.window
     return names.index(column), width_us
@@ -233,7 +251,55 @@ def _moving_column(clock: Relation) -> int:
     return next(i for i, field in enumerate(clock.fields) if field.name == "at")
 
 
-def _final(root: Plan, query: str, lateness: Lateness, watermarks: Sequence[Plan]) -> Plan:
+def _final(root: Plan, query: str, lateness: Lateness, watermarks: tuple[Plan, ...]) -> Plan:
+    position, width_us = _window(root, query, lateness)
+    field = root.fields[position]
+    return FinalRows(root, watermarks, _refs([position], [field])[0], width_us)
+
+
+def _retained(root: Plan, query: str, lateness: Lateness, watermarks: tuple[Plan, ...]) -> Plan:
+    """Return the plan with the aggregate that makes the windows frozen in time."""
+    position, width_us = _window(root, query, lateness)
+    above: list[Project] = []
+    node, at = root, position
+    while isinstance(node, Project) and isinstance(column := node.expressions[at], ColumnRef):
+        above.append(node)
+        node, at = node.input, column.index
+    found = find_words(query, ["group"]) or find_words(query, ["select"])
+    if not isinstance(node, Aggregate) or at >= len(node.groups):
+        raise SqlError(
+            "lateness.not_retained",
+            'option "retain" needs a view that groups by its window',
+            detail=f'"{lateness.window[0]}" is no column by which the outermost query groups',
+            hint="group by the window in the outermost query, without HAVING, LIMIT or windows",
+            position=found,
+        )
+    if unable := [call for call in node.calls if call.is_distinct]:
+        raise SqlError(
+            "lateness.not_retained",
+            f'option "retain" cannot free the state of "{unable[0].field.name}"',
+            detail="distinct values are not found by their group",
+            hint="leave DISTINCT out of the aggregate, or count in a view over one that groups",
+            position=find_words(query, ["distinct"]) or found,
+        )
+    assert lateness.retain_us is not None
+    frozen: Plan = RetainedAggregate(
+        node.input,
+        node.groups,
+        node.calls,
+        node.fields,
+        watermarks,
+        at,
+        width_us + lateness.retain_us,
+        lateness.window[0],
+    )
+    for project in reversed(above):
+        frozen = replace(project, input=frozen)
+    return frozen
+
+
+def _window(root: Plan, query: str, lateness: Lateness) -> tuple[int, int]:
+    """Return the position of the view's column that begins a window, and the window's length."""
     assert lateness.window
     column, width_us = lateness.window
     names = [field.name for field in root.fields]
@@ -252,8 +318,7 @@ def _final(root: Plan, query: str, lateness: Lateness, watermarks: Sequence[Plan
             hint="a window begins with a column of type date or timestamp",
             position=find_words(query, [column]) or find_words(query, ["select"]),
         )
-    (value,) = _refs([names.index(column)], [field])
-    return FinalRows(root, tuple(watermarks), value, width_us)
+    return names.index(column), width_us
 
 
 def _require_no_recursion(root: Plan, query: str, lateness: Lateness) -> None:

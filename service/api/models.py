@@ -48,7 +48,7 @@ class ViewOptions(BaseModel):
     value counts on its own, the least of them for all. idle_timeout_s: after which a value of it
     that has no newer rows does not count. emit: "final" sends subscribers and additional sinks each
     row once, when its window is closed. window: the output column that begins a window, and its
-    length.
+    length. retain: how long after its end a window is frozen and its state freed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -64,6 +64,7 @@ class ViewOptions(BaseModel):
     idle_timeout_s: Number | None = Field(None, gt=0, le=31_536_000)
     emit: Literal["live", "final"] = "live"
     window: dict[Text, Text] | None = Field(None, min_length=1, max_length=1)
+    retain: Text | None = Field(None, min_length=1, max_length=100)
 
     @field_validator("group")
     @classmethod

@@ -207,6 +207,9 @@ def create(
     window: Annotated[
         list[str] | None, typer.Option(help="column=duration of the windows of final rows")
     ] = None,
+    retain: Annotated[
+        str | None, typer.Option(help="duration after which old windows are frozen")
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -226,6 +229,7 @@ def create(
             idle_timeout_s=idle_timeout_s,
             emit=emit,
             window=_pairs("window", window),
+            retain=retain,
         )
         _print_view(view.state())
 

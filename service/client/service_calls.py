@@ -47,6 +47,7 @@ class ServiceCalls:
         idle_timeout_s: float | None = None,
         emit: str | None = None,
         window: Mapping[str, str] | None = None,
+        retain: str | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
@@ -54,8 +55,8 @@ class ServiceCalls:
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
         of any part of its plan. now: pinned or moving (docs/TIME.md). lateness: by "table.column"
-        how much later than the newest a row may come; late, lateness_by, idle_timeout_s, emit and
-        window: see docs/TIME.md, as for lateness. Raises if the view fails
+        how much later than the newest a row may come; late, lateness_by, idle_timeout_s, emit,
+        window and retain: see docs/TIME.md, as for lateness. Raises if the view fails
         while it is built; it then stays listed as failed until it is dropped. TidemarkError
         view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
@@ -71,6 +72,7 @@ class ServiceCalls:
             "idle_timeout_s": idle_timeout_s,
             "emit": emit,
             "window": window,
+            "retain": retain,
         }
         return Call(
             method="POST",

@@ -30,6 +30,7 @@ from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
 from service.runtime.view_names import parse_name
+from service.verify.frozen_windows import retained_since
 from service.verify.promised_query import Promise, left_out, open_reasons, promise_of
 from service.verify.verify_models import VerificationModel
 from service.views.groups import group_of
@@ -116,7 +117,7 @@ class Verify:
             names = promise.maintained()
             views = [row, *(r for r in rows if r.title in names and r is not row)]
             try:
-                found, positions, omitted = self._compared(views, promise, limit, limits)
+                found, positions, facts = self._compared(views, promise, limit, limits)
                 break
             except TemporaryError as error:
                 if error.code not in _AGAIN or attempt == _ATTEMPTS:
@@ -129,7 +130,7 @@ class Verify:
         return VerificationModel(
             view=row.title,
             result=result,
-            left_out=omitted,
+            **facts,
             reasons=reasons if result == OPEN else [],
             positions=positions,
             took_ms=round((time.monotonic() - started) * 1000, 1),
@@ -139,8 +140,8 @@ class Verify:
 
     def _compared(
         self, views: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
-    ) -> tuple[Comparison, dict[str, str], int]:
-        """Compare once; also return how many rows were left out of both answers.
+    ) -> tuple[Comparison, dict[str, str], dict[str, Any]]:
+        """Compare once; also return what was left out of both answers, as the model has it.
 
         views: the maintained views in the promise as planned, the view itself first.
         """
@@ -159,6 +160,11 @@ class Verify:
             self._require_same(row, views, sink)
             query, omitted = self._query(promise, sink, snapshot, positions)
             facts = output_fields.from_json(row.fields or [])
+            own = sink.rows_of(table_of(row))
+            omissions: dict[str, Any] = {"left_out": omitted}
+            if since := retained_since(row, sink.frozen_edges(promise.maintained())):
+                query, own = since.rows(query), since.rows(own)
+                omissions["retained_since"] = since.text
             key = [[f.name for f in facts].index(k) for k in row.key or []]
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
             resources.callback(expected.close)
@@ -172,9 +178,9 @@ class Verify:
             if snapshot:
                 snapshot.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
-                reader.fill(got, sink.rows_of(table_of(row)))
+                reader.fill(got, own)
             shown = {s: _shown(p) for s, p in positions.items()}
-            return compare(expected, got, facts, key, limit), shown, omitted
+            return compare(expected, got, facts, key, limit), shown, omissions
 
     def _query(
         self,

@@ -53,6 +53,9 @@ class VerificationModel(BaseModel):
     left_out: int = Field(
         default=0, description="source rows left out of both: failing ones, and late ones"
     )
+    retained_since: str | None = Field(
+        default=None, description="windows that begin before it are frozen, and not compared"
+    )
     reasons: list[str] = Field(default=[], description="why PostgreSQL may answer otherwise")
     positions: dict[str, str] = Field(description="position of the comparison, by source")
     took_ms: float

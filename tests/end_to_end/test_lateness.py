@@ -278,31 +278,91 @@ def test_partitions_of_a_topic(
     drop_topic(broker, topic)
 
 
+def test_frozen_windows_stay(service: RunningService, database: Database) -> None:
+    """Beyond lateness and retention a window keeps its row whatever becomes of its table."""
+    table = _table(database, "frozen")
+    _insert(database, table, (1, "00:30", 1), (2, "03:00", 2), (3, "05:00", 4))
+    query = (
+        "SELECT date_bin('1 minute', at, 'epoch') AS minute, count(*) AS n, sum(amount) AS total,"
+        " min(amount) AS least, percentile_disc(0.5) WITHIN GROUP (ORDER BY amount) AS middle,"
+        " array_agg(amount ORDER BY id) AS all, avg(amount::float8) AS mean"
+        " FROM frozen GROUP BY 1"
+    )
+    options = {"lateness": {"frozen.at": LATENESS}, "window": {"minute": "1 minute"}}
+    service.create("frozen_minutes", query, retain="1 minute", **options)
+    _await_mark(service, database, table, "04:50")
+    found = service.call("POST", "/views/frozen_minutes/verify").json()
+    # The window of 12:02 ends at 12:03, and is frozen at 12:04.
+    assert found["result"] == "equal", found
+    assert found["retained_since"] == "2024-05-01T12:02:50+00:00", found
+    minutes = "SELECT to_char(minute AT TIME ZONE 'UTC', 'MI'), n::int, total::int, least, middle"
+    rows = f"{minutes} FROM frozen_minutes ORDER BY 1"
+    before = database.rows(rows)
+    database.execute("DELETE FROM frozen WHERE id = 1")
+    _insert(database, table, (4, "00:40", 8), (5, "03:10", 16), (6, None, 32))
+    database.execute("UPDATE frozen SET amount = 64 WHERE id = 2")
+    _settle(service, database, table)
+    after = [before[0], ("03", 2, 80, 16, 16), before[2], (None, 1, 32, 32, 32)]
+    assert database.rows(rows) == after
+    assert [row[1:3] for row in _late(database, table) if row[1] == "frozen"] != []
+    _verify(service, table)
+    # All of it is frozen; new windows go on.
+    _insert(database, table, (7, "20:00", 1))
+    _await_mark(service, database, table, "19:50")
+    _insert(database, table, (8, "20:01", 1), (9, "03:30", 1))
+    _settle(service, database, table)
+    assert database.rows(rows) == [*after[:-1], ("20", 2, 2, 1, 1), after[-1]]
+    _verify(service, table)
+    assert service.kill_child("pipeline")
+    service.await_status("frozen_minutes")
+    database.execute("DELETE FROM frozen WHERE id IN (3, 8)")
+    _settle(service, database, table)
+    assert database.rows(rows) == [*after[:-1], ("20", 1, 1, 1, 1), after[-1]]
+    _verify(service, table)
+    service.create("over_frozen", "SELECT sum(n) AS n FROM frozen_minutes")
+    refused = service.call("POST", "/views/over_frozen/verify").json()
+    assert refused["code"] == "verify.frozen", refused
+
+
 BAD = {
     "unknown table": ({"lateness": {"nothing.at": "1 hour"}}, "lateness.unknown_column"),
-    "unknown column": ({"lateness": {"applied.when": "1 hour"}}, "lateness.unknown_column"),
-    "no time": ({"lateness": {"applied.amount": "1 hour"}}, "lateness.bad_type"),
-    "no duration": ({"lateness": {"applied.at": "1 month"}}, "lateness.bad_option"),
+    "unknown column": ({"lateness": {"refused.when": "1 hour"}}, "lateness.unknown_column"),
+    "no time": ({"lateness": {"refused.amount": "1 hour"}}, "lateness.bad_type"),
+    "no duration": ({"lateness": {"refused.at": "1 month"}}, "lateness.bad_option"),
     "late alone": ({"late": "error"}, "lateness.bad_option"),
     "emit without window": (
-        {"lateness": {"applied.at": "1 h"}, "emit": "final"},
+        {"lateness": {"refused.at": "1 h"}, "emit": "final"},
         "lateness.bad_option",
     ),
     "window of no column": (
-        {"lateness": {"applied.at": "1 h"}, "emit": "final", "window": {"hour": "1 h"}},
+        {"lateness": {"refused.at": "1 h"}, "emit": "final", "window": {"hour": "1 h"}},
         "lateness.unknown_column",
     ),
+    "retain without window": (
+        {"lateness": {"refused.at": "1 h"}, "retain": "1 day"},
+        "lateness.bad_option",
+    ),
+    "retain of no group": (
+        {"lateness": {"refused.at": "1 h"}, "retain": "1 day", "window": {"noon": "1 h"}},
+        "lateness.not_retained",
+    ),
     "window of a number": (
-        {"lateness": {"applied.at": "1 h"}, "emit": "final", "window": {"n": "1 h"}},
+        {"lateness": {"refused.at": "1 h"}, "emit": "final", "window": {"n": "1 h"}},
         "lateness.bad_type",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options_are_refused(service: RunningService, case: str) -> None:
+def test_bad_options_are_refused(service: RunningService, database: Database, case: str) -> None:
     options, code = BAD[case]
-    body = {"name": "bad", "query": PER_MINUTE.format(table="applied"), "options": options}
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS refused"
+        " (id integer PRIMARY KEY, at timestamptz, amount integer)"
+    )
+    query = PER_MINUTE.format(table="refused")
+    query = query.replace("count(*) AS n", "count(*) AS n, max(at) AS noon")
+    body = {"name": "bad", "query": query, "options": options}
     answer = service.call("POST", "/views", body)
     assert (answer.status_code, answer.json()["code"]) == (400, code), answer.text
     assert answer.json()["hint"]

@@ -32,7 +32,6 @@ def _begin(service: RunningService, source: Database, sink: Database) -> None:
     source.execute("CREATE TABLE events (id integer PRIMARY KEY, at timestamptz NOT NULL)")
     _insert(source, 1, 300)
     service.create("minutes", MINUTES, lateness={"events.at": "10 seconds"}, late="dead-letter")
-    service.create("total", TOTAL)
     service.await_so(lambda: sink.rows("SELECT 1 FROM tidemark.watermarks"))
     _insert(source, 2, 0)
     service.await_so(lambda: _late(sink) == 1)
@@ -40,10 +39,9 @@ def _begin(service: RunningService, source: Database, sink: Database) -> None:
 
 
 def _verify(service: RunningService) -> dict[str, Any]:
-    for name in ("total", "minutes"):
-        service.await_status(name, timeout_s=180)
-        found = service.call("POST", f"/views/{name}/verify").json()
-        assert found.get("result") == "equal", f"{found}\n{service.log_tail()}"
+    service.await_status("minutes", timeout_s=180)
+    found = service.call("POST", "/views/minutes/verify").json()
+    assert found.get("result") == "equal", f"{found}\n{service.log_tail()}"
     return found
 
 
@@ -54,6 +52,7 @@ def test_the_sink_goes_back(database: Database, tmp_path: Path) -> None:
         sink = Database(server, "sink")
         with RunningService(database.dsn, tmp_path, sink=sink.dsn) as service:
             _begin(service, database, sink)
+            service.create("total", TOTAL)
             service.stop()
             copy = _copy(server, "copy")
             service.start()
@@ -65,6 +64,7 @@ def test_the_sink_goes_back(database: Database, tmp_path: Path) -> None:
             server.start()
             service.start()
             _verify(service)
+            service.await_status("total", timeout_s=180)
             _insert(database, 5, 500)
             service.await_so(lambda: sink.rows("SELECT n FROM total") == [(5,)])
             _insert(database, 6, 1)
@@ -87,7 +87,5 @@ def test_the_state_goes_back(database: Database, tmp_path: Path) -> None:
         service.start()
         _verify(service)
         _insert(database, 4, 600)
-        service.await_so(lambda: database.rows("SELECT n FROM total") == [(4,)])
-        _insert(database, 5, 1)
-        service.await_so(lambda: database.rows("SELECT n FROM total") == [(5,)])
+        service.await_so(lambda: database.rows("SELECT n::int FROM minutes") != [])
         assert _verify(service)["left_out"] == _late(database)

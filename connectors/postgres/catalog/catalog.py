@@ -26,7 +26,7 @@ from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.postgres.session.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
 from connectors.view_states import INITIAL, DesiredState, ViewEvent
-from dataflow.collect import LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
+from dataflow.collect import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
 from dataflow.errors import InvariantError, SinkError, TemporaryError
 
 T = TypeVar("T")
@@ -234,7 +234,7 @@ class Control:
             " FROM tidemark.notes WHERE sqlstate = ANY (%s)) n GROUP BY 1, 2, 3, 4"
         )
         found: dict[str, TimeFacts] = {}
-        late = [LATE_LEFT_OUT, LATE_APPLIED]
+        late = [LATE_LEFT_OUT, LATE_APPLIED, FROZEN_ROW]
         for view, code, column, text, count in self._query(sql, WATERMARK, late):
             facts = found.setdefault(view, TimeFacts())
             if code == WATERMARK:

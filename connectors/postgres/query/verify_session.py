@@ -19,7 +19,7 @@ from connectors.postgres.query.answer_comparison import SortedRows, selected
 from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
-from dataflow.collect import LATE_LEFT_OUT
+from dataflow.collect import FROZEN_EDGE, LATE_LEFT_OUT
 from dataflow.errors import TidemarkError
 
 _APPLICATION = "tidemark verify"
@@ -63,6 +63,13 @@ class VerifySession:
         for view, operator, row in self._rows(sql, list(titles), list(titles), LATE_LEFT_OUT):
             found.setdefault(view, []).append((operator, row))
         return found
+
+    def frozen_edges(self, titles: Sequence[str]) -> dict[str, int]:
+        """Return for each of these views with frozen windows the watermark up to which they are, in
+        microseconds since 2000 UTC."""
+        sql = "SELECT view, source_row FROM tidemark.notes WHERE view = ANY (%s) AND sqlstate = %s"
+        rows = self._rows(sql, list(titles), FROZEN_EDGE)
+        return {view: int(text.strip("()")) for view, text in rows}
 
     def rows_of(self, table: SinkTable) -> str:
         """Return a query of the rows of a view's table. SinkError sink.foreign_object."""

@@ -15,14 +15,16 @@ COMMENT ON TABLE tidemark.notes IS 'See tidemark.late_rows and tidemark.watermar
 
 CREATE VIEW tidemark.late_rows WITH (security_barrier) AS
 SELECT v.schema, v.name, n.message AS "column",
-    CASE n.sqlstate WHEN 'TML01' THEN 'left out' ELSE 'applied' END AS outcome,
+    CASE n.sqlstate WHEN 'TML01' THEN 'left out' WHEN 'TML05' THEN 'frozen' ELSE 'applied' END
+        AS outcome,
     n.source_row, n.count, n.first_seen
 FROM tidemark.notes AS n JOIN tidemark.views AS v ON n.view = v.schema || '.' || v.name
-WHERE n.sqlstate IN ('TML01', 'TML02') AND tidemark.is_for(v.created_by, NULL);
+WHERE n.sqlstate IN ('TML01', 'TML02', 'TML05') AND tidemark.is_for(v.created_by, NULL);
 COMMENT ON VIEW tidemark.late_rows IS
     'Rows that came later than the lateness of a column allows, of the views that you own';
 COMMENT ON COLUMN tidemark.late_rows.outcome IS
-    'applied: the view has it; left out: it has not, and the row goes from here when it is deleted';
+    'applied: the view has it; left out: it has not, and the row goes from here when it is deleted; '
+    'frozen: a row that came or went in a frozen window, as its aggregate reads it';
 
 CREATE VIEW tidemark.watermarks WITH (security_barrier) AS
 SELECT v.schema, v.name, n.message AS "column",

@@ -36,6 +36,7 @@ from dataflow.plan.nodes import (
     RecursionRef,
     Recursive,
     Remember,
+    RetainedAggregate,
     Scan,
     SemiJoin,
     SetOperation,
@@ -194,6 +195,24 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
 
 
+def _retained(plan: RetainedAggregate, input: Plan, *watermarks: Plan) -> Plan:
+    """As an aggregate; the groups keep their positions."""
+    made = _aggregate(plan, input)
+    inner = made.input if isinstance(made, Project) else made
+    assert isinstance(inner, Aggregate)
+    retained = RetainedAggregate(
+        inner.input,
+        inner.groups,
+        inner.calls,
+        inner.fields,
+        watermarks,
+        plan.window,
+        plan.after_us,
+        plan.title,
+    )
+    return replace(made, input=retained) if isinstance(made, Project) else retained
+
+
 def _table_function(plan: TableFunction, input: Plan) -> Plan:
     """Make the arguments plain columns."""
     below, arguments = _widened(input, [a for c in plan.calls for a in c.arguments])
@@ -346,6 +365,7 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     SemiJoin: _semi_join,
     SetOperation: _set_operation,
     Aggregate: _aggregate,
+    RetainedAggregate: _retained,
     Distinct: _distinct,
     TopK: _top_k,
     UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),

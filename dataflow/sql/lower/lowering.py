@@ -24,6 +24,7 @@ from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.lateness.final_rows import FinalRowsOperator
 from dataflow.operators.lateness.late_rows import LateRowsOperator
+from dataflow.operators.lateness.retained_aggregate import RetainedAggregateOperator
 from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.ordered.top_k import TopKOperator
@@ -50,6 +51,7 @@ from dataflow.plan.nodes import (
     Project,
     RecursionRef,
     Remember,
+    RetainedAggregate,
     SemiJoin,
     SetOperation,
     SingleRow,
@@ -162,6 +164,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Watermark: WatermarkOperator,
     LateRows: LateRowsOperator,
     FinalRows: FinalRowsOperator,
+    RetainedAggregate: RetainedAggregateOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -179,6 +182,7 @@ _TITLES = {
     ThresholdFilter: "threshold_filter",
     LateRows: "late_rows",
     FinalRows: "final_rows",
+    RetainedAggregate: "retained_aggregate",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
@@ -201,6 +205,8 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return ((), ())
     if isinstance(plan, Join | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
+    if isinstance(plan, RetainedAggregate):
+        return (plain_columns(plan.groups), *(None for _ in plan.watermarks))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):

@@ -67,6 +67,11 @@ _PLANS = (
         " is_descending rows_by",
     ),
     _type("plan.aggregate", plan.Aggregate, "input groups calls fields"),
+    _type(
+        "plan.retained_aggregate",
+        plan.RetainedAggregate,
+        "input groups calls fields watermarks window after_us title",
+    ),
     _type("plan.distinct", plan.Distinct, "input"),
     _type("plan.union_all", plan.UnionAll, "inputs fields"),
     _type("plan.single_row", plan.SingleRow, "input"),

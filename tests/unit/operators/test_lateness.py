@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from dataflow.collect import LATE_APPLIED, LATE_LEFT_OUT, WATERMARK, WINDOW_EDGE, ErrorRows
+from dataflow.collect import (
+    FROZEN_ROW,
+    LATE_APPLIED,
+    LATE_LEFT_OUT,
+    WATERMARK,
+    WINDOW_EDGE,
+    ErrorRows,
+)
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import NoEvaluator
@@ -20,17 +28,25 @@ from dataflow.expressions.ir import ColumnRef
 from dataflow.operators.base import Context
 from dataflow.operators.lateness.final_rows import FinalRowsOperator
 from dataflow.operators.lateness.late_rows import LateRowsOperator
+from dataflow.operators.lateness.retained_aggregate import RetainedAggregateOperator
 from dataflow.operators.lateness.watermark import WatermarkOperator
-from dataflow.plan.nodes import FinalRows, LateRows, Values, Watermark
+from dataflow.plan.nodes import (
+    AggregateCall,
+    FinalRows,
+    LateRows,
+    RetainedAggregate,
+    Values,
+    Watermark,
+)
 from dataflow.schema import Field
-from dataflow.types import INT4, TIMESTAMP, TIMESTAMPTZ
+from dataflow.types import INT4, INT8, TIMESTAMP, TIMESTAMPTZ, SqlType
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store
 
 ID, AT, PART = Field("id", INT4), Field("at", TIMESTAMP), Field("part", INT4)
 MOMENT = Field("at", TIMESTAMPTZ)
-LATENESS, IDLE = 10, 25
+LATENESS, IDLE, RETAIN = 10, 25, 5
 INFINITY = 2**63 - 1
 Row = tuple[int, int | None, int]
 
@@ -246,6 +262,83 @@ def test_final_rows_once(seed: int) -> None:
             operator = _final(store, errors, width)
     (note,) = _bag(errors.take()) if edge is not None else [(b"", WINDOW_EDGE.encode())]
     assert note[1] == WINDOW_EDGE.encode()
+
+
+def _call(function: str, argument: int | None, type: SqlType) -> AggregateCall:
+    source = None if argument is None else ColumnRef(argument, (ID, AT, PART)[argument].type)
+    return AggregateCall(function, source, False, None, Field(function, type))
+
+
+def _retained(store: Store, errors: ErrorRows) -> RetainedAggregateOperator:
+    """count, sum, min, max and a percentile of id by (part, at); windows of no length."""
+    calls = (
+        _call("count", None, INT8),
+        _call("sum", 0, INT8),
+        _call("min", 0, INT4),
+        _call("max", 0, INT4),
+        replace(_call("percentile_disc", 0, INT4), fraction=0.5),
+    )
+    groups = (ColumnRef(2, INT4, "part"), ColumnRef(1, TIMESTAMP, "at"))
+    fields = (PART, AT, *(call.field for call in calls))
+    input, mark = Values((), (ID, AT, PART)), Values((), (AT,))
+    plan = RetainedAggregate(input, groups, calls, fields, (mark,), 1, RETAIN, "at")
+    return RetainedAggregateOperator(plan, _context(store, "03.retained", errors))
+
+
+def _answers(rows: Counter[Row]) -> Counter[tuple]:
+    groups: dict[tuple[int, int | None], list[int]] = {}
+    for (number, at, part), n in rows.items():
+        groups.setdefault((part, at), []).extend([number] * n)
+    out: Counter[tuple] = Counter()
+    for (part, at), found in groups.items():
+        found.sort()
+        if found:
+            middle = found[(len(found) + 1) // 2 - 1]
+            out[part, at, len(found), sum(found), found[0], found[-1], middle] += 1
+    return out
+
+
+@pytest.mark.parametrize("seed", _seeds())
+def test_frozen_groups_stay_and_the_others_follow(seed: int) -> None:
+    random, store, errors = Random(seed), MemoryStore(), ErrorRows()
+    operator = _retained(store, errors)
+    rows: Counter[Row] = Counter()
+    frozen: Counter[tuple] = Counter()
+    out: Counter[tuple] = Counter()
+    late, edge = 0, None
+
+    def is_frozen(at: int | None) -> bool:
+        return edge is not None and at is not None and at + RETAIN <= edge
+
+    for _ in range(60):
+        changes: Counter[Row] = Counter()
+        for _ in range(random.randrange(5)):
+            row = (random.randrange(6), random.choice([None, *range(60)]), random.randrange(2))
+            changes[row] += -1 if rows[row] + changes[row] > 0 and random.random() < 0.4 else 1
+        changes = Counter({row: n for row, n in changes.items() if n})
+        move = Delta.empty("i")
+        late += sum(abs(n) for row, n in changes.items() if is_frozen(row[1]))
+        for row, n in changes.items():
+            if not is_frozen(row[1]):
+                rows[row] += n
+        if random.random() < 0.3:
+            before, edge = edge, (edge or 0) + random.randrange(1, 12)
+            move = _moved(before, edge)
+        out.update(_bag(operator.step(_rows(changes), move)))
+        past = Counter({row: n for row, n in rows.items() if n and is_frozen(row[1])})
+        frozen += _answers(past)
+        rows -= past
+        assert Counter({row: n for row, n in out.items() if n}) == frozen + _answers(+rows)
+        if random.random() < 0.2:
+            operator = _retained(store, errors)
+    notes = _bag(errors.take())
+    assert sum(n for note, n in notes.items() if note[1] == FROZEN_ROW.encode()) == late
+    # Nothing is left of frozen groups.
+    last = operator.step(_rows(Counter()), _moved(edge, 1000))
+    assert len(last) == 0
+    kept = Counter(row for row in +rows if row[1] is None)
+    stored = {name: store.size(name)[0] for name in store.names() if "watermark" not in name}
+    assert kept or not any(n for name, n in stored.items() if "nodes" not in name), stored
 
 
 def test_a_restart_finds_all_of_it(tmp_path: Path) -> None:
