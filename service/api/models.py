@@ -31,6 +31,8 @@ Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
 # PostgreSQL's text cannot contain NUL.
 Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
+# Of an option of a view, without its name; ViewOptions says which is which.
+OptionValue = str | int | float | dict[str, str] | None
 
 
 class ViewOptions(BaseModel):
@@ -177,11 +179,11 @@ class ReplaceView(BaseModel):
     )
 
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
-    options: dict[str, str | int] = Field(default_factory=dict)
+    options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @field_validator("options")
     @classmethod
-    def _are_options(cls, options: dict[str, str | int]) -> dict[str, str | int]:
+    def _are_options(cls, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
         ViewOptions.model_validate(options)
         return options
 

@@ -396,7 +396,7 @@ def _table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return _table_column(plan.left, expression)
     if isinstance(plan, Remember) and index >= len(plan.input.fields):
         return None
-    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
+    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK | LateRows | FinalRows):
         return _table_column(plan.input, expression)
     return None
 

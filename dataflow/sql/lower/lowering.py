@@ -200,13 +200,25 @@ def title_of(plan: Plan) -> str:
     return _TITLES.get(type(plan), type(plan).__name__.lower())
 
 
+# Nodes whose rows, or one of whose inputs, must be in one partition.
+_IN_ONE_PLACE = (
+    SingleRow,
+    ThresholdFilter,
+    Watermark,
+    LateRows,
+    FinalRows,
+    RetainedAggregate,
+    Loop,
+)
+
+
 def _exchange(plan: Plan) -> tuple[Exchange, ...]:
     if isinstance(plan, SemiJoin) and plan.kind == "not in":
         return ((), ())
     if isinstance(plan, Join | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
-    if isinstance(plan, RetainedAggregate):
-        return (plain_columns(plan.groups), *(None for _ in plan.watermarks))
+    if isinstance(plan, _IN_ONE_PLACE):
+        return ((),) * len(inputs_of(plan))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):
@@ -215,8 +227,4 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.partition),)
     if isinstance(plan, Remember) and plan.by_arguments:
         return (tuple(sorted(columns_of(plan.expressions[0]))),)
-    if isinstance(plan, LateRows):
-        return (None, ())
-    if isinstance(plan, SingleRow | ThresholdFilter | Watermark | FinalRows | Loop):
-        return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))
