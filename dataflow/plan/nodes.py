@@ -556,6 +556,7 @@ Plan = (
     | Join
     | SemiJoin
     | Aggregate
+    | RetainedAggregate
     | Distinct
     | UnionAll
     | SingleRow
