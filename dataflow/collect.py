@@ -2,7 +2,7 @@
 
 Invariant: the sum over all epochs is exactly the multiset of rows that fail now. A repaired or
 deleted row retracts its error, because it arrives here with the opposite weight. In the same form
-operators note what is no error (NOTES): late rows and watermarks, each under a code of its own.
+operators note what is no error (`dataflow.notes`): late rows and watermarks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ from dataflow.types import SqlType
 from dataflow.values import to_text
 
 ERROR_KINDS = KIND_BYTES * 4
-# In the place of an SQLSTATE: a late row that was left out, one that was passed on, the watermark
-# of a column, and up to where windows are closed (both in microseconds since 2000 UTC); a row that
-# came or went in a frozen window, and the watermark up to which windows are frozen.
-LATE_LEFT_OUT, LATE_APPLIED, WATERMARK, WINDOW_EDGE = "TML01", "TML02", "TML03", "TML04"
-FROZEN_ROW, FROZEN_EDGE = "TML05", "TML06"
-NOTES = frozenset({LATE_LEFT_OUT, LATE_APPLIED, WATERMARK, WINDOW_EDGE, FROZEN_ROW, FROZEN_EDGE})
 _NONE = Delta.empty(ERROR_KINDS)
 _QUOTED = frozenset('(),"\\ \t\n\r\v\f')
 

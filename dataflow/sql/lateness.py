@@ -36,7 +36,7 @@ from dataflow.schema import VIEW_SOURCE, Field, Relation
 from dataflow.types import TypeKind
 from dataflow.window_close import UNITS_US
 
-LIVE, FINAL = "live", "final"
+CHANGES, FINAL = "changes", "final"
 # The column of a relation that says which partition a record came from, where it has one.
 PARTITION = "_partition"
 _MOMENTS = (TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
@@ -80,7 +80,7 @@ def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
     """Return what the options say about time; None if nothing. SqlError lateness.bad_option."""
     columns = options.get("lateness") or {}
     window = options.get("window") or {}
-    is_final, retain = options.get("emit", LIVE) == FINAL, options.get("retain")
+    is_final, retain = options.get("emit", CHANGES) == FINAL, options.get("retain")
     unused = [
         name
         for name, is_given in (
@@ -131,7 +131,7 @@ def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relatio
     query: the user's, for positions. clock: the relation whose moves publish watermarks.
     """
     _require_no_recursion(plan.root, query, lateness)
-    found = [_watched(plan.root, query, lateness, name, us, clock) for name, us in lateness.columns]
+    found = [_watched(plan.root, query, lateness, column, clock) for column in lateness.columns]
     relations = [late.input.relation.name for late in found if isinstance(late.input, Scan)]
     for name in relations:
         if relations.count(name) > 1:
@@ -189,12 +189,13 @@ def window_of(options: Mapping[str, Any], names: Sequence[str]) -> tuple[int, in
 
 
 def _watched(
-    root: Plan, query: str, lateness: Lateness, title: str, lateness_us: int, clock: Relation
+    root: Plan, query: str, lateness: Lateness, watched: tuple[str, int], clock: Relation
 ) -> LateRows:
     """Return the rows of a relation, watched for late ones, with all columns that the plan reads.
 
-    title: "table.column" or "schema.table.column".
+    watched: "table.column" or "schema.table.column", and its lateness in microseconds.
     """
+    title, lateness_us = watched
     table, _, column = title.rpartition(".")
     scans = [scan for scan in scans_of(root) if _is_named(scan.relation, table)]
     if len({scan.relation.name for scan in scans}) != 1:

@@ -64,7 +64,7 @@ class ViewOptions(BaseModel):
     late: Literal["applied", "dead-letter", "error"] = "applied"
     lateness_by: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
     idle_timeout_s: Number | None = Field(None, gt=0, le=31_536_000)
-    emit: Literal["live", "final"] = "live"
+    emit: Literal["changes", "final"] = "changes"
     window: dict[Text, Text] | None = Field(None, min_length=1, max_length=1)
     retain: Text | None = Field(None, min_length=1, max_length=100)
 

@@ -203,7 +203,7 @@ def create(
     idle_timeout_s: Annotated[
         float | None, typer.Option(help="seconds after which a silent partition does not count")
     ] = None,
-    emit: Annotated[str | None, typer.Option(help="what readers get: live or final rows")] = None,
+    emit: Annotated[str | None, typer.Option(help="changes, or final rows")] = None,
     window: Annotated[
         list[str] | None, typer.Option(help="column=duration of the windows of final rows")
     ] = None,

@@ -1,4 +1,7 @@
-"""The result of a verification, as a pydantic model."""
+"""The result of a verification, as a pydantic model.
+
+What was left out of both answers is always said: rows, and windows that are frozen.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.postgres.session.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
 from connectors.view_states import INITIAL, DesiredState, ViewEvent
-from dataflow.collect import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
 from dataflow.errors import InvariantError, SinkError, TemporaryError
+from dataflow.notes import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from connectors.postgres.query.answer_comparison import SortedRows, selected
 from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
-from dataflow.collect import FROZEN_EDGE, LATE_LEFT_OUT
 from dataflow.errors import TidemarkError
+from dataflow.notes import FROZEN_EDGE, LATE_LEFT_OUT
 
 _APPLICATION = "tidemark verify"
 _SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}

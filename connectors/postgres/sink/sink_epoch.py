@@ -16,8 +16,8 @@ from connectors.postgres.schema import view_status
 from connectors.postgres.schema.sink_target import ERRORS, NOTED, Target
 from connectors.postgres.session.quoting import quote_text
 from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
-from dataflow.collect import NOTES
 from dataflow.delta import Delta
+from dataflow.notes import NOTES
 from dataflow.schema import RelationName
 
 

@@ -16,9 +16,9 @@ from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import Progress, SinkTable
-from dataflow.collect import WINDOW_EDGE
 from dataflow.delta import Column, Delta, row_hashes
 from dataflow.errors import SinkError
+from dataflow.notes import WINDOW_EDGE
 from dataflow.types import TEXT, SqlType
 from dataflow.window_close import is_closed
 

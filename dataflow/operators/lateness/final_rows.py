@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.collect import WINDOW_EDGE
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import RowErrors
+from dataflow.notes import WINDOW_EDGE
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import plain_columns
 from dataflow.operators.lateness.watermark import least_over, replaced

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.collect import LATE_APPLIED, LATE_LEFT_OUT
 from dataflow.delta import Delta, row_hashes
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import RowErrors
+from dataflow.notes import LATE_APPLIED, LATE_LEFT_OUT
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import columns_at, plain_columns
 from dataflow.operators.lateness.watermark import least_of

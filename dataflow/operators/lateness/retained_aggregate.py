@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.collect import FROZEN_EDGE, FROZEN_ROW
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import RowErrors
+from dataflow.notes import FROZEN_EDGE, FROZEN_ROW
 from dataflow.operators.aggregates.aggregate import AggregateOperator
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import columns_at, plain_columns

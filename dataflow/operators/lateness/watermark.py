@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataflow.collect import WATERMARK
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.expressions.evaluator import RowErrors
+from dataflow.notes import WATERMARK
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import columns_at, touch
 from dataflow.plan.nodes import Watermark

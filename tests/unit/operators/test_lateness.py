@@ -13,18 +13,12 @@ from random import Random
 
 import pytest
 
-from dataflow.collect import (
-    FROZEN_ROW,
-    LATE_APPLIED,
-    LATE_LEFT_OUT,
-    WATERMARK,
-    WINDOW_EDGE,
-    ErrorRows,
-)
+from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
+from dataflow.notes import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK, WINDOW_EDGE
 from dataflow.operators.base import Context
 from dataflow.operators.lateness.final_rows import FinalRowsOperator
 from dataflow.operators.lateness.late_rows import LateRowsOperator
