@@ -63,7 +63,7 @@ class Lateness:
 
     columns: the lateness of each "table.column", in microseconds. by: for some of them the column
     that partitions it. policy: what becomes of late rows. idle_us: 0 for never. window: the output
-    column with which a window begins, and the window's length; () for none. is_final: its readers
+    column with which a window begins, and the window's length; None for none. is_final: its readers
     get final rows. retain_us: how long after its end a window is frozen; None for never.
     """
 
@@ -71,7 +71,7 @@ class Lateness:
     by: tuple[tuple[str, str], ...] = ()
     policy: str = APPLIED
     idle_us: int = 0
-    window: tuple[str, int] | tuple[()] = ()
+    window: tuple[str, int] | None = None
     is_final: bool = False
     retain_us: int | None = None
 
@@ -119,7 +119,7 @@ def lateness_of(options: Mapping[str, Any]) -> Lateness | None:
         tuple((options.get("lateness_by") or {}).items()),
         options.get("late", APPLIED),
         round((options.get("idle_timeout_s") or 0) * _SECOND),
-        next(((n, _duration(t, f'the length of "{n}"')) for n, t in window.items()), ()),
+        next(((n, _duration(t, f'the length of "{n}"')) for n, t in window.items()), None),
         is_final,
         None if retain is None else _duration(retain, 'option "retain"'),
     )
@@ -271,7 +271,7 @@ def _retained(root: Plan, query: str, lateness: Lateness, watermarks: tuple[Plan
         raise SqlError(
             "lateness.not_retained",
             'option "retain" needs a view that groups by its window',
-            detail=f'"{lateness.window[0]}" is no column by which the outermost query groups',
+            detail=f'"{root.fields[position].name}" is no column by which it groups',
             hint="group by the window in the outermost query, without HAVING, LIMIT or windows",
             position=found,
         )
@@ -283,7 +283,7 @@ def _retained(root: Plan, query: str, lateness: Lateness, watermarks: tuple[Plan
             hint="leave DISTINCT out of the aggregate, or count in a view over one that groups",
             position=find_words(query, ["distinct"]) or found,
         )
-    assert lateness.retain_us is not None
+    assert lateness.retain_us is not None and lateness.window is not None
     frozen: Plan = RetainedAggregate(
         node.input,
         node.groups,
@@ -301,7 +301,7 @@ def _retained(root: Plan, query: str, lateness: Lateness, watermarks: tuple[Plan
 
 def _window(root: Plan, query: str, lateness: Lateness) -> tuple[int, int]:
     """Return the position of the view's column that begins a window, and the window's length."""
-    assert lateness.window
+    assert lateness.window is not None
     column, width_us = lateness.window
     names = [field.name for field in root.fields]
     if column not in names:
