@@ -78,8 +78,8 @@ LAYERS = {
 }
 # Those of the operators, and which others each may import; all may import what lies at the root.
 OPERATOR_PACKAGES = {
-    "joins": (),
     "ordered": (),
+    "joins": ("ordered",),
     "aggregates": ("ordered",),
     "windows": ("ordered", "aggregates"),
     "lateness": ("ordered", "aggregates"),
@@ -114,6 +114,8 @@ PRIVATE_WORDS = {
     *("desk", "told", "tell", "tells", "untold", "headway", "bury", "anew", "mending", "renewal"),
     *("renewals", "likeness", "agenda", "pace", "room", "rooms", "unwanted", "shadow", "shadows"),
     *("asking", "pins", "lent", "look", "looks", "confined", "follower", "followers", "gathered"),
+    *("road", "roads", "asked", "homes", "mend", "mended", "loose", "bag", "bags", "wants", "say"),
+    *("wanted", "borne", "bears", "stand", "behind"),
 }
 # What users type already, and what a protocol of Python's calls so.
 PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up")

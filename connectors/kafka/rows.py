@@ -152,17 +152,17 @@ class RowReader:
         """Decode with `_key` as the key: a record without a value removes its row."""
         values = np.array([value is not None for value in records.values], np.bool_)
         keys = np.array([key is not None for key in records.keys], np.bool_)
-        asked = np.flatnonzero(values & keys)
+        decodable = np.flatnonzero(values & keys)
         part = records.where((values & keys).tolist())
         decoded = self._format.decode(part.values, part.keys)
-        bad = [BadRecord(int(asked[b.number]), b.code, b.reason) for b in decoded.bad]
+        bad = [BadRecord(int(decodable[b.number]), b.code, b.reason) for b in decoded.bad]
         bad += [_keyless(row) for row in np.flatnonzero(~keys).tolist()]
         removed = np.flatnonzero(~values & keys)
         nulls = [Column.nulls(column.kind, len(removed)) for column in decoded.columns]
         columns = [
             Column.concat([c, empty]) for c, empty in zip(decoded.columns, nulls, strict=True)
         ]
-        rows = np.concatenate([asked[decoded.records], removed])
+        rows = np.concatenate([decodable[decoded.records], removed])
         removes = np.repeat([False, True], [len(decoded), len(removed)])
         order = np.argsort(rows, kind="stable")
         whole = Decoded([c.take(order) for c in columns], rows[order])
@@ -171,7 +171,7 @@ class RowReader:
     def _rows(
         self, records: Records, decoded: Decoded, removes: np.ndarray, bad: list[BadRecord]
     ) -> Rows:
-        places = decoded.records
+        positions = decoded.records
         left = iter(enumerate(decoded.columns))
         columns, unchanged = [], {}
         for position, name in enumerate(self._metadata):
@@ -180,16 +180,16 @@ class RowReader:
                 if decoded.unchanged and number in decoded.unchanged:
                     unchanged[position] = decoded.unchanged[number]
             else:
-                column = records.metadata(name, places)
+                column = records.metadata(name, positions)
                 if position not in self.relation.key and removes.any():
                     # A removed row only has its key.
                     column = _nulled(column, removes)
             columns.append(column)
         if self._is_append:
-            kinds = np.full(len(places), Changes.INSERT, np.uint8)
+            kinds = np.full(len(positions), Changes.INSERT, np.uint8)
         else:
             kinds = np.where(removes, Changes.REMOVE, Changes.UPSERT).astype(np.uint8)
-        return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number), unchanged)
+        return Rows(columns, kinds, positions, sorted(bad, key=lambda b: b.number), unchanged)
 
     def rejected(self, records: Records, bad: Sequence[BadRecord]) -> list[tuple[Any, ...]]:
         """Return bad records as rows of REJECTED_KINDS."""

@@ -1,4 +1,4 @@
-"""EXTRACT, date_part and date_trunc over dates and timestamps.
+"""EXTRACT, date_part, date_trunc and date_bin over dates and timestamps.
 
 EXTRACT gives numeric with PostgreSQL's scales, date_part the same as double precision. A field
 that is not listed here (julian, timezone, a wrong name ...) is left to PostgreSQL, row by row.
@@ -14,9 +14,16 @@ from dataflow.delta import Column
 from dataflow.expressions import stamp_kernels as kernels
 from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres
 from dataflow.expressions.intervals import DAY_US, parts_of
-from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
+from dataflow.expressions.kernel import Kernel, at_valid, both_valid, fixed_width
 from dataflow.expressions.numbers import Numbers
-from dataflow.expressions.stamps import DATE_MAX, DATE_MIN, STAMP_MAX, STAMP_MIN, STAMPS
+from dataflow.expressions.stamps import (
+    DATE_MAX,
+    DATE_MIN,
+    FIRST_STAMP,
+    STAMP_MAX,
+    STAMP_MIN,
+    STAMPS,
+)
 from dataflow.types import TEXT, SqlType, TypeKind
 
 _DAY_FIELDS = {
@@ -60,6 +67,8 @@ _CLOCK_TRUNCATIONS = {
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
     """Return the kernel of a calendar function, if it is one."""
+    if function == "date_bin":
+        return _bins(types, result)
     if len(types) != 2 or types[0].kind is not TypeKind.TEXT:
         return None
     kind = types[1].kind
@@ -188,6 +197,48 @@ def _truncation(type: SqlType) -> Kernel:
         return in_postgres(frame, "date_trunc($1, $2)", (TEXT, type), values, type)
 
     return Kernel(run, can_fail=True)
+
+
+# Microseconds below which sums of two do not overflow: about 73,000 years.
+_FAR_STAMP = 1 << 61
+
+
+def _bins(types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
+    """Return date_bin(stride, timestamp, origin), timestamp_bin in PostgreSQL's timestamp.c.
+
+    PostgreSQL computes what is an error there, and the moments before the origin that begin a bin,
+    for which releases differ.
+    """
+    if len(types) != 3 or types[0].kind is not TypeKind.INTERVAL or result.kind not in STAMPS:
+        return None
+    if types[1].kind is not result.kind or types[2].kind is not result.kind:
+        return None
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        months, days, micros, finite = parts_of(values[0])
+        stamps, origin = (v.values for v in values[1:])  # type: ignore[union-attr]
+        valid = both_valid(values)
+        is_near = finite & (months == 0) & _is_within(micros, _FAR_STAMP)
+        is_near &= _is_within(days, _FAR_STAMP // DAY_US)
+        stride = np.where(is_near, days * DAY_US + micros, 0)
+        is_near = is_near & (stride > 0) & _is_within(origin, _FAR_STAMP)
+        infinite = (stamps == STAMP_MAX) | (stamps == STAMP_MIN)
+        within = is_near & _is_within(stamps, _FAR_STAMP)
+        offset = np.where(within, stamps - origin, 0)
+        into = offset % np.where(within, stride, 1)
+        begins = np.where(within, stamps - into, stamps)
+        answer = fixed_width(begins, valid)
+        is_open = (begins < FIRST_STAMP) | ((offset < 0) & (into == 0))
+        doubtful = ~infinite & (~within | is_open)
+        doubtful = at_valid(np.broadcast_to(doubtful, len(answer)), valid)
+        call = ("date_bin($1, $2, $3)", types, values, result)
+        return rows_in_postgres(frame, doubtful, answer, call)
+
+    return Kernel(run, can_fail=True)
+
+
+def _is_within(values: np.ndarray, limit: int) -> np.ndarray:
+    return (values > -limit) & (values < limit)
 
 
 def _constant_text(value: Value) -> str | None:

@@ -57,7 +57,7 @@ class BuildStatus:
     before it began, None when nobody knows."""
 
     phase: BuildPhase = BuildPhase.SNAPSHOT
-    road: str = ""
+    engine: str = ""
     progress: Progress = field(default_factory=lambda: Progress(0, 0))
     started_at: float = field(default_factory=clock.wall)
     read_since: float = 0.0
@@ -81,13 +81,13 @@ class BuildStatus:
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase.value,
-            "engine": self.road,
+            "engine": self.engine,
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,
-            "parts_reused": found.parts_kept,
+            "parts_reused": found.parts_reused,
             # The earlier names, for one release.
-            "road": self.road,
-            "parts_kept": found.parts_kept,
+            "road": self.engine,
+            "parts_kept": found.parts_reused,
             "rows": found.rows,
             "bytes": found.bytes,
             "elapsed_s": round(now - self.started_at, 1),
@@ -105,8 +105,8 @@ class BuildStatus:
         By the estimate until the first of them is made.
         """
         found = self.progress
-        done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
-        total = found.parts_total - found.parts_kept + found.tasks_total
+        done = max(found.parts_done - found.parts_reused, 0) + found.tasks_done
+        total = found.parts_total - found.parts_reused + found.tasks_total
         if not done or not self.read_since:
             expected_s = self.expected_s
             return (

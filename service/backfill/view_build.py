@@ -25,7 +25,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
-from service.backfill.backfill_manifest import Kept
+from service.backfill.backfill_manifest import BackfillManifest
 from service.backfill.build_parts import BuildParts
 from service.backfill.build_status import BuildPhase, BuildStatus
 from service.backfill.initial_load import Beside, Bounds, FirstRows, dropped
@@ -79,7 +79,7 @@ class ViewBuild:
         columns: Mapping[RelationName, tuple[int, ...]],
     ) -> None:
         self.definition = definition
-        self.status = BuildStatus(road=parts.road)
+        self.status = BuildStatus(engine=parts.engine)
         self._failed: Failed | None = None
         self._cancelled: Cancelled | None = None
         self._nudged_position: int | None = None
@@ -120,8 +120,8 @@ class ViewBuild:
         self._count(spool)
         return spool
 
-    def _new_manifest(self) -> Kept:
-        return Kept(self._folder, self._exchange, self.definition.building)
+    def _new_manifest(self) -> BackfillManifest:
+        return BackfillManifest(self._folder, self._exchange, self.definition.building)
 
     def _count(self, spool: Spool) -> None:
         """Store with the open epoch how much of the spool belongs to it."""
@@ -133,7 +133,7 @@ class ViewBuild:
         Without that a later process would read its snapshot beyond what it replays.
         """
         for source, read in self._parts.feeds.items():
-            self._manifest.start_of(source, read.places, read.notes)
+            self._manifest.start_of(source, read.positions, read.notes)
         if self._parts.feeds:
             self._manifest.save()
 
@@ -165,7 +165,7 @@ class ViewBuild:
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
         self.status = BuildStatus(
-            road=self._parts.road, notes=self._manifest.notes, expected_s=self.status.expected_s
+            engine=self._parts.engine, notes=self._manifest.notes, expected_s=self.status.expected_s
         )
         self._thread = self._new_thread()
         self._thread.start()
@@ -364,7 +364,7 @@ class ViewBuild:
             parts = self._snapshot_parts(held)
             status.notes = self._manifest.notes
             kept = sum(is_cached(part) for chunks in parts.values() for part in chunks)
-            status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
+            status.progress = Progress(0, sum(map(len, parts.values())), parts_reused=kept)
             status.enter(BuildPhase.BACKFILL)
             status.read_since = self._runtime.time()
             job = BackfillJob(
@@ -387,8 +387,8 @@ class ViewBuild:
         sides = {r.name.source for r in relations} - {MAIN_SOURCE}
         for source in sorted(sides):
             read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
-            places, notes = manifest.start_of(source, read.places, read.notes)
-            side = read.source.open_snapshot(own, places, notes)
+            positions, notes = manifest.start_of(source, read.positions, read.notes)
+            side = read.source.open_snapshot(own, positions, notes)
             held.callback(side.close)
             for r in own:
                 cut = manifest.cut(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from connectors.feed_source import REJECTED_KINDS
-from connectors.sink import SinkEpoch, SinkTable, ViewChange
+from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from connectors.source import SourceBatch
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
@@ -94,7 +94,7 @@ class Engine:
         for location in layout.tables:
             self.dataflow.tables.add(location)
         for definition in definitions:
-            unread += self._enter(definition, layout.homes.get(definition.identity))
+            unread += self._enter(definition, layout.locations.get(definition.identity))
         unread += self.dataflow.tables.assign_scans()
         self._drop(unread)
 
@@ -123,11 +123,11 @@ class Engine:
         for prefix in prefixes:
             self.store.drop(prefix)
         layout = self._layout()
-        self.store.put(_LAYOUT, encode(layout) if layout.homes else None)
+        self.store.put(_LAYOUT, encode(layout) if layout.locations else None)
 
     def _layout(self) -> StateLayout:
-        homes = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
-        return StateLayout(homes, self.dataflow.tables.locations)
+        locations = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
+        return StateLayout(locations, self.dataflow.tables.locations)
 
     @property
     def position(self) -> int:
@@ -209,7 +209,7 @@ class Engine:
             if fresh is not None and d is definition:
                 unread += self._enter(d, None, fresh.locations)
             else:
-                unread += self._enter(d, layout.homes[d.identity])
+                unread += self._enter(d, layout.locations[d.identity])
         # Restarts open them in this order: parents before children.
         for number, d in enumerate(moved.values()):
             self._forget(d)
@@ -270,9 +270,8 @@ class Engine:
                 self._step_slice(changes, buffered, failures)
         self._refuse(failures, buffered)
         self.positions.pass_over(batch, self.epoch + 1)
-        epoch = self._buffered_epoch(buffered, batch.commit_time_us)
-        epoch.rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
-        return epoch
+        rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
+        return self._buffered_epoch(buffered, rejected, commit_time_us=batch.commit_time_us)
 
     def gather(self) -> EpochBuffer:
         """Return a buffer for the output of views."""
@@ -342,14 +341,18 @@ class Engine:
         buffered.leave_out(failures)
 
     def _buffered_epoch(
-        self, buffered: EpochBuffer, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
+        self,
+        buffered: EpochBuffer,
+        rejected: Delta | None = None,
+        ddl: ViewDdl = ViewDdl(),
+        *,
+        commit_time_us: int = 0,
     ) -> SinkEpoch:
         assert self.positions.progress is not None
         part = buffered.take()
         later = buffered if buffered.is_spilled else None
-        return SinkEpoch(
-            self.positions.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
-        )
+        rows = SinkRows(part.deltas, part.errors, rejected, later)
+        return SinkEpoch(self.positions.progress, rows, ddl, commit_time_us=commit_time_us)
 
     def figures(self) -> list[NodeFigures]:
         """Return all running nodes with their figures."""
@@ -371,12 +374,13 @@ class Engine:
         errors: Delta | None,
         rejected: Delta | None = None,
         *,
-        is_staged: bool = True,
+        token: str | None,
     ) -> SinkEpoch:
         """Return the epoch in which a built view becomes visible, at the current position.
 
         buffered: changes of the view since its rows were staged, or against its existing rows.
-        errors, rejected: its snapshot's error rows and malformed records.
+        errors, rejected: its snapshot's error rows and malformed records. token: of its staged
+        rows; None where its table has them.
         """
         table = view.definition.table
         for found in (errors, view.errors.take()):
@@ -384,27 +388,28 @@ class Engine:
                 buffered.add(table, named(table, found), is_errors=True)
         for rows in view.errors.take_final():
             buffered.add(view.definition.published, rows)
-        self.positions.stand(self.epoch + 1)
-        epoch = self._buffered_epoch(buffered, swaps=(table,) if is_staged else ())
-        epoch.rejected = _rejected(rejected, view.rejected())
-        return epoch
+        self.positions.set_epoch(self.epoch + 1)
+        ddl = ViewDdl(swaps=() if token is None else (Swap(table, token),))
+        return self._buffered_epoch(buffered, _rejected(rejected, view.rejected()), ddl)
 
     def change_views(
-        self, changes: Iterable[ViewChange], buffered: EpochBuffer | None = None
+        self,
+        changes: Iterable[ViewChange],
+        buffered: EpochBuffer | None = None,
+        rejected: Delta | None = None,
     ) -> SinkEpoch:
         """Return an epoch that changes views as a whole, at the current position.
 
-        buffered: changes of their rows and error rows.
+        buffered: changes of their rows and error rows. rejected: malformed records.
         """
-        self.positions.stand(self.epoch + 1)
-        epoch = self._buffered_epoch(self.gather() if buffered is None else buffered)
-        epoch.changes = tuple(changes)
-        return epoch
+        self.positions.set_epoch(self.epoch + 1)
+        rows = self.gather() if buffered is None else buffered
+        return self._buffered_epoch(rows, rejected, ViewDdl(tuple(changes)))
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """Write state, progress and outbox atomically; trim the outbox up to epoch `written`."""
         if epoch is not None:
-            buffered = epoch.later
+            buffered = epoch.rows.later
             self._outbox.put(epoch)
             if buffered is not None:
                 buffered.close()

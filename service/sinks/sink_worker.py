@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -270,27 +270,28 @@ class SinkWorker:
         if found is None:
             raise _lost(f"epoch {number} is no longer in the outbox")
         table = self._route.table
-        if found.returns is not None:
+        later, own = found.rows.later, found.rows.deltas
+        if found.repair is not None:
             # It repairs the view's table, which is another sink.
-            found = replace(found, deltas=[], later=None)
-        own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
-        found = replace(found, deltas=own, errors=None, rejected=None)
+            later, own = None, []
+        own = [(t, delta) for t, delta in own if t.relation == table.relation]
+        left = SinkRows(own, later=later, left_out=found.rows.left_out)
         positions = self._route.shown(found.progress.positions)
-        rows = found.count_of(table)
+        rows = left.count_of(table)
         # Views in parts on disk may not have a row count: then they count as one row.
         count = 0 if rows is None else max(rows, 1)
-        return ViewEpoch(number, positions, _DeltasOf(found, table), count), found.nbytes()
+        return ViewEpoch(number, positions, _DeltasOf(left, table), count), left.nbytes()
 
 
 @dataclass(frozen=True)
 class _DeltasOf:
     """One view's deltas in an epoch, part by part."""
 
-    epoch: SinkEpoch
+    rows: SinkRows
     table: SinkTable
 
     def __iter__(self) -> Iterator[Delta]:
-        return self.epoch.deltas_of(self.table)
+        return self.rows.deltas_of(self.table)
 
 
 def _lost(detail: str) -> SinkError:

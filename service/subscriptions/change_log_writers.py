@@ -25,7 +25,7 @@ from service.runtime.runtime import RUNTIME, Runtime, Thread
 from service.runtime.settings import Settings
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import change_lines, marker_line
-from service.subscriptions.change_log import FOLDER, WANTED, ChangeLog, forget
+from service.subscriptions.change_log import FOLDER, REQUESTED, ChangeLog, forget
 from service.views.lifecycle import ViewState
 
 # How often subscribers learn of epochs that do not change their view.
@@ -206,7 +206,7 @@ class ChangeLogs:
         """
         now = self._runtime.monotonic()
         try:
-            touched = (folder / WANTED).stat().st_mtime_ns
+            touched = (folder / REQUESTED).stat().st_mtime_ns
         except FileNotFoundError:
             self._touches.pop(folder, None)
             return False
@@ -269,11 +269,11 @@ class ChangeLogs:
         for followed in lacking:
             if epoch is None:
                 followed.ending = "an epoch is no longer in the outbox"
-            elif epoch.returns is not None or any(
-                t.relation == followed.table.relation for t in epoch.swaps
+            elif epoch.repair is not None or any(
+                s.table.relation == followed.table.relation for s in epoch.ddl.swaps
             ):
                 followed.ending = "the view was rebuilt"
-            elif epoch.count_of(followed.table) is not None:
+            elif epoch.rows.count_of(followed.table) is not None:
                 lines = _lines(epoch, followed.table)
                 self._append(followed, number, epoch.progress.positions, lines)
             else:
@@ -327,7 +327,7 @@ class ChangeLogs:
 
 def _lines(epoch: SinkEpoch, table: SinkTable) -> Iterator[bytes]:
     """Yield the lines of a view's changes in an epoch."""
-    for delta in epoch.deltas_of(table):
+    for delta in epoch.rows.deltas_of(table):
         yield from change_lines(table.fields, delta, epoch.progress.epoch)
 
 

@@ -155,6 +155,35 @@ class Oracle:
                     out[(None,) * len(plan.left.fields) + b] += m
         return out
 
+    def _asofjoin(self, plan: p.AsOfJoin) -> Bag:
+        """Of the right rows that a left row reaches the first one."""
+        out: Bag = Counter()
+        left = self._keyed(plan.left, (*plan.left_keys, plan.value))
+        order = tuple(k.expression for k in plan.order)
+        right = sorted(
+            self._keyed(plan.right, (*plan.right_keys, *order)),
+            key=lambda row: tuple(map(_tie, row)),
+        )
+        right.sort(key=cmp_to_key(lambda a, b: _compare_rows(a, b, plan.order)))
+        for a, n in left.items():
+            first = next((b for b in right if self._reaches(plan, a, b)), None)
+            if first is not None:
+                out[a + first] += n
+            elif plan.kind == "left":
+                out[a + (None,) * len(plan.right.fields)] += n
+        return out
+
+    def _reaches(self, plan: p.AsOfJoin, left: Row, right: Row) -> bool:
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True):
+            x, y = value_of(a, left), value_of(b, right)
+            if x is None or y is None or x != y:
+                return False
+        x, y = value_of(plan.value, left), value_of(plan.order[0].expression, right)
+        if x is None or y is None:
+            return False
+        x, y = order(x, plan.value.type), order(y, plan.value.type)
+        return {"<": y < x, "<=": y <= x, ">": y > x, ">=": y >= x}[plan.operator]
+
     def _semijoin(self, plan: p.SemiJoin) -> Bag:
         out: Bag = Counter()
         left = self._keyed(plan.left, plan.left_keys)
@@ -319,6 +348,8 @@ _CALLS = {
     "<>": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
 }
 
 

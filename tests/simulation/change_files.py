@@ -18,8 +18,8 @@ from service.subscriptions.change_log import (
     FOLDER,
     INDEX,
     RECORD,
+    REQUESTED,
     ROWS,
-    WANTED,
     read_head,
     segment_floors,
 )
@@ -34,13 +34,14 @@ def want_logs(state: Path, database: Database, random: Random, now: float) -> No
         return
     folder = state / FOLDER / random.choice(live)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / WANTED).touch()
-    os.utime(folder / WANTED, (now, now))
+    (folder / REQUESTED).touch()
+    os.utime(folder / REQUESTED, (now, now))
 
 
 def let_go(pipeline: Pipeline | None) -> None:
     """Close the files of its logs, as the system does for a dead process."""
-    for followed in pipeline._epochs._change_logs._logs.values() if pipeline is not None else ():
+    logs = {} if pipeline is None else pipeline._sink._epochs._change_logs._logs
+    for followed in logs.values():
         followed.log.close()
 
 

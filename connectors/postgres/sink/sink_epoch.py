@@ -15,14 +15,14 @@ import numpy as np
 from connectors.postgres.schema import view_status
 from connectors.postgres.schema.sink_target import ERRORS, NOTED, Target
 from connectors.postgres.session.quoting import quote_text
-from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
+from connectors.sink import SinkEpoch, SinkRepair, SinkTable, errors_by_view
 from dataflow.delta import Delta
 from dataflow.notes import NOTES
 from dataflow.schema import RelationName
 
 
 @dataclass
-class Place:
+class WriteContext:
     """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
     title: of whose error rows are at hand. is_searched: only to find whose it is, nothing is to be
     written."""
@@ -33,22 +33,24 @@ class Place:
     is_searched: bool = False
 
 
-def deltas_of(epoch: SinkEpoch, place: Place) -> Iterator[tuple[SinkTable | Target, Delta]]:
+def deltas_of(
+    epoch: SinkEpoch, context: WriteContext
+) -> Iterator[tuple[SinkTable | Target, Delta]]:
     """What to apply to which view's table, or to those of error rows and notes, part by part."""
-    for part in epoch.parts():
+    for part in epoch.rows.parts():
         for table, delta in part.deltas:
             if len(delta) and table.final is None:
-                place.relation = table.relation
+                context.relation = table.relation
                 yield table, delta
-        place.relation = None
+        context.relation = None
         if part.errors is None or not len(part.errors):
             continue
-        if not place.is_searched:
+        if not context.is_searched:
             yield from _by_target(part.errors)
             continue
-        for place.title, errors in errors_by_view(part.errors).items():
+        for context.title, errors in errors_by_view(part.errors).items():
             yield from _by_target(errors)
-        place.title = ""
+        context.title = ""
 
 
 def _by_target(errors: Delta) -> Iterator[tuple[Target, Delta]]:
@@ -68,19 +70,19 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     number, name = epoch.progress.epoch, quote_text(key)
     owner = f", {quote_text(token)}" if token else ""
     statements = [f"SELECT tidemark.advance({name}, {number}, {positions}{owner})"]
-    if epoch.returns is not None:
+    if epoch.repair is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
-        statements.insert(0, f"{before} AND epoch = {epoch.returns.follows}")
-        statements.append(_recall_others(epoch.returns))
+        statements.insert(0, f"{before} AND epoch = {epoch.repair.follows}")
+        statements.append(_recall_others(epoch.repair))
     return [b"BEGIN", *(s.encode() for s in statements)]
 
 
-def _recall_others(returns: Return) -> str:
+def _recall_others(repair: SinkRepair) -> str:
     """Views of the group that are called live, and are not, are to be built anew."""
-    live = ", ".join(quote_text(identity) for identity in sorted(returns.live))
-    group = quote_text(returns.group)
+    live = ", ".join(quote_text(identity) for identity in sorted(repair.live))
+    group = quote_text(repair.group)
     is_of_group = f"options->>'group' = {group}"
-    if returns.is_default:
+    if repair.is_default:
         is_of_group = f"coalesce(options->>'group', {group}) = {group}"
     return view_status.recalled(f"identity <> ALL (ARRAY[{live}]::text[]) AND {is_of_group}")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataflow.delta import Column, Delta
-from dataflow.operators.ordered.ordered_rows import AFTER_ROW, BEFORE_ROW, OrderedRows
+from dataflow.operators.ordered.ordered_rows import OrderedRows
 from dataflow.operators.windows.window_rows import WindowRows, sequence_rows
 
 # Beyond the length of any partition.
@@ -45,9 +45,7 @@ class Changes:
         sizes = rows.sizes(keys, count)
         first, last = np.zeros(len(delta), np.int64), sizes[part]
         in_long = np.flatnonzero(last > _SHORT)
-        asked = delta.take(in_long)
-        first[in_long] = rows.ranks(asked, BEFORE_ROW)
-        last[in_long] = rows.ranks(asked, AFTER_ROW)
+        first[in_long], last[in_long] = rows.spans(delta.take(in_long))
         return Changes(delta, part, first, last, keys, sizes)
 
 
@@ -152,9 +150,9 @@ def read_turn(slabs: Slabs, changes: Changes, ordered: OrderedRows) -> Turn:
     rows = sequence_rows(given, 2 * number + side, ordered.order)
     s = len(slabs.part)
     change = np.full(s, _STRIDE)
-    behind = np.zeros(s, np.int64)
+    after_last = np.zeros(s, np.int64)
     np.minimum.at(change, slabs.of, changes.first - slabs.low[slabs.of])
-    np.maximum.at(behind, slabs.of, changes.last - slabs.low[slabs.of])
+    np.maximum.at(after_last, slabs.of, changes.last - slabs.low[slabs.of])
     count = np.bincount(rows.partition, minlength=2 * s).reshape(-1, 2).T
     return Turn(
         rows,
@@ -162,7 +160,7 @@ def read_turn(slabs: Slabs, changes: Changes, ordered: OrderedRows) -> Turn:
         rows.position - rows.begin,
         count,
         change,
-        count[1] - behind,
+        count[1] - after_last,
         slabs.low > 0,
         slabs.high < changes.sizes[slabs.part],
     )

@@ -14,7 +14,7 @@ from dataflow.types import TypeKind
 _STRICT = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "in", "not in"),
     *("and", "or", "not", "like", "not like", "ilike", "not ilike", "lower", "upper", "length"),
-    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "key form", "make_date"),
+    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "date_bin", "key form", "make_date"),
     *("left", "right", "repeat", "lpad", "rpad", "replace", "translate", "split_part"),
     *("substr", "substring", "btrim", "ltrim", "rtrim", "initcap", "reverse", "strpos"),
 }
@@ -22,7 +22,7 @@ _STRICT = {
 _NULL_OF_NULL = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "not", "cast"),
     *("like", "not like", "ilike", "not ilike", "lower", "upper", "length", "abs", "round"),
-    *("floor", "ceil", "date_trunc", "extract", "key form"),
+    *("floor", "ceil", "date_trunc", "date_bin", "extract", "key form"),
 }
 _NEVER = {
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),

@@ -21,6 +21,7 @@ from dataflow.expressions.ir import (
 )
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -114,7 +115,7 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
 
 
 def _project(plan: Project, below: Keys) -> Keys:
-    positions = _places(plan.expressions, below)
+    positions = _positions_of(plan.expressions, below)
     shown = frozenset(positions)
     keys = [_moved(key, positions) for key in below.keys if key <= shown]
     if not keys and below.is_once(shown):
@@ -141,7 +142,7 @@ def _project(plan: Project, below: Keys) -> Keys:
     return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
 
 
-def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
+def _positions_of(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
     """Return the position of each input column, or of one equal to it, among the expressions."""
     positions: dict[int, list[int]] = {}
     for i, expression in enumerate(expressions):
@@ -232,6 +233,16 @@ def _threshold_filter(plan: ThresholdFilter, below: Keys, threshold: Keys) -> Ke
     return replace(below, present=below.present | nulls_reach(plan.value))
 
 
+def _as_of_join(plan: AsOfJoin, left: Keys, right: Keys) -> Keys:
+    """Return that a left row stays one row."""
+    n = len(plan.left.fields)
+    present = left.present
+    if plan.kind == "inner":
+        present |= {i + n for i in right.present} | nulls_reach(plan.value)
+        present |= {i for key in plan.left_keys for i in nulls_reach(key)}
+    return replace(left, present=present)
+
+
 def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
     if plan.kind != "semi":
         return left
@@ -245,7 +256,7 @@ def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
 
 
 def _aggregate(plan: Aggregate, below: Keys) -> Keys:
-    positions = _places(plan.groups, below)
+    positions = _positions_of(plan.groups, below)
     shown = frozenset(positions)
     keys = [frozenset(range(len(plan.groups)))]
     keys += [_moved(key, positions) for key in below.keys if key <= shown]
@@ -334,14 +345,18 @@ def _window(plan: Window, below: Keys) -> Keys:
     return replace(below, keys=(*below.keys, *keys))
 
 
-def is_total(plan: TopK) -> bool:
+def is_total(plan: TopK | AsOfJoin) -> bool:
     """Return whether partition and order alone determine the rows taken: then no other column
     matters."""
-    if plan.with_ties and plan.offset == 0:
+    if isinstance(plan, AsOfJoin):
+        partition, input = plan.right_keys, plan.right
+    elif plan.with_ties and plan.offset == 0:
         return True
-    expressions = (*plan.partition, *(k.expression for k in plan.order))
+    else:
+        partition, input = plan.partition, plan.input
+    expressions = (*partition, *(k.expression for k in plan.order))
     columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
-    below = keys_of(plan.input)
+    below = keys_of(input)
     closure = below.closure(columns)
     return any(key <= closure for key in below.keys)
 
@@ -363,6 +378,7 @@ _DERIVED: dict[type, Callable[..., Keys]] = {
     Filter: lambda plan, below: _where(below, plan.predicate),
     ThresholdFilter: _threshold_filter,
     Remember: lambda plan, below: below,
+    AsOfJoin: _as_of_join,
     SemiJoin: _semi_join,
     Project: _project,
     Join: _join,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, InPostgres
 from dataflow.expressions.keys import key_form
-from dataflow.plan.nodes import Join, Plan, Project, UnionAll
+from dataflow.plan.nodes import AsOfJoin, Join, Plan, Project, UnionAll
 from dataflow.plan.properties.key_facts import NO_COLUMNS
 from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.plan.walk import refs
@@ -29,7 +29,7 @@ def view_key(plan: Plan) -> tuple[int, ...]:
     return min(found, key=lambda k: (len(k), k)) if found else ()
 
 
-def why_bag(plan: Plan) -> str:
+def reason_without_key(plan: Plan) -> str:
     """Return a sentence why a plan's view has no primary key; "" if it has one."""
     if view_key(plan):
         return ""
@@ -55,7 +55,7 @@ def tightened(plan: Plan) -> Plan:
     )
     if fields == plan.fields:
         return plan
-    if isinstance(plan, Project | Join | UnionAll):
+    if isinstance(plan, Project | Join | AsOfJoin | UnionAll):
         return replace(plan, fields=fields)
     return Project(plan, refs(plan), fields)
 

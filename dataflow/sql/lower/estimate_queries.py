@@ -20,6 +20,7 @@ from dataflow.expressions.ir import (
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     FinalRows,
@@ -44,20 +45,21 @@ from dataflow.sql.lower.lowering import Node
 from dataflow.types import SqlType
 
 # The placeholder of a relation outside the database, by its number of rows.
-Stand = Callable[[Relation], int | None]
+AssumedRows = Callable[[Relation], int | None]
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">="}
 _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
 _LONGEST = 100_000
 _ELEMENTS = 10
 
 
-def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
-    """Return the query of each node. stand: the number of rows of a relation that PostgreSQL lacks;
-    None for its own relations."""
+def queries_of(nodes: Sequence[Node], assumed_rows: AssumedRows) -> list[str | None]:
+    """Return the query of each node. assumed_rows: the number of rows of a relation that PostgreSQL
+    lacks; None for its own relations.
+    """
     found: list[str | None] = []
     for node in nodes:
         inputs = [found[i] for i in node.inputs]
-        query = None if None in inputs else _query(node, [q for q in inputs if q], stand)
+        query = None if None in inputs else _query(node, [q for q in inputs if q], assumed_rows)
         found.append(query if query is not None and len(query) < _LONGEST else None)
     return found
 
@@ -78,10 +80,10 @@ def predicate_query(scan: Scan, predicate: Expression, percent: float) -> str:
     return f"SELECT count(*) AS read, {met} AS met FROM ({rows}) i"
 
 
-def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
+def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str | None:
     plan = node.plan
     if isinstance(plan, Scan):
-        return _scan(plan, stand)
+        return _scan(plan, assumed_rows)
     if isinstance(plan, Values):
         return _values(plan)
     if isinstance(plan, Filter):
@@ -98,6 +100,8 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs)
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan, inputs)
     if isinstance(plan, Aggregate):
         return _aggregate(plan, inputs[0])
     if isinstance(plan, Distinct):
@@ -126,8 +130,8 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
     return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i, generate_series(1, {_ELEMENTS}) g"
 
 
-def _scan(plan: Scan, stand: Stand) -> str:
-    name, rows = plan.relation.name, stand(plan.relation)
+def _scan(plan: Scan, assumed_rows: AssumedRows) -> str:
+    name, rows = plan.relation.name, assumed_rows(plan.relation)
     if rows is None:
         return f"SELECT {_columns(plan)} FROM {_quoted(name.schema)}.{_quoted(name.name)}"
     cells = ", ".join(f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields))
@@ -157,10 +161,27 @@ def _join(plan: Join | SemiJoin, inputs: Sequence[str]) -> str:
         word = "EXISTS" if plan.kind == "semi" else "NOT EXISTS"
         below = f"SELECT FROM ({inputs[1]}) r WHERE {on}"
         return f"SELECT l.* FROM ({inputs[0]}) l WHERE {word} ({below})"
+    joined = f"{plan.kind.upper()} JOIN ({inputs[1]}) r ON {on}"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
+
+
+def _joined_cells(plan: Join | AsOfJoin) -> str:
+    width = len(plan.left.fields)
     cells = [f"l.c{n} AS c{n}" for n in range(width)]
-    cells += [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))]
-    word = plan.kind.upper()
-    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) l {word} JOIN ({inputs[1]}) r ON {on}"
+    return ", ".join(cells + [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))])
+
+
+def _as_of_join(plan: AsOfJoin, inputs: Sequence[str]) -> str:
+    conditions = [
+        f"{_text(b, 'r')} = {_text(a, 'l')}"
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
+    ]
+    value = _text(plan.order[0].expression, "r")
+    conditions.append(f"{value} {plan.operator} {_text(plan.value, 'l')}")
+    order = ", ".join(f"{_text(k.expression, 'r')} {k.direction}" for k in plan.order)
+    one = f"SELECT * FROM ({inputs[1]}) r WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT 1"
+    joined = f"{plan.kind.upper()} JOIN LATERAL ({one}) r ON true"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
 
 
 def _aggregate(plan: Aggregate, query: str) -> str:

@@ -18,6 +18,7 @@ from dataflow.operators.aggregates.set_operation import SetOperationOperator
 from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
 from dataflow.operators.filter import FilterOperator
 from dataflow.operators.groups import plain_columns
+from dataflow.operators.joins.as_of_join import AsOfJoinOperator
 from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
@@ -42,6 +43,7 @@ from dataflow.operators.windows.window_follow import IncrementalWindowOperator
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Filter,
     FinalRows,
     Join,
@@ -157,6 +159,7 @@ def _remember(plan: Remember, context: Context) -> Operator:
 
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
+    AsOfJoin: AsOfJoinOperator,
     SemiJoin: _semi_join,
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
@@ -178,6 +181,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
 }
 _TITLES = {
     UnionAll: "union_all",
+    AsOfJoin: "as_of_join",
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
     LateRows: "late_rows",
@@ -215,7 +219,7 @@ _IN_ONE_PLACE = (
 def _exchange(plan: Plan) -> tuple[Exchange, ...]:
     if isinstance(plan, SemiJoin) and plan.kind == "not in":
         return ((), ())
-    if isinstance(plan, Join | SemiJoin):
+    if isinstance(plan, Join | AsOfJoin | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
     if isinstance(plan, _IN_ONE_PLACE):
         return ((),) * len(inputs_of(plan))

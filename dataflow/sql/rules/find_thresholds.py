@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.expressions.comparison import comparable
 from dataflow.expressions.ir import (
     Call,
     ColumnRef,
@@ -29,7 +28,6 @@ from dataflow.plan.nodes import (
     SemiJoin,
     ThresholdFilter,
     fold,
-    inputs_of,
     scans_of,
 )
 from dataflow.plan.outer_refs import may_fail_often
@@ -37,15 +35,8 @@ from dataflow.plan.properties.one_row import has_at_most_one_row, has_one_row
 from dataflow.plan.trees import conjuncts, in_postgres, refs, shifted
 from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
-from dataflow.sql.rules.prune_columns import wishes
-from dataflow.types import TIMESTAMP, SqlType, TypeKind
-
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_INTEGERS = {TypeKind.INT2, TypeKind.INT4, TypeKind.INT8}
-_STAMPS = {TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ}
-_FLOATS = {TypeKind.FLOAT4, TypeKind.FLOAT8}
-# What only PostgreSQL puts in order, or orders otherwise than its kept form.
-_WITHOUT_ORDER = {TypeKind.BPCHAR, TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE}
+from dataflow.sql.rules.one_order import MIRRORED, in_one_order
+from dataflow.sql.rules.prune_columns import columns_read
 
 
 @dataclass(frozen=True)
@@ -59,11 +50,7 @@ class _Condition:
 
 def find_thresholds(plan: Plan) -> Plan:
     """Threshold filters for all joins that are only comparisons with one row."""
-    wanted: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    wanted[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, wanted[id(node)]), strict=True):
-            wanted[id(below)] |= columns
+    required = columns_read(plan)
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)
@@ -73,7 +60,7 @@ def find_thresholds(plan: Plan) -> Plan:
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         over = with_inputs(node, inputs)
         if isinstance(over, Join) and id(node) not in within:
-            over = _filtered(over, wanted[id(node)], kept) or over
+            over = _filtered(over, required[id(node)], kept) or over
         if id(node) in shared:
             kept[id(over)] = over
         return over
@@ -81,14 +68,14 @@ def find_thresholds(plan: Plan) -> Plan:
     return fold(plan, visit)
 
 
-def _filtered(plan: Join, wanted: set[int], kept: Mapping[int, Plan]) -> Plan | None:
+def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan | None:
     """The join as threshold filters, with NULLs for the columns that nothing reads."""
     if plan.kind != "inner" or plan.left_keys or plan.residual is None:
         return None
     n, width = len(plan.left.fields), len(plan.fields)
     for rows, start, single, at in ((plan.left, 0, plan.right, n), (plan.right, n, plan.left, 0)):
         own = range(start, start + len(rows.fields))
-        if not wanted <= set(own) or not _moves(single) or has_at_most_one_row(rows):
+        if not required <= set(own) or not _moves(single) or has_at_most_one_row(rows):
             continue
         found = [_condition(part, own, start, at) for part in conjuncts(plan.residual)]
         conditions = [condition for condition in found if condition is not None]
@@ -162,38 +149,14 @@ def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
 def _condition(part: Expression, own: range, start: int, at: int) -> _Condition | None:
     """A comparison of the two sides of a join: the rows' columns are `own`, and begin at `start`,
     those of the single row at `at`."""
-    if not isinstance(part, Call) or part.function not in _MIRRORED:
+    if not isinstance(part, Call) or part.function not in MIRRORED:
         return None
     a, b = part.arguments
-    for value, threshold, operator in ((a, b, part.function), (b, a, _MIRRORED[part.function])):
+    for value, threshold, operator in ((a, b, part.function), (b, a, MIRRORED[part.function])):
         mine, others = columns_of(value), columns_of(threshold)
         if mine and others and mine <= set(own) and others.isdisjoint(own):
-            sides = _in_one_order(value, threshold)
+            sides = in_one_order(value, threshold)
             if sides is None:
                 return None
             return _Condition(shifted(sides[0], -start), operator, shifted(sides[1], -at))
     return None
-
-
-def _in_one_order(value: Expression, threshold: Expression) -> tuple[Expression, Expression] | None:
-    """Both sides in forms that order alike, None where none are known."""
-    a, b = value.type, threshold.type
-    if _orders_alike(a, b):
-        return value, threshold
-    if {a.kind, b.kind} <= {TypeKind.DATE, *_STAMPS}:
-        return _as_stamp(value), _as_stamp(threshold)
-    return None
-
-
-def _orders_alike(a: SqlType, b: SqlType) -> bool:
-    kinds = {a.kind, b.kind}
-    if kinds <= _INTEGERS or kinds <= _STAMPS or kinds <= _FLOATS:
-        return True
-    if a.kind is not b.kind or a.scale != b.scale or a.kind in _WITHOUT_ORDER:
-        return False
-    return comparable(a, b, True) is not None
-
-
-def _as_stamp(expression: Expression) -> Expression:
-    is_date = expression.type.kind is TypeKind.DATE
-    return Call("key form", (expression,), TIMESTAMP) if is_date else expression

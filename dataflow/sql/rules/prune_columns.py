@@ -13,6 +13,7 @@ from dataclasses import replace
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Filter,
     Join,
     Plan,
@@ -39,17 +40,13 @@ Pruned = tuple[Plan, Positions]
 
 def prune_columns(plan: Plan) -> Plan:
     """Return the plan with the same output and no unused columns below it."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     shared = shared_nodes(plan)
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
         mine = required[id(node)]
         # Drop columns that only a filter or a join below reads.
-        is_keeper = isinstance(node, Join | SemiJoin | ThresholdFilter)
+        is_keeper = isinstance(node, Join | AsOfJoin | SemiJoin | ThresholdFilter)
         narrowed = [
             _narrowed(found, columns) if is_keeper or id(below) in shared else found
             for below, found, columns in zip(
@@ -59,6 +56,16 @@ def prune_columns(plan: Plan) -> Plan:
         return _rebuilt(node, sorted(mine), narrowed)
 
     return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
+
+
+def columns_read(plan: Plan) -> dict[int, set[int]]:
+    """Return by the id of each node the columns that its readers need, for the root all."""
+    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    required[id(plan)] = set(range(len(plan.fields)))
+    for node in reversed(nodes_of(plan)):
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+            required[id(below)] |= columns
+    return required
 
 
 def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
@@ -78,6 +85,13 @@ def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
         left = {i for i in needed if i < n} | _all(plan.left_keys)
         right = {i - n for i in needed if i >= n} | _all(plan.right_keys)
         return [left if isinstance(plan, Join) else left | required, right]
+    if isinstance(plan, AsOfJoin):
+        n = len(plan.left.fields)
+        left = {i for i in required if i < n} | _all((*plan.left_keys, plan.value))
+        if not is_total(plan):
+            return [left, set(range(len(plan.right.fields)))]
+        right = {i - n for i in required if i >= n}
+        return [left, right | _all((*plan.right_keys, *(k.expression for k in plan.order)))]
     if isinstance(plan, Aggregate):
         n = len(plan.groups)
         calls = [plan.calls[i - n] for i in required if i >= n]
@@ -106,10 +120,10 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     """Return the plan with at least the required columns, and their new positions."""
     if isinstance(plan, Scan):
         columns = tuple(plan.columns[i] for i in retained)
-        return Scan(plan.relation, columns, _pick(plan.fields, retained)), _places(retained)
+        return Scan(plan.relation, columns, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Values):
         rows = tuple(tuple(row[i] for i in retained) for row in plan.rows)
-        return Values(rows, _pick(plan.fields, retained)), _places(retained)
+        return Values(rows, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Filter):
         below, at = inputs[0]
         return Filter(below, remap(plan.predicate, at)), at
@@ -120,9 +134,11 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)
-        return Project(below, expressions, _pick(plan.fields, retained)), _places(retained)
+        return Project(below, expressions, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs[0], inputs[1])
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan, inputs[0], inputs[1])
     if isinstance(plan, Aggregate):
         return _aggregate(plan, retained, inputs[0])
     if isinstance(plan, UnionAll):
@@ -130,7 +146,7 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
             _exact(found, below.fields, retained)
             for found, below in zip(inputs, plan.inputs, strict=True)
         )
-        return UnionAll(same, _pick(plan.fields, retained)), _places(retained)
+        return UnionAll(same, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, TableFunction):
         return _table_function(plan, set(retained), inputs[0])
     if isinstance(plan, Window):
@@ -157,7 +173,7 @@ def _narrowed(found: Pruned, required: set[int]) -> Pruned:
         ColumnRef(at[i], below.fields[at[i]].type, below.fields[at[i]].name) for i in retained
     )
     fields = tuple(below.fields[at[i]] for i in retained)
-    return Project(below, refs, fields), _places(retained)
+    return Project(below, refs, fields), _positions_of(retained)
 
 
 def _exact(found: Pruned, fields: tuple[Field, ...], retained: Iterable[int]) -> Plan:
@@ -186,10 +202,32 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
     )
     if not isinstance(plan, Join) or not isinstance(joined, Join):
         return joined, left[1]
+    return replace(joined, fields=_joined_fields(plan, at, left, right)), at
+
+
+def _as_of_join(plan: AsOfJoin, left: Pruned, right: Pruned) -> Pruned:
+    n, width = len(plan.left.fields), len(left[0].fields)
+    at = {**left[1], **{i + n: p + width for i, p in right[1].items()}}
+    joined = replace(
+        plan,
+        left=left[0],
+        right=right[0],
+        left_keys=tuple(remap(k, left[1]) for k in plan.left_keys),
+        right_keys=tuple(remap(k, right[1]) for k in plan.right_keys),
+        value=remap(plan.value, left[1]),
+        order=tuple(replace(k, expression=remap(k.expression, right[1])) for k in plan.order),
+        fields=_joined_fields(plan, at, left, right),
+    )
+    return joined, at
+
+
+def _joined_fields(
+    plan: Join | AsOfJoin, at: Positions, left: Pruned, right: Pruned
+) -> tuple[Field, ...]:
     fields: list[Field] = [*left[0].fields, *right[0].fields]
     for old, new in at.items():
         fields[new] = plan.fields[old]
-    return replace(joined, fields=tuple(fields)), at
+    return tuple(fields)
 
 
 def _aggregate(plan: Aggregate, required: list[int], found: Pruned) -> Pruned:
@@ -199,7 +237,7 @@ def _aggregate(plan: Aggregate, required: list[int], found: Pruned) -> Pruned:
     below, at = found
     remapped = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in retained[n:])
     groups = tuple(remap(g, at) for g in plan.groups)
-    return Aggregate(below, groups, remapped, _pick(plan.fields, retained)), _places(retained)
+    return Aggregate(below, groups, remapped, _pick(plan.fields, retained)), _positions_of(retained)
 
 
 def _table_function(plan: TableFunction, required: set[int], input: Pruned) -> Pruned:
@@ -262,5 +300,5 @@ def _pick(fields: tuple[Field, ...], retained: list[int]) -> tuple[Field, ...]:
     return tuple(fields[i] for i in retained)
 
 
-def _places(retained: list[int]) -> Positions:
+def _positions_of(retained: list[int]) -> Positions:
     return {old: new for new, old in enumerate(retained)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from connectors.postgres.replication.table_facts import ColumnFacts, PartFacts, TableFacts
 from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
-from connectors.sink import Return, SinkTable, ViewChange
+from connectors.sink import SinkRepair, SinkTable, ViewChange
 from dataflow import errors
 from dataflow.expressions import ir
 from dataflow.live_tables import TableLocation
@@ -58,8 +58,14 @@ _PLANS = (
     _type("plan.late_rows", plan.LateRows, "input watermark value key policy title"),
     _type("plan.final_rows", plan.FinalRows, "input watermarks value width_us"),
     _type("plan.project", plan.Project, "input expressions fields"),
-    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
-    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
+    _type("plan.bounds", plan.Bounds, "value low high is_left"),
+    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields bounds"),
+    _type(
+        "plan.as_of_join",
+        plan.AsOfJoin,
+        "kind left right left_keys right_keys value operator order fields",
+    ),
+    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual bounds"),
     _type(
         "plan.aggregate_call",
         plan.AggregateCall,
@@ -108,7 +114,7 @@ _VIEWS = (
         ViewDefinition,
         "identity table query plan rebuilt version role names",
     ),
-    _type("state.layout", StateLayout, "homes tables"),
+    _type("state.layout", StateLayout, "homes=locations tables"),
     _type("state.home", StateLocation, "scope name"),
     _type("state.table_home", TableLocation, "scope relation columns dead"),
 )
@@ -130,8 +136,12 @@ _SOURCE_TABLES = (
 )
 _ERROR = "code what detail hint position relation"
 _EPOCHS = (
-    _type("epoch.view_change", ViewChange, "identity before table facts is_renewed status ends"),
-    _type("epoch.return", Return, "follows live group is_default"),
+    _type(
+        "epoch.view_change",
+        ViewChange,
+        "identity before table facts is_renewed=is_replaced status ends",
+    ),
+    _type("epoch.return", SinkRepair, "follows live group is_default"),
     _type("error.position", errors.Position, "line column"),
     _type("error.any", errors.TidemarkError, _ERROR),
     _type("error.sql", errors.SqlError, _ERROR),
