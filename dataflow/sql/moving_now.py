@@ -39,7 +39,12 @@ def texts_of_now(value: str) -> dict[str, str]:
 
 
 class ClockMissing(SqlError):
-    """A query says now(), and there is no clock yet."""
+    """A view reads the clock, which is not declared yet. reader: what of the view."""
+
+    def __init__(self, reader: str) -> None:
+        hint = 'declare a source "clock" of type "clock", or use options.now "pinned"'
+        what = f"{reader} needs the clock, which does not exist"
+        super().__init__("sql.no_clock", what, hint=hint)
 
 
 class MovingNow:
@@ -104,9 +109,7 @@ class MovingNow:
         if text == analysis.text:
             return analysis
         if not self._clock:
-            what = "now() needs the clock, which does not exist"
-            hint = 'declare a source "clock" of type "clock", or use options.now "pinned"'
-            raise ClockMissing("sql.no_clock", what, hint=hint)
+            raise ClockMissing("now()")
         self.is_used = True
         return self._analyzer.analyze(text)
 

@@ -117,6 +117,11 @@ class OrderedRows:
         at, _ = descent.down(dict(enumerate(columns)), touched.group, AFTER_ROW)
         OrderedChange(self._store, touched.keys, descent.levels).run(delta, at)
 
+    def forget(self, keys: Sequence[Column], n: int) -> None:
+        """Remove all rows of n partitions, each once. keys: their partition columns."""
+        if n and (sizes := self.sizes(keys, n)).any():
+            self.apply(self.ranges(keys, np.zeros(n, np.int64), sizes).rows.negate())
+
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
         """Return Return int64[n]: how many rows, with their weights, each partition has.
 
