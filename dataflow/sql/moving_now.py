@@ -38,13 +38,15 @@ def texts_of_now(value: str) -> dict[str, str]:
     return {text: f"({value}){cast}" if cast else value for text, cast in _OF_NOW.items()}
 
 
-class ClockMissing(SqlError):
+class ClockMissingError(SqlError):
     """A view reads the clock, which is not declared yet. reader: what of the view."""
 
     def __init__(self, reader: str) -> None:
-        hint = 'declare a source "clock" of type "clock", or use options.now "pinned"'
-        what = f"{reader} needs the clock, which does not exist"
-        super().__init__("sql.no_clock", what, hint=hint)
+        super().__init__(
+            code="sql.no_clock",
+            what=f"{reader} needs the clock, which does not exist",
+            hint='declare a source "clock" of type "clock", or use options.now "pinned"',
+        )
 
 
 class MovingNow:
@@ -66,7 +68,7 @@ class MovingNow:
         return self._analyzer.time_zone
 
     def analyze(self, query: str) -> Analysis:
-        """As the analyzer. SqlError for a moment that no epoch has; ClockMissing."""
+        """As the analyzer. SqlError for a moment that no epoch has; ClockMissingError."""
         found = self._analyzer.analyze(query)
         for routine in found.routines:
             name = routine.name.rpartition(".")[2]
@@ -109,7 +111,7 @@ class MovingNow:
         if text == analysis.text:
             return analysis
         if not self._clock:
-            raise ClockMissing("now()")
+            raise ClockMissingError("now()")
         self.is_used = True
         return self._analyzer.analyze(text)
 

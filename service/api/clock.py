@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from connectors.postgres.catalog.catalog import Control, SourceRow
 from dataflow.errors import SinkError, SourceError
-from dataflow.sql.moving_now import ClockMissing
+from dataflow.sql.moving_now import ClockMissingError
 from service.api.source_catalog import declared_relations
 from service.engine.engine import ViewDefinition
 from service.factory.planning import CLOCK
@@ -28,7 +28,7 @@ def planned_with_clock(
     sources = control.list_sources()
     try:
         return plan(sources)
-    except ClockMissing:
+    except ClockMissingError:
         row = _clock_row(control, factory)
     if not is_trial:
         try:

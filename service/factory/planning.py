@@ -22,7 +22,7 @@ from dataflow.plan.properties.clock_use import following_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.bind.analysis import Analyzer
 from dataflow.sql.lateness import lateness_of, with_lateness
-from dataflow.sql.moving_now import ClockMissing, MovingNow, texts_of_now
+from dataflow.sql.moving_now import ClockMissingError, MovingNow, texts_of_now
 from dataflow.sql.planner import plan_view
 from dataflow.types import UTC
 from service.engine import output_fields
@@ -158,7 +158,7 @@ def _plan(
             plan = plan_view(query_now, moving)
             if query_now != query:
                 require_read(names, found, analyzer)
-        except ClockMissing:
+        except ClockMissingError:
             raise
         except (SqlError, SourceError):
             if names_now(names, analyzer) == found:
@@ -204,9 +204,9 @@ def clock_of(plan: ViewPlan, time: TimeOptions) -> Literal["pinned", "moving"] |
 
 
 def _required(clock: Relation | None) -> Relation:
-    """Return the clock that watermarks read. ClockMissing."""
+    """Return the clock that watermarks read. ClockMissingError."""
     if clock is None:
-        raise ClockMissing("a watermark")
+        raise ClockMissingError("a watermark")
     return clock
 
 

@@ -173,9 +173,7 @@ class NodeStore:
         """Return the positions of the columns that a search for a bound reads."""
         return tuple(range(self.width)) if bound.is_total else self.order.columns(bound.parts)
 
-    def seek(
-        self, nodes: Nodes, rows: Columns, at: np.ndarray, bound: Bound
-    ) -> np.ndarray:
+    def seek(self, nodes: Nodes, rows: Columns, at: np.ndarray, bound: Bound) -> np.ndarray:
         """Return int64[r]: for each row, in the node `at`, the last item up to the bound, or the
         position before the node's first one. Also sorts the items. rows: the columns that the
         bound compares."""
