@@ -15,6 +15,8 @@ from bench import (
     estimate,
     fire_record,
     generated,
+    history,
+    ordered_joins,
     report_parts,
     sandbox,
     single_records,
@@ -60,7 +62,8 @@ def compose(records: Sequence[Record]) -> str:
             lines += ["", *section(by_part[part], newest)]
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
-    lines += engine_refresh.section() + sandbox.section() + windows.section()
+    lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
+    lines += history.section() + windows.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]
