@@ -40,6 +40,7 @@ from dataflow.plan.nodes import (
     SortKey,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -49,6 +50,7 @@ from dataflow.plan.nodes import (
     inputs_of,
 )
 from dataflow.plan.properties.view_key import reason_without_key
+from dataflow.plan.set_functions import SERIES, series_of
 from dataflow.plan.walk import shared_nodes
 from dataflow.plan.window_functions import is_native
 from dataflow.schema import Field
@@ -143,7 +145,7 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
             return
         visited.add(id(node))
         found.update(dict.fromkeys(e.sql for e in in_postgres(node)))
-        if isinstance(node, TableFunction):
+        if isinstance(node, TableFunction) and series_of(node) is None:
             found.update(dict.fromkeys(c.sql for c in node.calls))
         for below in inputs_of(node):
             visit(below)
@@ -164,7 +166,8 @@ def describe(plan: Plan) -> str:
         return f"filter {_text(plan.predicate, plan.input.fields)}"
     if isinstance(plan, ThresholdFilter):
         name = plan.threshold.fields[0].name
-        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+        kind = "flag" if isinstance(plan, ThresholdFlag) else "filter"
+        return f"threshold {kind} {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
@@ -242,6 +245,9 @@ def _table_function(plan: TableFunction) -> str:
     calls = ", ".join(
         f"{c.sql}({', '.join(_text(a, fields) for a in c.arguments)})" for c in plan.calls
     )
+    series = series_of(plan)
+    if series is not None:
+        calls = f"{SERIES}({', '.join(_text(a, fields) for a in series.arguments)})"
     text = f"{'left ' if plan.is_outer else ''}table function {calls}"
     text += " with ordinality" if plan.has_ordinality else ""
     return text + (f" on {_text(plan.condition, plan.fields)}" if plan.condition else "")

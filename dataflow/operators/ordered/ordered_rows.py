@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dataflow.delta import Column, Delta
+from dataflow.delta import Column, Delta, equal_rows
 from dataflow.operators.base import Context
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.ordered.ordered_change import OrderedChange
@@ -195,6 +195,27 @@ class OrderedRows:
         chosen = np.flatnonzero(_overlaps(first, held, starts, ends))
         chosen = chosen[np.argsort(first[chosen], kind="stable")]
         return Cover(offsets, nodes.items.take(chosen), first[chosen])
+
+    def spans(self, rows: Delta) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[n] ranks BEFORE_ROW and AFTER_ROW of rows, by one descent."""
+        if len(rows) == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        touched = touch(columns_at(rows, self._partition), len(rows))
+        columns = rows.columns
+        descent = _Descent(self._store, touched.keys, touched.count)
+        at, before = descent.down(columns, touched.group, AFTER_ROW)
+        leaves = descent.levels[0]
+        last = self._store.seek(leaves, columns, at, AFTER_ROW)
+        weights, start = leaves.items.weights, leaves.starts()[at]
+        total = _summed(weights)
+        after = before + total[last + 1] - total[start]
+        # The last row up to a bound after the row is the row itself, if it is stored.
+        held = np.flatnonzero(last >= start)
+        own = leaves.items.columns[: len(self._kinds)]
+        held = held[equal_rows(own, last[held], columns, held)]
+        first = after.copy()
+        first[held] -= weights[last[held]]
+        return first, after
 
     def ranges(self, keys: Sequence[Column], low: np.ndarray, high: np.ndarray) -> Range:
         """Return the rows at positions low <= p < high of n partitions, which may repeat.

@@ -18,6 +18,7 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
     AsOfJoin,
@@ -32,6 +33,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -88,6 +90,9 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
     if isinstance(plan, ThresholdFilter):
         one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
         condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
+        if isinstance(plan, ThresholdFlag):
+            cell = f"c{len(plan.input.fields)}"
+            return f"SELECT i.*, ({condition}) AS {cell} FROM ({inputs[0]}) i"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
@@ -259,6 +264,9 @@ def _case(parts: Sequence[str]) -> str:
 
 _FORMS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "key form": lambda parts: parts[0],
+    ADD: lambda parts: f"({parts[0]} + {parts[1]})",
+    SUBTRACT: lambda parts: f"({parts[0]} - {parts[1]})",
+    INSTANT: lambda parts: f"timezone({parts[1]}, ({parts[0]})::timestamp)",
     "in": lambda parts: f"({parts[0]} IN ({', '.join(parts[1:])}))",
     "case": _case,
     "extract": lambda parts: f"date_part({', '.join(parts)})",

@@ -29,6 +29,7 @@ from dataflow.plan.nodes import (
     UnionAll,
     Window,
 )
+from dataflow.plan.set_functions import series_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import TypeKind
@@ -255,7 +256,7 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     if isinstance(plan, Loop):
         why = "a change may cause many rounds of the recursion"
         found.append(Risk(node.name, why, "bound the depth by a condition"))
-    if isinstance(plan, TableFunction) or _in_postgres(node):
+    if _in_postgres(node):
         why = "expressions are computed by PostgreSQL, in batches: a round trip each epoch"
         found.append(Risk(node.name, why, "use functions that are native (docs/SQL.md)"))
     return found
@@ -263,6 +264,8 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
 
 def _in_postgres(node: Node) -> bool:
     plan = node.plan
+    if isinstance(plan, TableFunction):
+        return series_of(plan) is None
     if isinstance(plan, Filter):
         return _has_postgres(plan.predicate)
     if isinstance(plan, Project | Remember):

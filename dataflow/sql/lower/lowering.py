@@ -24,6 +24,7 @@ from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
+from dataflow.operators.ordered.threshold_flag import ThresholdFlagOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursion.loop_body import Body, Part
@@ -52,6 +53,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -156,6 +158,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
     ThresholdFilter: ThresholdFilterOperator,
+    ThresholdFlag: ThresholdFlagOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -172,6 +175,7 @@ _TITLES = {
     AsOfJoin: "as_of_join",
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
+    ThresholdFlag: "threshold_flag",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",

@@ -23,6 +23,7 @@ from dataflow.plan.nodes import (
     SetCall,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -40,11 +41,7 @@ Pruned = tuple[Plan, Positions]
 
 def prune_columns(plan: Plan) -> Plan:
     """Return the plan with the same output and no unused columns below it."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     shared = shared_nodes(plan)
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
@@ -62,13 +59,24 @@ def prune_columns(plan: Plan) -> Plan:
     return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
 
 
+def columns_read(plan: Plan) -> dict[int, set[int]]:
+    """Return by the id of each node the columns that its readers need, for the root all."""
+    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    required[id(plan)] = set(range(len(plan.fields)))
+    for node in reversed(nodes_of(plan)):
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+            required[id(below)] |= columns
+    return required
+
+
 def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
     """Return for each input the columns that it must have, so that the plan has the required
     ones."""
     if isinstance(plan, Filter):
         return [required | columns_of(plan.predicate)]
     if isinstance(plan, ThresholdFilter):
-        return [required | columns_of(plan.value), {0}]
+        n = len(plan.input.fields)
+        return [{i for i in required if i < n} | columns_of(plan.value), {0}]
     if isinstance(plan, Project):
         return [_all(plan.expressions[i] for i in required)]
     if isinstance(plan, Join | SemiJoin):
@@ -124,7 +132,10 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, ThresholdFilter):
         below, at = inputs[0]
         threshold = _exact(inputs[1], plan.threshold.fields, [0])
-        return replace(plan, input=below, threshold=threshold, value=remap(plan.value, at)), at
+        made = replace(plan, input=below, threshold=threshold, value=remap(plan.value, at))
+        if isinstance(plan, ThresholdFlag):
+            at = {**at, len(plan.input.fields): len(below.fields)}
+        return made, at
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)
