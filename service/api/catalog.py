@@ -24,7 +24,7 @@ from dataflow.plan.properties.view_key import reason_without_key
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
-from service.api.clock import ensure_clock
+from service.api.clock import planned_with_clock
 from service.api.health import StatusInputs, service_standing, view_standing, warnings_of
 from service.api.models import (
     CreateView,
@@ -36,12 +36,13 @@ from service.api.models import (
     ReadModel,
     Validation,
     ViewModel,
+    ViewOptions,
 )
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import MOVING, NO_HISTORY, plan_definition
+from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -89,18 +90,22 @@ class Catalog:
         self._control.ensure()
         self._authorization.require(by, "view.create")
         asker = by.db_role
-        if body.options.now == MOVING:
-            ensure_clock(self._control, self._factory)
         rows = self._control.list_views()
-        definition = plan_definition(
-            identity or uuid.uuid4().hex,
-            (schema, name),
-            body.query,
+        identity = identity or uuid.uuid4().hex
+        time = TimeOptions.of(body.options.model_dump())
+        definition = planned_with_clock(
+            self._control,
             self._factory,
-            rows,
-            sources=self._control.list_sources(),
-            asker=asker,
-            now=body.options.now,
+            lambda sources: plan_definition(
+                identity,
+                (schema, name),
+                body.query,
+                self._factory,
+                rows,
+                sources=sources,
+                asker=asker,
+                time=time,
+            ),
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)
@@ -136,15 +141,21 @@ class Catalog:
         failpoint("api.view.created")
         return path_name(schema, name)
 
-    def validate(self, query: str, by: Caller) -> Validation:
-        """Return what the query would become if this caller created it."""
+    def validate(self, query: str, by: Caller, options: ViewOptions | None = None) -> Validation:
+        """Return what the query would become if this caller created it with these options."""
+        options = options or ViewOptions.model_validate({})
+        time = TimeOptions.of(options.model_dump())
         self._control.ensure()
         self._authorization.require(by, "view.validate")
         asker = by.db_role
         rows = self._control.list_views()
-        sources = self._control.list_sources()
-        definition = plan_definition(
-            "", ("", ""), query, self._factory, rows, sources=sources, asker=asker
+        definition = planned_with_clock(
+            self._control,
+            self._factory,
+            lambda sources: plan_definition(
+                "", ("", ""), query, self._factory, rows, sources=sources, asker=asker, time=time
+            ),
+            is_trial=True,
         )
         self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
@@ -166,6 +177,8 @@ class Catalog:
             asks=reads,
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
+            now=clock_of(plan, time),
+            time_zone=time.time_zone,
         )
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:

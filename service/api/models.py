@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from dataflow.types import UTC
+from service.factory.planning import REFRESH
 from service.views.estimate_models import Estimate
 from service.views.lifecycle import ViewState
 
@@ -42,8 +44,11 @@ class ViewOptions(BaseModel):
     most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
     history: how long the view's past is retained, such as "7 days"; "none" for not at all
     (docs/HISTORY.md).
-    now: "pinned" fixes now() when the view is built; "moving" makes it the clock of each epoch
+    now: "moving" makes now() the clock of each epoch; "pinned" fixes it when the view is built
     (docs/TIME.md).
+    refresh: how often values of now() in the select list change, such as "10 s"; without it they
+    are refused.
+    time_zone: of dates, intervals and casts of timestamptz, by PostgreSQL's name.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,7 +57,9 @@ class ViewOptions(BaseModel):
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
-    now: Literal["pinned", "moving"] = "pinned"
+    now: Literal["pinned", "moving"] = "moving"
+    refresh: str | None = Field(None, pattern=f"^{REFRESH.pattern}$")
+    time_zone: str = Field(UTC, min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")
     history: str | None = Field(
         None, pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$"
     )
@@ -95,6 +102,7 @@ class ValidateView(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     query: str = Field(min_length=1, max_length=200_000)
+    options: ViewOptions = Field(default_factory=lambda: ViewOptions.model_validate({}))
 
 
 class FieldModel(BaseModel):
@@ -297,6 +305,10 @@ class Validation(BaseModel):
     )
     plan: str
     estimate: Estimate | None = Field(None, description="estimated cost; null if unknown")
+    now: Literal["pinned", "moving"] | None = Field(
+        None, description="what now() is; null if the query does not say it"
+    )
+    time_zone: str = Field(UTC, description="of dates, intervals and casts of timestamptz")
 
 
 class WaitAnswer(BaseModel):

@@ -192,7 +192,11 @@ def create(
     group: Annotated[
         str, typer.Option(help="views of one group show the same position")
     ] = "default",
-    now: Annotated[str, typer.Option(help="what now() is: pinned or moving")] = "pinned",
+    now: Annotated[str, typer.Option(help="what now() is: moving or pinned")] = "moving",
+    time_zone: Annotated[str, typer.Option(help="of dates and intervals")] = "UTC",
+    refresh: Annotated[
+        str | None, typer.Option(help='how often values of now() change, such as "10 s"')
+    ] = None,
     history: Annotated[
         str | None, typer.Option(help='how long its past is retained, such as "7 days"')
     ] = None,
@@ -201,8 +205,18 @@ def create(
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
-        options = {"backfill": backfill, "group": group, "now": now, "history": history}
-        view = client.create(name, _text_of(query), wait_s=wait_s, **options)
+        text = _text_of(query)
+        view = client.create(
+            name,
+            text,
+            wait_s=wait_s,
+            backfill=backfill,
+            group=group,
+            now=now,
+            time_zone=time_zone,
+            refresh=refresh,
+            history=history,
+        )
         _print_view(view.state())
 
 

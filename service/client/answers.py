@@ -269,7 +269,8 @@ class Estimate(Record):
 @dataclass(frozen=True, kw_only=True)
 class Validation(Record):
     """What a query would become as a view. why_no_key: why it would have no primary key, "" if it
-    has one. in_postgres: expressions that PostgreSQL evaluates."""
+    has one. in_postgres: expressions that PostgreSQL evaluates. now: moving or pinned; None if the
+    query does not say now()."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
 
@@ -283,6 +284,8 @@ class Validation(Record):
     backfill: str
     plan: str
     estimate: Estimate | None = None
+    now: str | None = None
+    time_zone: str = "UTC"
 
     @property
     def why_bag(self) -> str:

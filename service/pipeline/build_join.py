@@ -161,7 +161,7 @@ class BuildJoin:
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
         # What is told of a view as a whole cannot be told again: it is on disk first.
         failpoint("view.join.before")
-        self._epochs.finish(epoch, sync=bool(epoch.changes))
+        self._epochs.finish(epoch, sync=bool(epoch.ddl.changes))
         failpoint("view.join.after")
         self._waiting.forget(identity)
         self._reconciler.joined(build, epoch.progress.epoch)

@@ -42,7 +42,7 @@ from connectors.postgres.sink.rejected_rows import write_rejected
 from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import progress_of, rows_of
-from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkTable, Swap, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, internal_error
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -170,7 +170,7 @@ class PostgresSink:
                 try:
                     self._write(cursor, epoch, context)
                 except states.ProgramLimitExceeded:
-                    context = WriteContext(widened=frozenset(too_wide(epoch.parts())))
+                    context = WriteContext(widened=frozenset(too_wide(epoch.rows.parts())))
                     self._roll_back(session)
                     self._write(cursor, epoch, context)
         except psycopg2.Error as error:
@@ -231,17 +231,17 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
-        recorded = 0
-        if epoch.swaps or epoch.refusals or epoch.changes:
+        ddl, rejected, recorded = epoch.ddl, epoch.rows.rejected, 0
+        if ddl:
             flush(cursor, waiting)
-            for change in epoch.changes:
+            for change in ddl.changes:
                 with about(change.table):
                     _patiently(cursor, partial(self._change, epoch=epoch), change)
-            for table in epoch.swaps:
-                with about(table):
-                    _patiently(cursor, partial(self._swap, epoch=epoch), table)
+            for swap in ddl.swaps:
+                with about(swap.table):
+                    _patiently(cursor, partial(self._swap, epoch=epoch), swap)
             failpoint("sink.change.after", psycopg2.OperationalError)
-            for table, error in epoch.refusals:
+            for table, error in ddl.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, context):
@@ -276,9 +276,9 @@ class PostgresSink:
                 flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
         context.relation = None
-        if epoch.rejected is not None and len(epoch.rejected):
+        if rejected is not None and len(rejected):
             flush(cursor, waiting)
-            write_rejected(cursor, self._key, epoch.rejected)
+            write_rejected(cursor, self._key, rejected)
         if self._histories.is_due(time.monotonic(), recorded):
             if not self._histories.is_known:
                 flush(cursor, waiting)
@@ -290,13 +290,13 @@ class PostgresSink:
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
         is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
         cut_over.apply(cursor, change)
-        if change.table not in epoch.swaps:
+        if all(swap.table != change.table for swap in epoch.ddl.swaps):
             history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
 
-    def _swap(self, cursor: Any, table: SinkTable, epoch: SinkEpoch) -> None:
-        grants = history_tables.grants_of(cursor, table)
-        sink_tables.swap(cursor, table, token=epoch.tokens.get(table.relation, ""))
-        history_tables.settle(cursor, table, self._key, epoch, grants=grants)
+    def _swap(self, cursor: Any, swap: Swap, epoch: SinkEpoch) -> None:
+        grants = history_tables.grants_of(cursor, swap.table)
+        sink_tables.swap(cursor, swap.table, token=swap.token)
+        history_tables.settle(cursor, swap.table, self._key, epoch, grants=grants)
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error

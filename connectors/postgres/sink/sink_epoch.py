@@ -31,7 +31,7 @@ class WriteContext:
 
 def deltas_of(epoch: SinkEpoch, context: WriteContext) -> Iterator[tuple[SinkTable | None, Delta]]:
     """What to apply to which view's table, or to that of error rows (None), part by part."""
-    for part in epoch.parts():
+    for part in epoch.rows.parts():
         for table, delta in part.deltas:
             if len(delta):
                 context.relation = table.relation

@@ -16,7 +16,16 @@ from connectors.postgres.query.view_rows import PageRequest, Past, read_page
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.postgres.sink.view_tables import ViewTables
-from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable, ViewChange
+from connectors.sink import (
+    Progress,
+    SinkEpoch,
+    SinkRepair,
+    SinkRows,
+    SinkTable,
+    Swap,
+    ViewChange,
+    ViewDdl,
+)
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
@@ -44,13 +53,20 @@ def _want(database: Database, table: SinkTable, period: str | None = "1 hour") -
     control.close()
 
 
-def _epoch(number: int, *deltas: tuple[SinkTable, Delta], **more) -> SinkEpoch:
-    return SinkEpoch(Progress(number, {"source": number * 10}), list(deltas), **more)
+def _epoch(
+    number: int,
+    *deltas: tuple[SinkTable, Delta],
+    changes: tuple[ViewChange, ...] = (),
+    swaps: tuple[SinkTable, ...] = (),
+    **more,
+) -> SinkEpoch:
+    ddl = ViewDdl(changes, tuple(Swap(table, "t") for table in swaps))
+    return SinkEpoch(Progress(number, {"source": number * 10}), SinkRows(list(deltas)), ddl, **more)
 
 
 def _begin(sink: PostgresSink, number: int, table: SinkTable, rows: Delta) -> SinkEpoch:
     sink.stage(table, [rows], "t")
-    return _epoch(number, swaps=(table,), tokens={table.relation: "t"})
+    return _epoch(number, swaps=(table,))
 
 
 def _rows_at(database: Database, table: SinkTable, point: str) -> tuple[int, Counter]:
@@ -112,7 +128,7 @@ def test_the_past_at_random_epochs(
     for oracle, rows in zip(oracles, first, strict=True):
         sink.stage(oracle.table, [rows], "t")
     tables = tuple(o.table for o in oracles)
-    sink.write(_epoch(1, swaps=tables, tokens={t.relation: "t" for t in tables}))
+    sink.write(_epoch(1, swaps=tables))
     shown = [{1: Counter(o.rows)} for o in oracles]
     for number in range(2, 22):
         size = draw.choice([1, 1, 2, 5, 17, 100, 300])
@@ -179,8 +195,7 @@ def test_sql_over_the_past(every_database: Database, sink: PostgresSink) -> None
         _want(every_database, table)
     sink.stage(SMALL, [Delta.of("is", [(1, b"a"), (2, b"b")])], "t")
     sink.stage(BAG, [Delta.of("s", [(b"x",)], 2)], "t")
-    tokens = {t.relation: "t" for t in (SMALL, BAG)}
-    sink.write(_epoch(1, swaps=(SMALL, BAG), tokens=tokens))
+    sink.write(_epoch(1, swaps=(SMALL, BAG)))
     at = 1_700_000_000_000_000
     small = SMALL, Delta.of("is", [(1, b"a"), (1, b"A")], [-1, 1])
     lots = BAG, Delta.of("s", [(b"x",), (b"y",)], [1, 1])
@@ -365,8 +380,7 @@ def test_someone_who_changes_the_history_fails_that_view_alone(
         _want(every_database, table)
     sink.stage(SMALL, [Delta.of("is", [(1, b"a")])], "t")
     sink.stage(BAG, [Delta.of("s", [(b"x",)])], "t")
-    tokens = {t.relation: "t" for t in (SMALL, BAG)}
-    sink.write(_epoch(1, swaps=(SMALL, BAG), tokens=tokens))
+    sink.write(_epoch(1, swaps=(SMALL, BAG)))
     name = _table(every_database)
     every_database.execute(f"DELETE FROM {name}")
     change = SMALL, Delta.of("is", [(1, b"a")], -1)
