@@ -25,7 +25,7 @@ from bench.workloads import QUICK, WORKLOADS
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable, Swap, ViewDdl
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.schema import Field
@@ -98,15 +98,14 @@ def measure_sink() -> dict[str, dict[str, float]]:
                 control.close()
                 first = Delta.of("is", [(i, b"0") for i in range(ROWS)])
                 sink.stage(TABLE, [first], "t")
-                tokens = {TABLE.relation: "t"}
-                sink.write(SinkEpoch(Progress(1, {}), [], swaps=(TABLE,), tokens=tokens))
+                sink.write(SinkEpoch(Progress(1, {}), ddl=ViewDdl(swaps=(Swap(TABLE, "t"),))))
                 number = 1
                 for _ in range(ROUNDS):
                     deltas = [_update(number + k, updated) for k in range(1, epochs + 1)]
                     before = time.process_time() + _server_cpu_s(postgres.pid)
                     for delta in deltas:
                         number += 1
-                        sink.write(SinkEpoch(Progress(number, {}), [(TABLE, delta)]))
+                        sink.write(SinkEpoch(Progress(number, {}), SinkRows([(TABLE, delta)])))
                     spent = time.process_time() + _server_cpu_s(postgres.pid) - before
                     times[way].append(spent / epochs * 1e6)
                 sink.close()

@@ -27,12 +27,15 @@ class SinkTable:
     """A view's table.
 
     An empty key makes it a multiset view: a hidden table with multiplicities, and a view over it.
+    final: of a view's rows as its readers get them once a window is closed, the column that begins
+    the window and its length in microseconds; such rows never go into the table itself.
     """
 
     schema: str
     name: str
     fields: tuple[Field, ...]
     key: tuple[int, ...]
+    final: tuple[int, int] | None = None
 
     @property
     def title(self) -> str:
@@ -140,7 +143,26 @@ class SinkRows:
             yield SinkPart(is_other, errors_without(part.errors, self.left_out))
 
     def counts(self) -> dict[SinkTable, int]:
-        """Return how many rows of each view change."""
+        """Return how many rows of each view's table change."""
+        return {table: n for table, n in self._counts().items() if table.final is None}
+
+    def count_of(self, table: SinkTable) -> int | None:
+        """Return how many rows of a view change, or of its final rows; None if there is none.
+
+        The view counts by its name. Rows in parts on disk may be unknown, and count as 0.
+        """
+        wanted = table.relation, table.final
+        found = [n for t, n in self._counts().items() if (t.relation, t.final) == wanted]
+        return sum(found) if found else None
+
+    def deltas_of(self, table: SinkTable) -> Iterator[Delta]:
+        """Yield the deltas of a view, or of its final rows, part by part."""
+        for part in self.parts():
+            for found, delta in part.deltas:
+                if (found.relation, found.final) == (table.relation, table.final) and len(delta):
+                    yield delta
+
+    def _counts(self) -> dict[SinkTable, int]:
         later = {} if self.later is None else self.later.rows
         counts = {t: n for t, n in later.items() if t.relation not in self.left_out}
         for table, delta in self.deltas:

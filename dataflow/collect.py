@@ -1,7 +1,8 @@
 """Error rows: the rows left out of a view because an expression failed, as a Z-set.
 
 Invariant: the sum over all epochs is exactly the multiset of rows that fail now. A repaired or
-deleted row retracts its error, because it arrives here with the opposite weight.
+deleted row retracts its error, because it arrives here with the opposite weight. In the same form
+operators note what is no error (`dataflow.notes`): late rows and watermarks.
 """
 
 from __future__ import annotations
@@ -24,11 +25,22 @@ class ErrorRows:
     """Collects the error rows of one view, epoch by epoch.
 
     Rows are (operator, sqlstate, message, row): the row as PostgreSQL prints a composite value.
+    Beside them it collects the view's final rows (see FinalRows).
     """
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, str, str, str]] = []
         self._weights: list[int] = []
+        self._final: list[Delta] = []
+
+    def publish(self, rows: Delta) -> None:
+        """Add final rows of the view."""
+        self._final.append(rows)
+
+    def take_final(self) -> list[Delta]:
+        """Return and clear the final rows since the last call."""
+        found, self._final = self._final, []
+        return found
 
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors

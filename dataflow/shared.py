@@ -96,6 +96,11 @@ class LiveNode:
             for name in names:
                 self.errors[view].collect(name + within, types, rows, errors)
 
+    def publish(self, rows: Delta) -> None:
+        """Pass final rows to every view of the node; there is one, see `fingerprint.repeatable`."""
+        for view in self.names:
+            self.errors[view].publish(rows)
+
 
 class LiveView:
     """The nodes that a live view reads, by position; the last one is its output."""

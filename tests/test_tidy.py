@@ -35,6 +35,8 @@ WORDS = tuple(
     f"dataflow.{name}"
     for name in (
         "delta",
+        "notes",
+        "window_close",
         "schema",
         "frozen",
         "types",
@@ -80,6 +82,7 @@ OPERATOR_PACKAGES = {
     "joins": ("ordered",),
     "aggregates": ("ordered",),
     "windows": ("ordered", "aggregates"),
+    "lateness": ("ordered", "aggregates"),
     "recursion": (),
     "tables": (),
 }

@@ -35,7 +35,9 @@ class Traits:
     Most are declared by the class; where the plan decides, the constructor declares them.
     is_linear: the output depends on the input delta alone and adds up as it does. has_state: it may
     have arrangements or sums; False: it has none. emits_parts: it has `Chunked.parts`.
-    needs_evaluator: it may call the evaluator; False: it never does.
+    needs_evaluator: it may call the evaluator; False: it never does. depends_on_history: which step
+    a row comes with has a say in what is emitted, so the deltas add up to no function of the input
+    (see `lateness`); its state must be durable before its output is seen.
 
     About consolidation. passes_rows: each output row is an input row with its weight, so the output
     is as consolidated as the input. accepts_unconsolidated: rows of the input may repeat and cancel
@@ -47,6 +49,7 @@ class Traits:
     has_state: bool = True
     emits_parts: bool = False
     needs_evaluator: bool = True
+    depends_on_history: bool = False
     passes_rows: bool = False
     accepts_unconsolidated: bool = False
     may_skip_consolidation: bool = False
@@ -72,8 +75,9 @@ class Operator(Protocol):
       connection);
     - deterministic: equal state and equal deltas give equal rows, to the bit. Time, randomness and
       the order of rows in a delta have no influence (see Remember for functions that are not pure);
-    - incremental: the deltas emitted so far add up to the plan's answer over the deltas applied so
-      far. So a step over a + b equals a step over a plus one over b;
+    - incremental, unless it depends_on_history: the deltas emitted so far add up to the plan's
+      answer over the deltas applied so far. So a step over a + b equals a step over a plus one over
+      b;
     - consolidated output, from consolidated input, unless `skip_consolidation` was called;
     - no arrangement of its own has a negative weight after `apply`.
 
@@ -136,6 +140,10 @@ class ErrorCollector(Protocol):
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
     ) -> None:
         """Add the failed rows, columns of `types`, with their weights under an operator's name."""
+        ...
+
+    def publish(self, rows: Delta) -> None:
+        """Add final rows of the view (see FinalRows)."""
         ...
 
 

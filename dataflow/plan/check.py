@@ -16,7 +16,9 @@ from dataflow.plan.nodes import (
     Apply,
     AsOfJoin,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Plan,
     Project,
     Recursive,
@@ -28,6 +30,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
     inputs_of,
 )
@@ -60,6 +63,11 @@ def _check_node(plan: Plan) -> None:
         _require(len(plan.threshold.fields) == 1, "one column in a threshold")
         same = plan.value.type.physical == plan.threshold.fields[0].type.physical
         _require(same, "a threshold that orders as the value does")
+    elif isinstance(plan, Watermark):
+        _require(len(plan.clock.fields) == len(plan.fields) == 1, "one column of a watermark")
+        _require(plan.input.fields[:1] == plan.fields, "a watermark of its input's first column")
+    elif isinstance(plan, LateRows | FinalRows):
+        _check_expression(plan.value, plan.input.fields)
     elif isinstance(plan, Project):
         _check_outputs(plan.expressions, plan.fields, plan.input.fields)
     elif isinstance(plan, Join | SemiJoin):

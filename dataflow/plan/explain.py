@@ -26,8 +26,10 @@ from dataflow.plan.nodes import (
     AsOfJoin,
     Distinct,
     Filter,
+    FinalRows,
     Frame,
     Join,
+    LateRows,
     Plan,
     Project,
     RecursionRef,
@@ -45,6 +47,7 @@ from dataflow.plan.nodes import (
     UnionAll,
     Values,
     ViewPlan,
+    Watermark,
     Window,
     WindowCall,
     inputs_of,
@@ -168,6 +171,12 @@ def describe(plan: Plan) -> str:
         name = plan.threshold.fields[0].name
         kind = "flag" if isinstance(plan, ThresholdFlag) else "filter"
         return f"threshold {kind} {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+    if isinstance(plan, Watermark):
+        return f"watermark of {plan.title}"
+    if isinstance(plan, LateRows):
+        return f"late rows of {plan.title}: {plan.policy}"
+    if isinstance(plan, FinalRows):
+        return f"final rows by {_text(plan.value, plan.input.fields)}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
@@ -339,7 +348,7 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     """Return the expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
-    if isinstance(plan, ThresholdFilter):
+    if isinstance(plan, ThresholdFilter | LateRows | FinalRows):
         return (plan.value,)
     if isinstance(plan, Project | Remember):
         return plan.expressions

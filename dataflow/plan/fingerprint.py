@@ -11,10 +11,23 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from dataflow.expressions.ir import ColumnRef
-from dataflow.plan.nodes import Loop, Plan, Remember, Scan, fold, inputs_of
+from dataflow.plan.nodes import (
+    FinalRows,
+    LateRows,
+    Loop,
+    Plan,
+    Remember,
+    RetainedAggregate,
+    Scan,
+    Watermark,
+    fold,
+    inputs_of,
+)
 from dataflow.plan.walk import with_inputs
 from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.types import SqlType
+
+_OF_HISTORY = (Remember, Watermark, LateRows, FinalRows, RetainedAggregate)
 
 
 def fingerprints(root: Plan) -> dict[int, Plan]:
@@ -35,13 +48,14 @@ def fingerprints(root: Plan) -> dict[int, Plan]:
 def repeatable(root: Plan) -> frozenset[int]:
     """Return the ids of the objects whose rows are the same whenever they are computed.
 
-    Others store the result of a stable function at a row's arrival, which may differ between views.
+    Others store the result of a stable function at a row's arrival, or depend on the order in which
+    rows come: they may differ between views.
     """
     found: set[int] = set()
 
     def visit(node: Plan, inputs: tuple[bool, ...]) -> bool:
         within = not isinstance(node, Loop) or id(node.body) in repeatable(node.body)
-        if all(inputs) and within and not isinstance(node, Remember):
+        if all(inputs) and within and not isinstance(node, _OF_HISTORY):
             found.add(id(node))
         return id(node) in found
 

@@ -94,6 +94,66 @@ class ThresholdFlag(ThresholdFilter):
 
 @caches_hash
 @dataclass(frozen=True)
+class Watermark:
+    """One row of one column: up to where the rows of a column have come, or no row yet.
+
+    input: the value (a timestamp), then the columns by which the least counts (partitions). clock:
+    one row of one column, whose moves publish. lateness_us: how much later than the greatest value
+    a row may come. idle_us: after which a partition that does not move is left out; 0 for never.
+    title: the column, as options name it.
+    """
+
+    input: Plan
+    clock: Plan
+    lateness_us: int
+    idle_us: int
+    title: str
+    fields: tuple[Field, ...]
+
+
+@caches_hash
+@dataclass(frozen=True)
+class LateRows:
+    """Its input, watched for rows that come when the watermark is beyond their value.
+
+    policy: "applied" passes them on, "dead-letter" leaves them out, "error" ends the view. key:
+    positions of the relation's key; a row that replaces one of its key is not late.
+    """
+
+    input: Plan
+    watermark: Plan
+    value: Expression
+    key: tuple[int, ...]
+    policy: str
+    title: str
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's."""
+        return self.input.fields
+
+
+@caches_hash
+@dataclass(frozen=True)
+class FinalRows:
+    """Its input, and beside it each row once when all watermarks have passed the row's window.
+
+    value: where the window begins, a date or timestamp column of the input. width_us: its length.
+    """
+
+    input: Plan
+    watermarks: tuple[Plan, ...]
+    value: Expression
+    width_us: int
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's."""
+        return self.input.fields
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
 
@@ -258,6 +318,22 @@ class Aggregate:
     groups: tuple[Expression, ...]
     calls: tuple[AggregateCall, ...]
     fields: tuple[Field, ...]
+
+
+@caches_hash
+@dataclass(frozen=True)
+class RetainedAggregate(Aggregate):
+    """An aggregate whose old groups are frozen: their rows stay, their state is freed.
+
+    watermarks: of which the least counts. window: the position of the group column that begins a
+    window, a date or timestamp. after_us: how far the watermark is beyond a window's begin when
+    its group is frozen. title: for the rows that came too late for it.
+    """
+
+    watermarks: tuple[Plan, ...]
+    window: int
+    after_us: int
+    title: str
 
 
 @caches_hash
@@ -531,11 +607,15 @@ Plan = (
     | Filter
     | ThresholdFilter
     | ThresholdFlag
+    | Watermark
+    | LateRows
+    | FinalRows
     | Project
     | Join
     | AsOfJoin
     | SemiJoin
     | Aggregate
+    | RetainedAggregate
     | Distinct
     | UnionAll
     | SingleRow
@@ -581,6 +661,12 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
         return (plan.left, plan.right)
     if isinstance(plan, ThresholdFilter):
         return (plan.input, plan.threshold)
+    if isinstance(plan, Watermark):
+        return (plan.input, plan.clock)
+    if isinstance(plan, LateRows):
+        return (plan.input, plan.watermark)
+    if isinstance(plan, FinalRows | RetainedAggregate):
+        return (plan.input, *plan.watermarks)
     if isinstance(plan, UnionAll | Loop):
         return plan.inputs
     if isinstance(plan, Recursive):

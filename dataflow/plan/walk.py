@@ -13,14 +13,18 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression
 from dataflow.plan.nodes import (
     Apply,
     AsOfJoin,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Plan,
     Recursive,
+    RetainedAggregate,
     SemiJoin,
     SetOperation,
     ThresholdFilter,
     UnionAll,
+    Watermark,
     fold,
     inputs_of,
 )
@@ -36,6 +40,12 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
         return replace(plan, base=inputs[0], step=inputs[1])
     if isinstance(plan, ThresholdFilter):
         return replace(plan, input=inputs[0], threshold=inputs[1])
+    if isinstance(plan, Watermark):
+        return replace(plan, input=inputs[0], clock=inputs[1])
+    if isinstance(plan, LateRows):
+        return replace(plan, input=inputs[0], watermark=inputs[1])
+    if isinstance(plan, FinalRows | RetainedAggregate):
+        return replace(plan, input=inputs[0], watermarks=tuple(inputs[1:]))
     if isinstance(plan, UnionAll | Loop):
         return replace(plan, inputs=tuple(inputs))
     return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]

@@ -39,12 +39,12 @@ def texts_of_now(value: str) -> dict[str, str]:
 
 
 class ClockMissingError(SqlError):
-    """A query says now(), and there is no clock yet."""
+    """A view reads the clock, which is not declared yet. reader: what of the view."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: str) -> None:
         super().__init__(
             code="sql.no_clock",
-            what="now() needs the clock, which does not exist",
+            what=f"{reader} needs the clock, which does not exist",
             hint='declare a source "clock" of type "clock", or use options.now "pinned"',
         )
 
@@ -111,7 +111,7 @@ class MovingNow:
         if text == analysis.text:
             return analysis
         if not self._clock:
-            raise ClockMissingError
+            raise ClockMissingError("now()")
         self.is_used = True
         return self._analyzer.analyze(text)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.catalog import history_records, sink_records, verification_records
-from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.catalog import TimeFacts, ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
@@ -91,8 +91,7 @@ class Catalog:
         self._authorization.require(by, "view.create")
         asker = by.db_role
         rows = self._control.list_views()
-        identity = identity or uuid.uuid4().hex
-        time = TimeOptions.of(body.options.model_dump())
+        identity, options = identity or uuid.uuid4().hex, body.options.model_dump()
         definition = planned_with_clock(
             self._control,
             self._factory,
@@ -104,7 +103,7 @@ class Catalog:
                 rows,
                 sources=sources,
                 asker=asker,
-                time=time,
+                options=options,
             ),
         )
         require_parents(definition, rows, body.options.group)
@@ -130,7 +129,7 @@ class Catalog:
                 body.query,
                 definition.identity,
                 kind=kind_of(plan),
-                options=body.options.model_dump(),
+                options=options,
                 key=key_names(plan),
                 fields=output_fields.to_json(stored(plan.root.fields)),
                 plan=deeply(lambda: plan_facts(definition, estimate)),
@@ -153,7 +152,14 @@ class Catalog:
             self._control,
             self._factory,
             lambda sources: plan_definition(
-                "", ("", ""), query, self._factory, rows, sources=sources, asker=asker, time=time
+                "",
+                ("", ""),
+                query,
+                self._factory,
+                rows,
+                sources=sources,
+                asker=asker,
+                options=options.model_dump(),
             ),
             is_trial=True,
         )
@@ -225,7 +231,8 @@ class Catalog:
         row = self._row(name)
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
-        return self._model(row, self._control.count_errors(), verified, inputs, self._past())
+        counts = self._control.count_errors(), self._control.time_facts()
+        return self._model(row, counts, verified, inputs, self._past())
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """Return the views that the caller may see, ordered by name.
@@ -234,14 +241,15 @@ class Catalog:
         """
         self._control.ensure()
         after_name = parse_name(after) if after else ("", "")
-        errors, verified = self._control.count_errors(), verification_records.newest(self._control)
+        counts = self._control.count_errors(), self._control.time_facts()
+        verified = verification_records.newest(self._control)
         all_rows = self._control.list_views()
         rows = self._authorization.visible(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > after_name][:most]
         inputs = replace(self._standings.inputs(), views=all_rows)
         past = self._past()
-        return [self._model(row, errors, verified, inputs, past) for row in found]
+        return [self._model(row, counts, verified, inputs, past) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """Return the plan of a view, and the parts that it shares with other views."""
@@ -361,11 +369,12 @@ class Catalog:
     def _model(
         self,
         row: ViewRow,
-        errors: dict[str, int],
+        counts: tuple[dict[str, int], dict[str, TimeFacts]],
         verified: dict[str, dict[str, Any]],
         inputs: StatusInputs,
         past: dict[tuple[str, str], HistoryModel],
     ) -> ViewModel:
+        errors, times = counts[0], counts[1].get(row.title, TimeFacts())
         group = group_of(row)
         figures = inputs.figures.get(group) or {}
         standing = view_standing(inputs, row)
@@ -399,6 +408,8 @@ class Catalog:
             backfill=None if row.progress is None else dict(row.progress),
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
+            late_rows=times.late_rows,
+            watermarks={column: at.isoformat() for column, at in times.watermarks.items()},
             verification=verified.get(row.identity),
             history=past.get((row.schema, row.name)),
             error=standing.error,

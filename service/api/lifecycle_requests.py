@@ -23,10 +23,11 @@ from service.access.tokens import Caller
 from service.api.clock import planned_with_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import NO_HISTORY, TimeOptions, plan_definition
+from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
+    WINDOWS_AGAIN,
     has_dependents,
     readers_lost,
     readers_refuse,
@@ -39,7 +40,14 @@ from service.views.dependencies import children_of, readers_of
 from service.views.groups import group_of
 from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
 from service.views.name_tracking import names_in
-from service.views.requested_changes import CANCELLED, FAILED, new_name, new_version, table_of
+from service.views.requested_changes import (
+    CANCELLED,
+    FAILED,
+    new_name,
+    new_version,
+    published_of,
+    table_of,
+)
 from service.views.view_facts import (
     busy,
     require_free,
@@ -187,7 +195,7 @@ class Life:
                 sources=sources,
                 asker=row.created_by if asker is None else asker,
                 names=names,
-                time=TimeOptions.of(row.options if options is None else options),
+                options=row.options if options is None else options,
             ),
         )
         table = replace(found.table, schema=row.schema, name=row.name)
@@ -201,6 +209,8 @@ class Life:
         before, table = table_of(row), definition.table
         self._require_readers(row, definition, rows)
         why = why_unreported(before, table)
+        if definition.published.final or published_of(row).final:
+            why = why or WINDOWS_AGAIN
         if why:
             self._require_no_sinks(row, why)
         if is_one_shape(before, table):

@@ -33,6 +33,8 @@ Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
 # PostgreSQL's text cannot contain NUL.
 Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
+# Of an option of a view, without its name; ViewOptions says which is which.
+OptionValue = str | int | float | dict[str, str] | None
 
 
 class ViewOptions(BaseModel):
@@ -49,6 +51,13 @@ class ViewOptions(BaseModel):
     refresh: how often values of now() in the select list change, such as "10 s"; without it they
     are refused.
     time_zone: of dates, intervals and casts of timestamptz, by PostgreSQL's name.
+    lateness: by "table.column" how much later than the greatest value a row may come, as text: "1
+    hour". late: what becomes of a later row: "applied" leaves the view exact, "dead-letter" leaves
+    the row out, "error" fails the view. lateness_by: by "table.column" the column of which each
+    value counts on its own, the least of them for all. idle_timeout_s: after which a value of it
+    that has no newer rows does not count. emit: "final" sends subscribers and additional sinks each
+    row once, when its window is closed. window: the output column that begins a window, and its
+    length. retain: how long after its end a window is frozen and its state freed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,6 +72,13 @@ class ViewOptions(BaseModel):
     history: str | None = Field(
         None, pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$"
     )
+    lateness: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
+    late: Literal["applied", "dead-letter", "error"] = "applied"
+    lateness_by: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
+    idle_timeout_s: Number | None = Field(None, gt=0, le=31_536_000)
+    emit: Literal["changes", "final"] = "changes"
+    window: dict[Text, Text] | None = Field(None, min_length=1, max_length=1)
+    retain: Text | None = Field(None, min_length=1, max_length=100)
 
     @field_validator("group")
     @classmethod
@@ -157,6 +173,10 @@ class ViewModel(BaseModel):
     backfill: dict[str, Any] | None = Field(description="progress while the view is built")
     plan: str = Field(description="summary of the plan")
     errors: int = Field(description="source rows left out because an expression fails for them")
+    late_rows: int = Field(0, description="rows that came later than options.lateness allows")
+    watermarks: dict[str, str] = Field(
+        default={}, description="up to where the rows of each column with a lateness have come"
+    )
     verification: dict[str, Any] | None = Field(
         default=None, description="the newest comparison with PostgreSQL's answer"
     )
@@ -184,11 +204,11 @@ class ReplaceView(BaseModel):
     )
 
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
-    options: dict[str, str | int] = Field(default_factory=dict)
+    options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @field_validator("options")
     @classmethod
-    def _are_options(cls, options: dict[str, str | int]) -> dict[str, str | int]:
+    def _are_options(cls, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
         ViewOptions.model_validate(options)
         return options
 

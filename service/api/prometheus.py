@@ -198,6 +198,10 @@ def _add_views(page: Page, scrape: ScrapeFacts) -> None:
         page.add("tidemark_view_degraded", view.status == ViewState.DEGRADED, title)
         page.add("tidemark_view_failed", view.status == ViewState.FAILED, title)
         page.add("tidemark_view_errors", view.errors, title)
+        if view.watermarks:
+            moments = map(datetime.fromisoformat, view.watermarks.values())
+            page.add("tidemark_view_watermark_seconds", min(m.timestamp() for m in moments), title)
+            page.add("tidemark_view_late_rows", view.late_rows, title)
         page.add("tidemark_view_rows", view.rows, title)
         page.add("tidemark_view_lag_bytes", view.lag_bytes, title)
         page.add("tidemark_view_state_bytes", state_sizes.get(view.group, {}).get(title), title)

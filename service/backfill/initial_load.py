@@ -181,10 +181,8 @@ class FirstRows:
             epoch = self._beside.find_epoch(number)
             if epoch is None:
                 raise InvariantError("state.outbox_gap", f"epoch {number} is not in the outbox")
-            for part in epoch.rows.parts():
-                for table, delta in part.deltas:
-                    if table.relation == self._table.relation:
-                        self.difference.add_old(delta)
+            for delta in epoch.rows.deltas_of(self._table):
+                self.difference.add_old(delta)
             self._old_epoch = self.holds_after = number
         return self._old_epoch >= newest
 

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -200,6 +201,26 @@ def create(
     history: Annotated[
         str | None, typer.Option(help='how long its past is retained, such as "7 days"')
     ] = None,
+    lateness: Annotated[
+        list[str] | None,
+        typer.Option(help="table.column=duration: how late its rows may come"),
+    ] = None,
+    late: Annotated[
+        str | None, typer.Option(help="later rows: applied, dead-letter or error")
+    ] = None,
+    lateness_by: Annotated[
+        list[str] | None, typer.Option(help="table.column=column that partitions it")
+    ] = None,
+    idle_timeout_s: Annotated[
+        float | None, typer.Option(help="seconds after which a silent partition does not count")
+    ] = None,
+    emit: Annotated[str | None, typer.Option(help="changes, or final rows")] = None,
+    window: Annotated[
+        list[str] | None, typer.Option(help="column=duration of the windows of final rows")
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(help="duration after which old windows are frozen")
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -216,8 +237,24 @@ def create(
             time_zone=time_zone,
             refresh=refresh,
             history=history,
+            lateness=_pairs("lateness", lateness),
+            late=late,
+            lateness_by=_pairs("lateness_by", lateness_by),
+            idle_timeout_s=idle_timeout_s,
+            emit=emit,
+            window=_pairs("window", window),
+            retain=retain,
         )
         _print_view(view.state())
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str] | None:
+    """Return name=value words as a mapping; None for none. Exit with code 2 for another form."""
+    if not given:
+        return None
+    if bad := next((word for word in given if "=" not in word), None):
+        raise typer.BadParameter(f'"{bad}" is not name=value', param_hint=f"--{option}")
+    return {name: value for name, _, value in (word.partition("=") for word in given)}
 
 
 @app.command("list")

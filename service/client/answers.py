@@ -59,7 +59,7 @@ class ViewState(Record):
     key). rows: estimated, None until live. positions: those that its rows show, by source.
     lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
     the change in progress, or why the last one failed or was cancelled. history: its retained past,
-    or None.
+    or None. late_rows, watermarks: of a view with lateness, the watermarks as ISO 8601 by column.
     """
 
     name: str
@@ -85,6 +85,8 @@ class ViewState(Record):
     version: int = 0
     replacing: Mapping[str, Any] | None = None
     history: Mapping[str, Any] | None = None
+    late_rows: int = 0
+    watermarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -44,6 +44,13 @@ class ServiceCalls:
         time_zone: str = "UTC",
         refresh: str | None = None,
         history: str | None = None,
+        lateness: Mapping[str, str] | None = None,
+        late: str | None = None,
+        lateness_by: Mapping[str, str] | None = None,
+        idle_timeout_s: float | None = None,
+        emit: str | None = None,
+        window: Mapping[str, str] | None = None,
+        retain: str | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
@@ -52,7 +59,9 @@ class ServiceCalls:
         local. group: views of one group show the same position. most_rows: maximum estimated rows
         of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
         how often values of now() change (docs/TIME.md). history: how long its past is
-        retained, such as "7 days" (docs/HISTORY.md). Raises if the view fails while it is built; it
+        retained, such as "7 days" (docs/HISTORY.md). lateness: by "table.column" how much
+        later than the newest a row may come; late, lateness_by, idle_timeout_s, emit, window and
+        retain: as for lateness, see docs/TIME.md. Raises if the view fails while it is built; it
         then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
         sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
@@ -65,6 +74,13 @@ class ServiceCalls:
             "time_zone": time_zone,
             "refresh": refresh,
             "history": history,
+            "lateness": lateness,
+            "late": late,
+            "lateness_by": lateness_by,
+            "idle_timeout_s": idle_timeout_s,
+            "emit": emit,
+            "window": window,
+            "retain": retain,
         }
         return Call(
             method="POST",

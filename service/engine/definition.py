@@ -23,6 +23,7 @@ from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.plan.reading import reading, what_is_missing
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.shared import StateLocation
+from dataflow.sql.lateness import depends_on_history, final_of
 from dataflow.sql.lower.lowering import lower
 from service.engine.epoch_buffer import added_up
 from storage.store import Store
@@ -67,6 +68,16 @@ class ViewDefinition:
     def name(self) -> RelationName:
         """Return the name by which other views read it."""
         return RelationName(VIEW_SOURCE, self.table.schema, self.table.name)
+
+    @property
+    def depends_on_history(self) -> bool:
+        """Return whether its rows depend on the order in which its sources' rows came."""
+        return depends_on_history(self.plan.root)
+
+    @property
+    def published(self) -> SinkTable:
+        """Return what its readers get: its table, or its final rows."""
+        return replace(self.table, final=final_of(self.plan.root))
 
     def relations(self) -> tuple[Relation, ...]:
         """Return the base relations that it reads, each once."""

@@ -143,6 +143,11 @@ class Engine:
         return self.positions.database
 
     @property
+    def depends_on_history(self) -> bool:
+        """Return whether any view does: its state must be durable before a sink sees an epoch."""
+        return any(definition.depends_on_history for definition in self.views.values())
+
+    @property
     def epoch(self) -> int:
         """Return the number of the newest epoch; 0 before the first."""
         return self.positions.epoch
@@ -320,9 +325,12 @@ class Engine:
             try:
                 if name in stepped.outputs:
                     buffered.add(definition.table, stepped.outputs[name])
-                found = self.dataflow.views[name].errors.take()
+                errors = self.dataflow.views[name].errors
+                found = errors.take()
                 if len(found):
                     buffered.add(definition.table, named(definition.table, found), is_errors=True)
+                for rows in errors.take_final():
+                    buffered.add(definition.published, rows)
             except Exception as error:
                 failure = view_error("output", error)
                 if failure is None:
@@ -391,6 +399,8 @@ class Engine:
         for found in (errors, view.errors.take()):
             if found is not None and len(found):
                 buffered.add(table, named(table, found), is_errors=True)
+        for rows in view.errors.take_final():
+            buffered.add(view.definition.published, rows)
         self.positions.set_epoch(self.epoch + 1)
         ddl = ViewDdl(swaps=() if token is None else (Swap(table, token),))
         return self._buffered_epoch(buffered, _rejected(rejected, view.rejected()), ddl)

@@ -21,6 +21,7 @@ from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.plan.properties.clock_use import following_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.bind.analysis import Analyzer
+from dataflow.sql.lateness import lateness_of, with_lateness
 from dataflow.sql.moving_now import ClockMissingError, MovingNow, texts_of_now
 from dataflow.sql.planner import plan_view
 from dataflow.types import UTC
@@ -42,6 +43,7 @@ MOVING: Final = "moving"
 NO_HISTORY = "none"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
+_NO_OPTIONS: Mapping[str, Any] = {}
 # How often values of now() change: a number and its unit.
 REFRESH = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(ms|s|min|h|d)")
 _UNITS_US = {
@@ -93,7 +95,7 @@ def plan_definition(
     sources: Iterable[SourceRow] = (),
     asker: str = "",
     names: KnownNames = UNKNOWN,
-    time: TimeOptions = TimeOptions(),
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> ViewDefinition:
     """Plan a query.
 
@@ -101,21 +103,25 @@ def plan_definition(
     - asker: the role that creates the view (`created_by`), whose privileges it keeps; it must be
     allowed to read what the query reads; "" for the service itself
     - names: what its tables were called at the request; the plan uses the current names
-    - time: of the view's options
+    - options: the view's; here those about time count: now, and those of `lateness_of`
 
-    SqlError, including sql.too_deep; SourceError, including source.renamed; TemporaryError
-    source.table_changing.
+    SqlError, including sql.too_deep and lateness.*; SourceError, including source.renamed;
+    TemporaryError source.table_changing.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
+    time, lateness = TimeOptions.of(options), lateness_of(options)
+    named_clock = (CLOCK, CLOCK_RELATION)
+    clock = next((r for r in feeds if (r.name.source, str(r.name)) == named_clock), None)
 
     def planned() -> ViewDefinition:
         with factory.analyzer(views, feeds, asker, time.time_zone) as analyzer:
             analyzer.check_time_zone()
-            has_clock = any(row.name == CLOCK and row.type == CLOCK for row in sources)
-            clock = CLOCK_RELATION if has_clock else ""
-            query_now, plan = _plan(query, names, analyzer, (time.now, clock))
+            read = CLOCK_RELATION if clock is not None else ""
+            query_now, plan = _plan(query, names, analyzer, (time.now, read))
             plan = _refreshed(query_now, plan, time)
+            if lateness is not None:
+                plan = with_lateness(plan, query_now, lateness, _required(clock))
             table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
         return ViewDefinition(identity, table, query_now, plan, role=role, names=named)
@@ -195,6 +201,13 @@ def clock_of(plan: ViewPlan, time: TimeOptions) -> Literal["pinned", "moving"] |
         return MOVING if is_read else None
     words = texts_of_now("")
     return PINNED if any(word in text for text, _ in plan.pinned for word in words) else None
+
+
+def _required(clock: Relation | None) -> Relation:
+    """Return the clock that watermarks read. ClockMissingError."""
+    if clock is None:
+        raise ClockMissingError("a watermark")
+    return clock
 
 
 def too_deep(query: str = "") -> SqlError:

@@ -144,6 +144,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_view_rows", "gauge", _VIEW, "approximate number of rows"),
     Metric("tidemark_view_lag_bytes", "gauge", _VIEW, "WAL not yet shown"),
     Metric("tidemark_view_errors", "gauge", _VIEW, "source rows left out"),
+    Metric("tidemark_view_late_rows", "gauge", _VIEW, "rows later than the view's lateness"),
+    Metric("tidemark_view_watermark_seconds", "gauge", _VIEW, "least watermark, in Unix time"),
     Metric(
         "tidemark_view_state_bytes",
         "gauge",

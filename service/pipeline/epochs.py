@@ -172,7 +172,7 @@ class Epochs:
 
     def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         """Commit what was stepped, and let the sinks have it."""
-        is_synced = sync or self._sink_workers.is_any
+        is_synced = sync or self._sink_workers.is_any or self._engine.depends_on_history
         self._note_acknowledged()
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
         failpoint("epoch.commit.after")

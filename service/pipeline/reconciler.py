@@ -19,7 +19,7 @@ from dataflow.schema import VIEW_SOURCE, RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
-from service.factory.planning import TimeOptions, plan_definition
+from service.factory.planning import plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
@@ -177,7 +177,7 @@ class CatalogReconciler:
             "sources": self.sources.rows,
             "asker": row.created_by,
             "names": names,
-            "time": TimeOptions.of(self.options(row)),
+            "options": self.options(row),
         }
         found = plan_definition(row.identity, name, query, self._factory, self._all_rows, **more)
         return replace(found, version=version)

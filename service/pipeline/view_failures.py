@@ -165,8 +165,10 @@ class Failures:
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
-        """The sink was set back: take out what its catalog does not know as it is now."""
-        self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
+        """The sink was set back: take out what its catalog does not know as it is now, and what
+        cannot be compared with rows that are computed again: they would come in another order."""
+        views = self._engine.views.values()
+        self._remove([d for d in views if d.depends_on_history or not self._is_known(d)])
 
     def _is_known(self, definition: ViewDefinition) -> bool:
         row, table = self._reconciler.row(definition.identity), definition.table
@@ -178,14 +180,16 @@ class Failures:
         """The state is older than its sink: take out what that leaves wrong for good.
 
         sources: those that are not where the sink is and cannot tell again what came since. A view
-        that was renamed has its table under another name.
+        that was renamed has its table under another name. One that depends on the order in which
+        rows came may decide otherwise when they come again.
         """
         outdated = []
         for definition in self._engine.views.values():
             row = self._reconciler.row(definition.identity)
             table = definition.table
             is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
-            if is_renamed or any(r.name.source in sources for r in definition.relations()):
+            is_outdated = is_renamed or definition.depends_on_history
+            if is_outdated or any(r.name.source in sources for r in definition.relations()):
                 outdated.append(definition)
         self._remove(outdated)
         for source in sources:

@@ -28,12 +28,13 @@ from service.pipeline.reconciler import CatalogReconciler
 from service.runtime.log import log
 from service.sinks.sink_workers import SinkWorkers, shown_positions
 from service.views.lifecycle import ViewState
-from service.views.requested_changes import numbered, table_of
+from service.views.requested_changes import numbered, published_of, table_of
 from service.views.view_facts import changed_facts, facts_of
 from storage import clock
 from storage.failpoints import failpoint
 
 # Why a view that has further sinks keeps its name.
+WINDOWS_AGAIN = "the rows of closed windows would be written again"
 REPORTED_BY_NAME = "what they have written is told by the view's name"
 
 
@@ -67,9 +68,11 @@ class ViewReplacement:
             return readers_refuse(definition.table.title, missing)
         if beside is None:
             return None
+        row = self._reconciler.row(definition.identity)
         why = why_unreported(beside.before, definition.table, is_staged=not build.first.is_in_place)
+        if definition.published.final or (row is not None and published_of(row).final):
+            why = why or WINDOWS_AGAIN
         if why and (sinks := self._sink_workers.followed(definition.identity)):
-            row = self._reconciler.row(definition.identity)
             if row is not None and self._reconciler.replacement(row) is not None:
                 return sinks_refuse(definition.table.title, sinks, why)
             # Nobody has asked for it: the view had to be built anew.

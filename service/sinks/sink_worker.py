@@ -277,9 +277,9 @@ class SinkWorker:
         own = [(t, delta) for t, delta in own if t.relation == table.relation]
         left = SinkRows(own, later=later, left_out=found.rows.left_out)
         positions = self._route.shown(found.progress.positions)
-        rows = {t.relation: n for t, n in left.counts().items()}
+        rows = left.count_of(table)
         # Views in parts on disk may not have a row count: then they count as one row.
-        count = max(rows[table.relation], 1) if table.relation in rows else 0
+        count = 0 if rows is None else max(rows, 1)
         return ViewEpoch(number, positions, _DeltasOf(left, table), count), left.nbytes()
 
 
@@ -291,10 +291,7 @@ class _DeltasOf:
     table: SinkTable
 
     def __iter__(self) -> Iterator[Delta]:
-        for part in self.rows.parts():
-            for table, delta in part.deltas:
-                if table.relation == self.table.relation and len(delta):
-                    yield delta
+        return self.rows.deltas_of(self.table)
 
 
 def _lost(detail: str) -> SinkError:

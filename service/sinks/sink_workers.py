@@ -183,7 +183,7 @@ class SinkWorkers:
                 detail="the state does not know the sink",
                 hint=ADD_AGAIN,
             )
-        table = found[0].table
+        table = found[0].published
         route = SinkRoute(
             table,
             self._factory.view_sink(row, table),

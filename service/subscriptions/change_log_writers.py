@@ -86,7 +86,7 @@ class ChangeLogs:
             if found is not None and definition is None:
                 found.end("the view was dropped")
             elif found is not None and definition is not None:
-                self._logs[folder.name] = _Served(definition.table, found, found.reached)
+                self._logs[folder.name] = _Served(definition.published, found, found.reached)
 
     # --- for the pipeline's loop ---------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class ChangeLogs:
         views = {d.identity: d for d in self._engine.views.values()}
         for identity, followed in logs.items():
             definition = views.get(identity)
-            if definition is None or definition.table != followed.table:
+            if definition is None or definition.published != followed.table:
                 followed.ending = GONE
             elif self._engine.outbox_bytes(followed.log.reached) > self._budget_bytes:
                 followed.ending = "its backlog exceeds the limit"
@@ -167,7 +167,7 @@ class ChangeLogs:
             is_desired = identity in retained or self._is_touched(folder, retention_s)
             if identity in views and identity in live and is_desired:
                 if not is_muted and views[identity].name not in self._refused:
-                    self._begin(identity, views[identity].table, folder, retention_s)
+                    self._begin(identity, views[identity].published, folder, retention_s)
             elif not self._is_touched(folder, ENDED_S):
                 forget(folder)
         self._run_thread()
@@ -273,7 +273,7 @@ class ChangeLogs:
                 s.table.relation == followed.table.relation for s in epoch.ddl.swaps
             ):
                 followed.ending = "the view was rebuilt"
-            elif any(t.relation == followed.table.relation for t in epoch.rows.counts()):
+            elif epoch.rows.count_of(followed.table) is not None:
                 lines = _lines(epoch, followed.table)
                 self._append(followed, number, epoch.progress.positions, lines)
             else:
@@ -327,10 +327,8 @@ class ChangeLogs:
 
 def _lines(epoch: SinkEpoch, table: SinkTable) -> Iterator[bytes]:
     """Yield the lines of a view's changes in an epoch."""
-    for part in epoch.rows.parts():
-        for found, delta in part.deltas:
-            if found.relation == table.relation and len(delta):
-                yield from change_lines(table.fields, delta, epoch.progress.epoch)
+    for delta in epoch.rows.deltas_of(table):
+        yield from change_lines(table.fields, delta, epoch.progress.epoch)
 
 
 def _folders(folder: Path) -> list[Path]:

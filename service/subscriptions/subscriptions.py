@@ -41,7 +41,7 @@ from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, 
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
-from service.views.requested_changes import table_of
+from service.views.requested_changes import published_of, require_changes, table_of
 from service.views.view_lookup import find_view
 
 # An error as JSON, in the form of the API that sends the stream.
@@ -122,6 +122,7 @@ class Subscriptions:
                 f'view "{row.title}" has no subscription "{wish.subscription}"',
                 hint="see GET /views/{view}/subscriptions",
             )
+        require_changes(row)
         epoch = epoch if token is None else max(epoch, token[1])
         point_of(self._settings.sink, table_of(row), str(epoch), wish.role)
         return epoch
@@ -134,7 +135,7 @@ class Subscriptions:
         token: tuple[str, int] | None,
         acknowledged: int | None,
     ) -> Subscription:
-        rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
+        rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=wish.has_rows)
         subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
         if acknowledged is not None:
             # The log has everything after what the sink shows now.

@@ -30,6 +30,7 @@ from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
 from service.runtime.view_names import parse_name
+from service.verify.frozen_windows import retained_since
 from service.verify.promised_query import Promise, left_out, open_reasons, promise_of
 from service.verify.verify_models import VerificationModel
 from service.views.groups import group_of
@@ -116,7 +117,7 @@ class Verify:
             names = promise.maintained()
             views = [row, *(r for r in rows if r.title in names and r is not row)]
             try:
-                found, positions = self._compared(views, promise, limit, limits)
+                found, positions, facts = self._compared(views, promise, limit, limits)
                 break
             except TemporaryError as error:
                 if error.code not in _AGAIN or attempt == _ATTEMPTS:
@@ -129,6 +130,7 @@ class Verify:
         return VerificationModel(
             view=row.title,
             result=result,
+            **facts,
             reasons=reasons if result == OPEN else [],
             positions=positions,
             took_ms=round((time.monotonic() - started) * 1000, 1),
@@ -138,9 +140,10 @@ class Verify:
 
     def _compared(
         self, views: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
-    ) -> tuple[Comparison, dict[str, str]]:
-        """Compare once. views: the maintained views in the promise as planned, the view itself
-        first.
+    ) -> tuple[Comparison, dict[str, str], dict[str, Any]]:
+        """Compare once; also return what was left out of both answers, as the model has it.
+
+        views: the maintained views in the promise as planned, the view itself first.
         """
         row = views[0]
         settings = self._settings.for_group(group_of(row))
@@ -155,8 +158,13 @@ class Verify:
                 resources.callback(snapshot.close)
             positions = self._reach(sink, snapshot)
             self._require_same(row, views, sink)
-            query = self._query(row, promise, sink, snapshot, positions)
+            query, omitted = self._query(promise, sink, snapshot, positions)
             facts = output_fields.from_json(row.fields or [])
+            own = sink.rows_of(table_of(row))
+            omissions: dict[str, Any] = {"left_out": omitted}
+            if since := retained_since(row, sink.frozen_edges(promise.maintained())):
+                query, own = since.rows(query), since.rows(own)
+                omissions["retained_since"] = since.text
             key = [[f.name for f in facts].index(k) for k in row.key or []]
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
             resources.callback(expected.close)
@@ -172,19 +180,19 @@ class Verify:
             if snapshot:
                 snapshot.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
-                reader.fill(got, sink.rows_of(table_of(row)))
+                reader.fill(got, own)
             shown = {s: _shown(p) for s, p in positions.items()}
-            return compare(expected, got, facts, key, limit), shown
+            return compare(expected, got, facts, key, limit), shown, omissions
 
     def _query(
         self,
-        row: ViewRow,
         promise: Promise,
         sink: VerifySession,
         snapshot: PointInTimeRead | None,
         positions: dict[str, Any],
-    ) -> str:
-        """Return the query for PostgreSQL: the promise at the sink's position."""
+    ) -> tuple[str, int]:
+        """Return the query for PostgreSQL, the promise at the sink's position, and how many rows
+        it leaves out."""
         if snapshot is not None:
             snapshot.resolve(positions[SOURCE])
         rows, sources = self._control.list_views(), self._control.list_sources()
@@ -200,7 +208,8 @@ class Verify:
             if source.type == CLOCK
             and (us := timestamp_of(positions.get(source.name) or {})) is not None
         }
-        return promise.query(snapshot.overlays if snapshot else {}, out, times=times)
+        omitted = sum(len(rows.rows) for found in out.values() for rows in found)
+        return promise.query(snapshot.overlays if snapshot else {}, out, times=times), omitted
 
     def _reach(self, sink: VerifySession, snapshot: PointInTimeRead | None) -> dict[str, Any]:
         """Take the sink's snapshot at or after the source's; return its positions."""

@@ -16,10 +16,10 @@ from connectors.postgres.snapshot.overlay import Overlay
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from dataflow.lexer import one_query
-from dataflow.plan.nodes import Filter, Project, Scan, ViewPlan
+from dataflow.plan.nodes import Filter, LateRows, Project, Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.bind.analysis import Analysis, Table
-from dataflow.sql.lower.lowering import lower
+from dataflow.sql.lower.lowering import Node, lower
 from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
 from dataflow.types import UTC
@@ -240,13 +240,19 @@ def left_out(
         sources=sources,
         asker=row.created_by,
         names=names_in(row.plan),
-        time=TimeOptions.of(row.options),
+        options=row.options,
     )
     found: dict[Scan, list[str]] = {}
+    late: set[Scan] = set()
+    nodes = lower(definition.plan.root)
     for operator, text in errors:
-        found.setdefault(_scan_of(row, definition.plan, operator), []).append(text)
+        scan = _scan_of(row, nodes, operator)
+        found.setdefault(scan, []).append(text)
+        if any(n.name == operator and isinstance(n.plan, LateRows) for n in nodes):
+            late.add(scan)
     names = relations_named(promise.text)
-    for scan in found:
+    # A late row is left out wherever the view reads its table.
+    for scan in found.keys() - late:
         relation = scan.relation.name
         if (relation.schema, relation.name) not in names:
             raise _unknown(row, f'the failing rows of "{relation}" are not read by the view itself')
@@ -262,14 +268,13 @@ def left_out(
     ]
 
 
-def _scan_of(row: ViewRow, plan: ViewPlan, operator: str) -> Scan:
+def _scan_of(row: ViewRow, nodes: Sequence[Node], operator: str) -> Scan:
     """Return the scan whose unchanged rows reach the operator that failed."""
-    nodes = lower(plan.root)
     node = next((n for n in nodes if n.name == operator), None)
-    if node is None or not isinstance(node.plan, Filter | Project):
+    if node is None or not isinstance(node.plan, Filter | Project | LateRows):
         raise _unknown(row, f'an expression of "{operator}" fails')
     below = nodes[node.inputs[0]]
-    while isinstance(below.plan, Filter):
+    while isinstance(below.plan, Filter | LateRows):
         below = nodes[below.inputs[0]]
     if not isinstance(below.plan, Scan) or below.plan.relation.name.source != MAIN_SOURCE:
         raise _unknown(row, f'an expression of "{operator}", which reads no table, fails')

@@ -1,4 +1,7 @@
-"""The result of a verification, as a pydantic model."""
+"""The result of a verification, as a pydantic model.
+
+What was left out of both answers is always said: rows, and windows that are frozen.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,12 @@ class VerificationModel(BaseModel):
     alike: int = Field(description="rows equal in value, printed in another form (1.5 and 1.50)")
     examples: list[dict[str, Any]] = Field(
         default=[], description='differing rows: "kind", "key", "expected", "found", as texts'
+    )
+    left_out: int = Field(
+        default=0, description="source rows left out of both: failing ones, and late ones"
+    )
+    retained_since: str | None = Field(
+        default=None, description="windows that begin before it are frozen, and not compared"
     )
     reasons: list[str] = Field(default=[], description="why PostgreSQL may answer otherwise")
     positions: dict[str, str] = Field(description="position of the comparison, by source")

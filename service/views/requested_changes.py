@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.sql.lateness import window_of
 from service.engine import output_fields
 from service.engine.definition import ViewDefinition
 from service.views.name_tracking import names_facts, names_in
@@ -114,3 +116,19 @@ def table_of(row: ViewRow) -> SinkTable:
     found = output_fields.from_json(row.fields or ())
     names = [f.name for f in found]
     return SinkTable(row.schema, row.name, found, tuple(names.index(k) for k in row.key or ()))
+
+
+def require_changes(row: ViewRow) -> None:
+    """Refuse named readers of final rows, which no history has. TidemarkError."""
+    if published_of(row).final is not None:
+        raise TidemarkError(
+            "subscription.final_rows",
+            f'view "{row.title}" sends final rows, which its history does not have',
+            hint='subscribe without a name, or replace the view without "emit"',
+        )
+
+
+def published_of(row: ViewRow) -> SinkTable:
+    """Return what the view's readers get according to the catalog: its table or its final rows."""
+    table = table_of(row)
+    return replace(table, final=window_of(row.options, [f.name for f in table.fields]))

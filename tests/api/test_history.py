@@ -384,13 +384,23 @@ def test_a_named_reader_outlives_the_log(service: RunningService, place: Databas
         "public.notes",
         "ready",
     )
-    # Beyond the history there is an error, not a gap.
+    assert service.call("DELETE", f"{path}/billing").status_code == 204
+
+
+def test_a_reader_beyond_the_history(service: RunningService, place: Database) -> None:
+    """There is an error, not a gap."""
+    path = "/views/notes/subscriptions"
+    assert service.call("POST", path, {"name": "billing"}).status_code == 201
+    draw = random.Random(9)
+    for _ in range(5):
+        change(place, draw)
+    visible(service, place, "notes")
+    newest = call(service, "/views/notes/rows")["epoch"]
     place.execute(
         "UPDATE tidemark.histories SET oldest_epoch = (SELECT max(epoch) FROM tidemark.epochs) "
         "WHERE name = 'notes'"
     )
     with pytest.raises(Refused) as caught:
-        place.execute("UPDATE tidemark.subscriptions SET epoch = %s", (start,))
         fold_until(service, "notes", as_fold(Counter(), 0), newest, "subscription=billing")
     assert (caught.value.status, caught.value.problem["code"]) == (410, "history.too_old")
     assert call(service, f"{path}/billing")["status"] == "expired"

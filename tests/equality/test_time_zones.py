@@ -53,6 +53,11 @@ QUERIES = {
     "joined": "SELECT a.id, b.id AS other FROM events a JOIN events b ON a.at = b.local",
     "recent": f"SELECT id FROM events WHERE at > {NOW} - interval '1 day'",
     "month": f"SELECT id FROM events WHERE at > {NOW} - interval '1 month'",
+    "binned": "SELECT date_bin('1 day', at, '2023-12-31 22:00+00') AS bin, count(*) AS n "
+    "FROM events GROUP BY 1",
+    "hopping": "SELECT w.start, count(*) AS n FROM events, LATERAL generate_series("
+    "date_bin('6 hours', at, 'epoch') - interval '1 day', date_bin('6 hours', at, 'epoch'), "
+    "interval '6 hours') w(start) WHERE id < 900 GROUP BY 1",
     "today": f"SELECT id FROM events WHERE at >= date_trunc('day', {NOW})",
     "days": f"SELECT id, {NOW}::date - day AS days FROM events",
     "local": f"SELECT id FROM events WHERE local < {NOW} AND day > {NOW} - interval '2 days'",

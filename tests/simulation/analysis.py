@@ -38,8 +38,8 @@ class SimAnalyzer:
     """As dataflow.sql.bind.analysis.Analyzer. views: maintained ones; feeds: of other sources."""
 
     role = ""
-    named = KnownNames()
     time_zone = UTC
+    named = KnownNames()
 
     def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
         self._views = {v.name.name: v for v in views}
@@ -93,6 +93,9 @@ class SimAnalyzer:
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """Nothing but what is built in."""
         return ()
+
+    def check_time_zone(self) -> None:
+        """Every server knows UTC."""
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
         """All texts have the collation "C"."""

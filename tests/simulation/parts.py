@@ -99,7 +99,11 @@ class SimParts:
         return SimEvaluator(self._world.faults)
 
     def analyzer(
-        self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
+        self,
+        views: Sequence[Relation],
+        feeds: Sequence[Relation] = (),
+        asker: str = "",
+        time_zone: str = UTC,
     ) -> SimAnalyzer:
         server = self._world.server
         if isinstance(server, DdlServer):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import psycopg2
@@ -27,6 +27,7 @@ from connectors.postgres.session.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
 from connectors.view_states import INITIAL, DesiredState, ViewEvent
 from dataflow.errors import InvariantError, SinkError, TemporaryError
+from dataflow.notes import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
 
 T = TypeVar("T")
 
@@ -108,6 +109,28 @@ _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
 _SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
 _CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity", "status"}
+
+
+@dataclass
+class TimeFacts:
+    """How far the columns with a lateness have come, and how many rows came late."""
+
+    watermarks: dict[str, datetime] = field(default_factory=dict)
+    late_rows: int = 0
+
+
+def moment_of(us: int) -> datetime:
+    """Return a moment in microseconds since 2000 UTC; the last one there is beyond year 9999.
+
+    >>> moment_of(0).isoformat()
+    '2000-01-01T00:00:00+00:00'
+    """
+    first = datetime(2000, 1, 1, tzinfo=UTC)
+    try:
+        return first + timedelta(microseconds=us)
+    except OverflowError:
+        edge = datetime.max if us > 0 else datetime.min
+        return edge.replace(tzinfo=UTC)
 
 
 class Control:
@@ -209,6 +232,24 @@ class Control:
         """Return the number of error rows by "schema.name"; views without any are absent."""
         sql = "SELECT view, sum(count)::bigint FROM tidemark.errors GROUP BY view"
         return dict(self._query(sql))
+
+    def time_facts(self) -> dict[str, TimeFacts]:
+        """Return watermarks and late rows by "schema.name"; views without lateness are absent."""
+        sql = (
+            "SELECT view, sqlstate, message, source_row, sum(count)::bigint FROM ("
+            " SELECT view, sqlstate, message, source_row, count FROM tidemark.notes"
+            " WHERE sqlstate = %s UNION ALL SELECT view, sqlstate, '', '', count"
+            " FROM tidemark.notes WHERE sqlstate = ANY (%s)) n GROUP BY 1, 2, 3, 4"
+        )
+        found: dict[str, TimeFacts] = {}
+        late = [LATE_LEFT_OUT, LATE_APPLIED, FROZEN_ROW]
+        for view, code, column, text, count in self._query(sql, WATERMARK, late):
+            facts = found.setdefault(view, TimeFacts())
+            if code == WATERMARK:
+                facts.watermarks[column] = moment_of(int(text.strip("()")))
+            else:
+                facts.late_rows += count
+        return found
 
     # --- sources and progress --------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.notes import FROZEN_EDGE, LATE_LEFT_OUT
 from dataflow.types import UTC
 
 _APPLICATION = "tidemark verify"
@@ -53,12 +54,23 @@ class VerifySession:
         return {identity: tuple(facts) for identity, *facts in self._rows(sql, list(identities))}
 
     def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-        """Return (operator, row) of each error row of these views, by view."""
-        sql = "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+        """Return (operator, row) of each row left out of these views, failing or late, by view."""
+        sql = (
+            "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+            " UNION ALL SELECT view, operator, source_row FROM tidemark.notes"
+            " WHERE view = ANY (%s) AND sqlstate = %s"
+        )
         found: dict[str, list[tuple[str, str]]] = {}
-        for view, operator, row in self._rows(sql, list(titles)):
+        for view, operator, row in self._rows(sql, list(titles), list(titles), LATE_LEFT_OUT):
             found.setdefault(view, []).append((operator, row))
         return found
+
+    def frozen_edges(self, titles: Sequence[str]) -> dict[str, int]:
+        """Return for each of these views with frozen windows the watermark up to which they are, in
+        microseconds since 2000 UTC."""
+        sql = "SELECT view, source_row FROM tidemark.notes WHERE view = ANY (%s) AND sqlstate = %s"
+        rows = self._rows(sql, list(titles), FROZEN_EDGE)
+        return {view: int(text.strip("()")) for view, text in rows}
 
     def rows_of(self, table: SinkTable) -> str:
         """Return a query of the rows of a view's table. SinkError sink.foreign_object."""

@@ -95,6 +95,8 @@ ERRORS = Target(
     "hash",
     "count",
 )
+# The same of what operators note beside errors: late rows and watermarks.
+NOTED = replace(ERRORS, name="notes")
 
 
 def key_name(table: SinkTable) -> str:

@@ -21,7 +21,7 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.schema import schema_setup
 from connectors.postgres.schema.lease import Claim, applications_of
-from connectors.postgres.schema.sink_target import ERRORS
+from connectors.postgres.schema.sink_target import Target
 from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_ours
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
@@ -41,7 +41,7 @@ from connectors.postgres.sink.history_tables import Histories
 from connectors.postgres.sink.rejected_rows import write_rejected
 from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
-from connectors.postgres.sink.sink_reader import progress_of, rows_of
+from connectors.postgres.sink.sink_reader import closed_of, progress_of, rows_of, window_edge
 from connectors.sink import Progress, SinkEpoch, SinkTable, Swap, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, internal_error
@@ -245,8 +245,10 @@ class PostgresSink:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, context):
-            target, guard, past = ERRORS, b"", None
-            if table is not None:
+            guard, past = b"", None
+            if isinstance(table, Target):
+                target = table
+            else:
                 known = (self._keys, self._guards, self._histories)
                 if not all(k.is_known for k in known) or table in context.widened:
                     flush(cursor, waiting)
@@ -263,7 +265,8 @@ class PostgresSink:
                 target = self._keys.target(cursor, table, context.widened)
             changes = split_delta(target, delta)
             copied = [] if past else take_copied(target, changes)
-            if is_large(changes) or (table is not None and self._guards.is_copied(table)):
+            is_copied = not isinstance(table, Target) and self._guards.is_copied(table)
+            if is_copied or is_large(changes):
                 flush(cursor, waiting)
                 apply_by_copy(cursor, target, changes, guard.decode(), past)
             else:
@@ -398,6 +401,8 @@ class PostgresSink:
     ) -> Iterator[tuple[Progress, Iterator[Delta]]]:
         """The view's rows, as `read_rows`, with the progress that they show: of one snapshot.
 
+        Of final rows (SinkTable.final) those of closed windows.
+
         is_checked: SinkError sink.row_changed when someone else wrote to a bag. SinkError
         sink.no_progress when nothing was written yet.
         """
@@ -408,7 +413,11 @@ class PostgresSink:
             found = progress_of(cursor, self._key)
             if found is None:
                 raise SinkError("sink.no_progress", "no epoch has been written yet")
-            yield found, rows_of(cursor, self._dsn, table, is_checked=is_checked)
+            rows = rows_of(cursor, self._dsn, table, is_checked=is_checked)
+            if table.final is not None:
+                edge_us = window_edge(cursor, table)
+                rows = (closed_of(table, delta, edge_us) for delta in rows)
+            yield found, rows
 
     def row_count(self, table: SinkTable) -> int:
         """About how many rows the view has; exact while it is small and nobody has locked it."""

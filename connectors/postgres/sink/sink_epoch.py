@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from connectors.postgres.schema import view_status
+from connectors.postgres.schema.sink_target import ERRORS, NOTED, Target
 from connectors.postgres.session.quoting import quote_text
 from connectors.sink import SinkEpoch, SinkRepair, SinkTable, errors_by_view
 from dataflow.delta import Delta
+from dataflow.notes import NOTES
 from dataflow.schema import RelationName
 
 
@@ -29,22 +33,32 @@ class WriteContext:
     is_searched: bool = False
 
 
-def deltas_of(epoch: SinkEpoch, context: WriteContext) -> Iterator[tuple[SinkTable | None, Delta]]:
-    """What to apply to which view's table, or to that of error rows (None), part by part."""
+def deltas_of(
+    epoch: SinkEpoch, context: WriteContext
+) -> Iterator[tuple[SinkTable | Target, Delta]]:
+    """What to apply to which view's table, or to those of error rows and notes, part by part."""
     for part in epoch.rows.parts():
         for table, delta in part.deltas:
-            if len(delta):
+            if len(delta) and table.final is None:
                 context.relation = table.relation
                 yield table, delta
         context.relation = None
         if part.errors is None or not len(part.errors):
             continue
         if not context.is_searched:
-            yield None, part.errors
+            yield from _by_target(part.errors)
             continue
         for context.title, errors in errors_by_view(part.errors).items():
-            yield None, errors
+            yield from _by_target(errors)
         context.title = ""
+
+
+def _by_target(errors: Delta) -> Iterator[tuple[Target, Delta]]:
+    """What of these rows goes to which table: those of error rows and of notes."""
+    is_note = np.array([code in NOTES for code in errors.columns[2].texts()], np.bool_)
+    for target, rows in ((ERRORS, errors.filter(~is_note)), (NOTED, errors.filter(is_note))):
+        if len(rows):
+            yield target, rows
 
 
 def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:

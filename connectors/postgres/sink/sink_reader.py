@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from connectors.postgres.schema.sink_target import ERRORS, Target, target_of
+from connectors.postgres.schema.sink_target import ERRORS, NOTED, Target, target_of
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Column, Delta, row_hashes
 from dataflow.errors import SinkError
+from dataflow.notes import WINDOW_EDGE
 from dataflow.types import TEXT, SqlType
+from dataflow.window_close import is_closed
 
 
 def progress_of(cursor: Any, key: str) -> Progress | None:
@@ -72,16 +74,36 @@ def _keyed_rows(cursor: Any, dsn: str, table: SinkTable) -> Iterator[Delta]:
 
 
 def errors_of(cursor: Any, table: SinkTable) -> Delta:
-    """Return the error rows of a view, with their counts as weights."""
+    """Return the error rows and notes of a view, with their counts as weights."""
     names = ", ".join(quote_name(c.name) for c in (*ERRORS.columns[1:2], *ERRORS.fields))
     types = [c.type for c in ERRORS.columns[1:]]
-    query = f"SELECT {names} FROM {ERRORS.sql} WHERE view = {quote_text(table.title)}"
+    query = " UNION ALL ".join(
+        f"SELECT {names} FROM {target.sql} WHERE view = {quote_text(table.title)}"
+        for target in (ERRORS, NOTED)
+    )
     parts = [Delta(own, n.values) for n, *own in copy_text.copy_out(cursor, query, types)]
     return (
         Delta.concat(parts)
         if parts
         else Delta.empty("".join(f.type.physical for f in ERRORS.fields))
     )
+
+
+def window_edge(cursor: Any, table: SinkTable) -> int | None:
+    """Return up to where a view's windows are closed, in microseconds since 2000 UTC, as of the
+    cursor's snapshot; None while none is."""
+    query = f"SELECT source_row FROM {NOTED.sql} WHERE view = %s AND sqlstate = %s"
+    cursor.execute(query, (table.title, WINDOW_EDGE))
+    found = cursor.fetchone()
+    return None if found is None else int(found[0].strip("()"))
+
+
+def closed_of(table: SinkTable, rows: Delta, edge_us: int | None) -> Delta:
+    """Return the rows of closed windows, of a table with final rows."""
+    assert table.final is not None
+    column, width_us = table.final
+    kept = is_closed(rows.columns[column], table.fields[column].type, width_us, edge_us)
+    return rows.filter(kept)
 
 
 def _chunks(

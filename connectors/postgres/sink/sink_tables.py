@@ -16,7 +16,13 @@ from psycopg2 import errors as states
 
 from connectors.postgres.evaluation.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.schema import sink_target, view_status
-from connectors.postgres.schema.sink_target import Target, staged_target_of, target_of
+from connectors.postgres.schema.sink_target import (
+    ERRORS,
+    NOTED,
+    Target,
+    staged_target_of,
+    target_of,
+)
 from connectors.postgres.schema.trigger_guard import TYPES_OF
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name, quote_text
@@ -375,6 +381,7 @@ def report_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
 
 
 def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:
-    """Delete the error rows of these views."""
+    """Delete the error rows and notes of these views."""
     titles = [t.title for t in tables]
-    cursor.execute("DELETE FROM tidemark.errors WHERE view = ANY (%s)", (titles,))
+    for target in (ERRORS, NOTED):
+        cursor.execute(f"DELETE FROM {target.sql} WHERE view = ANY (%s)", (titles,))

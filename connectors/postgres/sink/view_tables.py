@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from connectors.postgres.schema.sink_target import ERRORS, NOTED
 from connectors.postgres.session.session import connect, translated
 from connectors.postgres.sink import carry_over, cut_over, history_tables, sink_tables
 from connectors.postgres.sink.sink_reader import errors_of
@@ -39,10 +40,11 @@ class ViewTables:
         with self._cursor(changes[0].before) as cursor:
             for change in changes:
                 cut_over.apply(cursor, change)
-                cursor.execute(
-                    "UPDATE tidemark.errors SET view = %s WHERE view = %s",
-                    (change.table.title, change.before.title),
-                )
+                for target in (ERRORS, NOTED):
+                    cursor.execute(
+                        f"UPDATE {target.sql} SET view = %s WHERE view = %s",
+                        (change.table.title, change.before.title),
+                    )
 
     def dependents(self, table: SinkTable) -> list[str]:
         """Return the user's objects that prevent dropping the view's table. SinkError
@@ -62,7 +64,7 @@ class ViewTables:
             return sink_tables.is_there(cursor, table)
 
     def read_errors(self, table: SinkTable) -> Delta:
-        """Return the view's error rows, with their counts."""
+        """Return the view's error rows and notes, with their counts."""
         with self._cursor(table) as cursor:
             return errors_of(cursor, table)
 

@@ -6,7 +6,7 @@ global aggregate: one row always), computed from the live rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -124,6 +124,21 @@ class AggregateOperator:
         for row, error in epoch.failures.by_row.items():
             errors.add(row, *error)
         return self._turned(touched, rows > 0, columns, errors)
+
+    def forget(self, keys: Sequence[Column], n: int) -> None:
+        """Free the state of n groups, each once, without a change of the output.
+
+        Not for aggregates of distinct values, whose state is not found by group (`can_forget`).
+        """
+        self._linear.forget(keys)
+        for sparse in self._sparse.values():
+            sparse.forget(keys)
+        for extremes in self._extremes.values():
+            extremes.forget(keys, n)
+        for percentiles in self._percentiles.values():
+            percentiles.forget(keys, n)
+        if self._recomputed is not None:
+            self._recomputed.forget(keys)
 
     def _turned(
         self, touched: Touched, live: np.ndarray, columns: list[Column], errors: RowErrors

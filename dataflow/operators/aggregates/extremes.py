@@ -54,6 +54,13 @@ class Extremes:
         role = f"{self._role} {direction}"
         self._current[direction] = self._context.arrange(role, self._kinds, self._key)
 
+    def forget(self, keys: Sequence[Column], n: int) -> None:
+        """Free the values of n groups, each once."""
+        for arrangement in (self._values, *self._current.values()):
+            arrangement.apply(arrangement.lookup(keys)[1].negate())
+        self._ordered.forget(keys, n)
+        self._marks.add(keys, -self._marks.lookup(keys))
+
     def advance(self, touched: Touched, feed: Feed) -> dict[str, Column]:
         """Apply a feed; return for each direction the extremes before, then those after; NULL for
         none."""

@@ -96,6 +96,10 @@ class LinearSums:
         """Return whether a global aggregate has emitted its row."""
         return bool(self._sums.lookup(())[self._position[EMITTED], 0])
 
+    def forget(self, keys: Sequence[Column]) -> None:
+        """Free the vectors of some groups, each once."""
+        self._sums.add(keys, -self._sums.lookup(keys))
+
     def advance(
         self, touched: Touched, feeds: Mapping[int, Feed], emitting: int
     ) -> tuple[np.ndarray, Vectors]:

@@ -44,6 +44,10 @@ class Percentiles:
         if (function, fraction) not in self._desired:
             self._desired.append((function, fraction))
 
+    def forget(self, keys: Sequence[Column], n: int) -> None:
+        """Free the values of n groups, each once."""
+        self._rows.forget(keys, n)
+
     def advance(self, touched: Touched, feed: Feed) -> dict[Desired, Column]:
         """Apply a feed; return each percentile before, then after; NULL for a group without
         values."""

@@ -56,6 +56,11 @@ class Recomputed:
         self._answers = context.arrange("recomputed answers", key_kinds + kinds, key)
         self._width = len(key_kinds)
 
+    def forget(self, keys: Sequence[Column]) -> None:
+        """Free the rows and answers of some groups, each once."""
+        for arrangement in (self._rows, self._answers):
+            arrangement.apply(arrangement.lookup(keys)[1].negate())
+
     def advance(
         self, touched: Touched, group: np.ndarray, delta: Delta, live: np.ndarray
     ) -> tuple[list[Column], RowErrors]:

@@ -52,6 +52,10 @@ class SparseSums:
         key = tuple(range(len(key_kinds)))
         self._state = context.arrange(role, key_kinds + KIND_BYTES, key)
 
+    def forget(self, keys: Sequence[Column]) -> None:
+        """Free the ledgers of some groups, each once."""
+        self._state.apply(self._state.lookup(keys)[1].negate())
+
     def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
         """Apply a feed; return the ledgers of the touched groups before, then those after."""
         index, stored = self._state.lookup(touched.keys)

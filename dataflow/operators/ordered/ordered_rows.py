@@ -29,7 +29,7 @@ from dataflow.operators.ordered.ordered_nodes import (
     Nodes,
     NodeStore,
 )
-from dataflow.operators.ordered.row_order import Order, RowOrder
+from dataflow.operators.ordered.row_order import Columns, Order, RowOrder
 from storage import kernels
 
 __all__ = [
@@ -116,6 +116,11 @@ class OrderedRows:
         descent = _Descent(self._store, touched.keys, touched.count)
         at, _ = descent.down(dict(enumerate(columns)), touched.group, AFTER_ROW)
         OrderedChange(self._store, touched.keys, descent.levels).run(delta, at)
+
+    def forget(self, keys: Sequence[Column], n: int) -> None:
+        """Remove all rows of n partitions, each once. keys: their partition columns."""
+        if n and (sizes := self.sizes(keys, n)).any():
+            self.apply(self.ranges(keys, np.zeros(n, np.int64), sizes).rows.negate())
 
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
         """Return Return int64[n]: how many rows, with their weights, each partition has.
@@ -278,9 +283,7 @@ class _Descent:
         self._keys = keys
         self._root_level, self.levels = store.roots(keys, count)
 
-    def down(
-        self, rows: Mapping[int, Column], part: np.ndarray, bound: Bound
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def down(self, rows: Columns, part: np.ndarray, bound: Bound) -> tuple[np.ndarray, np.ndarray]:
         """Descend for n rows; return (int64[n] the leaf of each, int64[n] the rows in the leaves
         before it)."""
         store = self._store

@@ -18,7 +18,9 @@ from dataflow.plan.nodes import (
     AsOfJoin,
     Distinct,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Plan,
     Project,
     Remember,
@@ -36,7 +38,10 @@ _PLAIN = re.compile(r"-?(\d+)(?:\.(\d+))?").fullmatch
 _INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
 _ROWS_DIGITS = 19
 _OF_VALUES = ("sum", "min", "max", LEAST)
-_SAME = (Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK, Window)
+_SAME = (
+    *(Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK, Window),
+    *(LateRows, FinalRows),
+)
 
 
 def numeric_form(plan: Plan, expression: Expression) -> NumericForm | None:

@@ -19,7 +19,7 @@ _COMPARISONS = {"=", "<>", "<", "<=", ">", ">=", "is distinct from", "is not dis
 _FREE = {
     *("and", "or", "not", "case", "coalesce", "in", "nullif", "greatest", "least", "timezone"),
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),
-    *("is unknown", "is not unknown"),
+    *("is unknown", "is not unknown", "date_bin"),
 }
 _TIMES = {TypeKind.DATE, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ}
 _IN_A_ZONE = {TypeKind.TIMESTAMPTZ, TypeKind.OPAQUE}

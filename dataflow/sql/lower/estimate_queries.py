@@ -24,7 +24,9 @@ from dataflow.plan.nodes import (
     AsOfJoin,
     Distinct,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Project,
     Remember,
@@ -37,6 +39,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
 )
 from dataflow.schema import Field, Relation
@@ -94,6 +97,10 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
             cell = f"c{len(plan.input.fields)}"
             return f"SELECT i.*, ({condition}) AS {cell} FROM ({inputs[0]}) i"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
+    if isinstance(plan, Watermark):
+        return f"SELECT max(i.c0) AS c0 FROM ({inputs[0]}) i"
+    if isinstance(plan, LateRows | FinalRows):
+        return inputs[0]
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):

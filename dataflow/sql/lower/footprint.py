@@ -16,7 +16,9 @@ from dataflow.plan.nodes import (
     AsOfJoin,
     Distinct,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Project,
     Remember,
@@ -113,7 +115,7 @@ def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
         elif isinstance(plan, SetOperation):
             rows = inputs[0].rows + inputs[1].rows
             found.append(_sums(node, rows, size.width, 2))
-        elif isinstance(plan, TopK | Window | ThresholdFilter):
+        elif isinstance(plan, TopK | Window | ThresholdFilter | FinalRows):
             found.append(_ordered(node, inputs[0]))
             if isinstance(plan, Window) and is_followed(plan):
                 found.append(_kept(node, size))
@@ -206,6 +208,8 @@ def _through(
     if isinstance(plan, SemiJoin) and side == 1:
         met = rows * min(1.0, inputs[0].rows / own)
         return met * min(1.0, size.rows / max(inputs[0].rows, 1.0)), met + rows
+    if isinstance(plan, LateRows | FinalRows) and side:
+        return 0.0, rows
     if isinstance(plan, ThresholdFilter) and side == 1:
         # A threshold that moves often moves past few rows each time.
         return rows, rows

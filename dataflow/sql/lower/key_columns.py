@@ -29,13 +29,16 @@ from dataflow.plan.nodes import (
     Bounds,
     Distinct,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Plan,
     Project,
     RecursionRef,
     Recursive,
     Remember,
+    RetainedAggregate,
     Scan,
     SemiJoin,
     SetOperation,
@@ -46,6 +49,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
     WindowCall,
     fold,
@@ -233,6 +237,24 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
 
 
+def _retained(plan: RetainedAggregate, input: Plan, *watermarks: Plan) -> Plan:
+    """As an aggregate; the groups keep their positions."""
+    made = _aggregate(plan, input)
+    inner = made.input if isinstance(made, Project) else made
+    assert isinstance(inner, Aggregate)
+    retained = RetainedAggregate(
+        inner.input,
+        inner.groups,
+        inner.calls,
+        inner.fields,
+        watermarks,
+        plan.window,
+        plan.after_us,
+        plan.title,
+    )
+    return replace(made, input=retained) if isinstance(made, Project) else retained
+
+
 def _table_function(plan: TableFunction, input: Plan) -> Plan:
     """Make the arguments plain columns."""
     below, arguments = _widened(input, [a for c in plan.calls for a in c.arguments])
@@ -381,12 +403,16 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     ThresholdFilter: _threshold_filter,
     ThresholdFlag: _threshold_filter,
+    Watermark: lambda plan, input, clock: replace(plan, input=input, clock=clock),
+    LateRows: lambda plan, input, mark: replace(plan, input=input, watermark=mark),
+    FinalRows: lambda plan, input, *marks: replace(plan, input=input, watermarks=marks),
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
     AsOfJoin: _as_of_join,
     SemiJoin: _semi_join,
     SetOperation: _set_operation,
     Aggregate: _aggregate,
+    RetainedAggregate: _retained,
     Distinct: _distinct,
     TopK: _top_k,
     UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),
@@ -416,7 +442,7 @@ def _table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return _table_column(plan.left, expression)
     if isinstance(plan, Remember | ThresholdFlag) and index >= len(plan.input.fields):
         return None
-    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
+    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK | LateRows | FinalRows):
         return _table_column(plan.input, expression)
     return None
 

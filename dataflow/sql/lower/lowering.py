@@ -23,6 +23,10 @@ from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.lateness.final_rows import FinalRowsOperator
+from dataflow.operators.lateness.late_rows import LateRowsOperator
+from dataflow.operators.lateness.retained_aggregate import RetainedAggregateOperator
+from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.ordered.threshold_flag import ThresholdFlagOperator
 from dataflow.operators.ordered.top_k import TopKOperator
@@ -42,12 +46,15 @@ from dataflow.plan.nodes import (
     Aggregate,
     AsOfJoin,
     Filter,
+    FinalRows,
     Join,
+    LateRows,
     Loop,
     Plan,
     Project,
     RecursionRef,
     Remember,
+    RetainedAggregate,
     SemiJoin,
     SetOperation,
     SingleRow,
@@ -57,6 +64,7 @@ from dataflow.plan.nodes import (
     TopK,
     UnionAll,
     Values,
+    Watermark,
     Window,
     fold,
     inputs_of,
@@ -159,6 +167,10 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Filter: FilterOperator,
     ThresholdFilter: ThresholdFilterOperator,
     ThresholdFlag: ThresholdFlagOperator,
+    Watermark: WatermarkOperator,
+    LateRows: LateRowsOperator,
+    FinalRows: FinalRowsOperator,
+    RetainedAggregate: RetainedAggregateOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -176,6 +188,9 @@ _TITLES = {
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
     ThresholdFlag: "threshold_flag",
+    LateRows: "late_rows",
+    FinalRows: "final_rows",
+    RetainedAggregate: "retained_aggregate",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
@@ -193,11 +208,25 @@ def title_of(plan: Plan) -> str:
     return _TITLES.get(type(plan), type(plan).__name__.lower())
 
 
+# Nodes whose rows, or one of whose inputs, must be in one partition.
+_IN_ONE_PLACE = (
+    SingleRow,
+    ThresholdFilter,
+    Watermark,
+    LateRows,
+    FinalRows,
+    RetainedAggregate,
+    Loop,
+)
+
+
 def _exchange(plan: Plan) -> tuple[Exchange, ...]:
     if isinstance(plan, SemiJoin) and plan.kind == "not in":
         return ((), ())
     if isinstance(plan, Join | AsOfJoin | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
+    if isinstance(plan, _IN_ONE_PLACE):
+        return ((),) * len(inputs_of(plan))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):
@@ -206,6 +235,4 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.partition),)
     if isinstance(plan, Remember) and plan.by_arguments:
         return (tuple(sorted(columns_of(plan.expressions[0]))),)
-    if isinstance(plan, SingleRow | ThresholdFilter | Loop):
-        return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

@@ -36,6 +36,7 @@ def _wish(
     ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
     after: Annotated[str, Query(description="`next` of the previous page")] = "",
+    *,
     as_of: Annotated[
         str, Query(max_length=100, description="a time, a position or an epoch of its history")
     ] = "",

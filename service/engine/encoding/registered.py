@@ -55,6 +55,9 @@ _PLANS = (
     _type("plan.filter", plan.Filter, "input predicate"),
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
     _type("plan.threshold_flag", plan.ThresholdFlag, "input threshold value operator"),
+    _type("plan.watermark", plan.Watermark, "input clock lateness_us idle_us title fields"),
+    _type("plan.late_rows", plan.LateRows, "input watermark value key policy title"),
+    _type("plan.final_rows", plan.FinalRows, "input watermarks value width_us"),
     _type("plan.project", plan.Project, "input expressions fields"),
     _type("plan.bounds", plan.Bounds, "value low high is_left"),
     _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields bounds"),
@@ -71,6 +74,11 @@ _PLANS = (
         " is_descending rows_by",
     ),
     _type("plan.aggregate", plan.Aggregate, "input groups calls fields"),
+    _type(
+        "plan.retained_aggregate",
+        plan.RetainedAggregate,
+        "input groups calls fields watermarks window after_us title",
+    ),
     _type("plan.distinct", plan.Distinct, "input"),
     _type("plan.union_all", plan.UnionAll, "inputs fields"),
     _type("plan.single_row", plan.SingleRow, "input"),
@@ -99,7 +107,7 @@ _PLANS = (
     _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned time_zone refresh_us"),
 )
 _VIEWS = (
-    _type("view.table", SinkTable, "schema name fields key"),
+    _type("view.table", SinkTable, "schema name fields key final"),
     _type("view.names", KnownNames, "server tables"),
     _type("view.table_names", TableNames, "oid schema name columns"),
     _type(

@@ -112,7 +112,7 @@ def test_every_metric_is_told_and_documented(tmp_path: Path) -> None:
     verified = {"result": "equal", "at": "2026-01-01T00:00:00+00:00"}
     verified |= {"missing": 0, "surplus": 0, "different": 0}
     views = [
-        view("one", verification=verified),
+        view("one", verification=verified, watermarks={"a.at": "2026-01-01T00:00:00+00:00"}),
         view("two", status="backfilling", backfill=building),
     ]
     found = samples(told(tmp_path, views))

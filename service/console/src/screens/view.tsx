@@ -47,6 +47,8 @@ export interface ViewFacts {
   backfill: Backfill | null;
   plan: string;
   errors: number;
+  late_rows?: number;
+  watermarks?: Record<string, string>;
   error: ToldError | null;
   created_at: string;
   live_at: string | null;
@@ -144,6 +146,7 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
   const course = `view ${figureName(view)}`;
   const error = glance ? glance.error : view.error;
   const backfill = glance?.backfill ?? view.backfill;
+  const least = Object.values(view.watermarks ?? {}).sort()[0];
   const isBuilding = backfill && !["live", "failed", "paused", "dropped"].includes(status);
   return (
     <>
@@ -174,6 +177,11 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
         <Figure label="Lag" note={view.errors ? `${count(view.errors)} error rows` : "no error rows"}>
           {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes, view.group) : "–"}
         </Figure>
+        {least && (
+          <Figure label="Watermark" note={view.late_rows ? `${count(view.late_rows)} late rows` : "no late rows"}>
+            {least.slice(0, 19).replace("T", " ")}
+          </Figure>
+        )}
       </dl>
     </>
   );
