@@ -15,6 +15,7 @@ from bench import (
     estimate,
     fire_record,
     generated,
+    history,
     ordered_joins,
     report_parts,
     sandbox,
@@ -62,7 +63,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
-    lines += windows.section()
+    lines += history.section() + windows.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

@@ -42,6 +42,7 @@ from dataflow.plan.nodes import (
     SortKey,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -168,7 +169,8 @@ def describe(plan: Plan) -> str:
         return f"filter {_text(plan.predicate, plan.input.fields)}"
     if isinstance(plan, ThresholdFilter):
         name = plan.threshold.fields[0].name
-        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+        kind = "flag" if isinstance(plan, ThresholdFlag) else "filter"
+        return f"threshold {kind} {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Watermark):
         return f"watermark of {plan.title}"
     if isinstance(plan, LateRows):

@@ -20,6 +20,9 @@ from typing import TypeVar
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
+from dataflow.types import BOOL, UTC
+
+FLAG = Field("flag", BOOL)
 
 
 @caches_hash
@@ -73,6 +76,20 @@ class ThresholdFilter:
     def fields(self) -> tuple[Field, ...]:
         """The input's."""
         return self.input.fields
+
+
+@caches_hash
+@dataclass(frozen=True)
+class ThresholdFlag(ThresholdFilter):
+    """All rows, with the value of `value operator threshold` as their last column.
+
+    A threshold without a row, or NULL, makes every flag NULL.
+    """
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's, and the flag."""
+        return (*self.input.fields, FLAG)
 
 
 @caches_hash
@@ -589,6 +606,7 @@ Plan = (
     | Values
     | Filter
     | ThresholdFilter
+    | ThresholdFlag
     | Watermark
     | LateRows
     | FinalRows
@@ -621,7 +639,8 @@ class ViewPlan:
     key: positions of output columns that form a unique key and are never NULL; () for a multiset
     view. warnings: returned when the view is created. evaluates: SQL of the subtrees computed in
     PostgreSQL. pinned: canonical text and value, as PostgreSQL reads it, of expressions that were
-    computed once.
+    computed once. time_zone: in which PostgreSQL evaluates. refresh_us: how often
+    values that follow the clock change; 0 if there are none.
     """
 
     root: Plan
@@ -629,6 +648,8 @@ class ViewPlan:
     warnings: tuple[str, ...] = ()
     evaluates: tuple[str, ...] = ()
     pinned: tuple[tuple[str, str], ...] = ()
+    time_zone: str = UTC
+    refresh_us: int = 0
 
 
 _T = TypeVar("_T")

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from dataflow.expressions.compile import build
 from dataflow.expressions.ir import Call, ColumnRef, Expression, OuterRef, children, map_leaves
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import Apply, Plan, RecursionRef, Scan, Values, inputs_of
 from dataflow.plan.trees import expressions_within, map_expressions
 
 # The level of the removed Apply's left row, once its right side is moved out.
 OWN = -1
 _CONSTANT = (Scan, Values, RecursionRef)
+_OVERFLOWING = ("+", "-", "*", ADD, SUBTRACT, INSTANT)
 
 
 def outer_refs(expression: Expression) -> set[OuterRef]:
@@ -141,7 +143,8 @@ def may_fail(expression: Expression) -> bool:
 
 
 def may_fail_often(expression: Expression) -> bool:
-    """Like `may_fail`, except for sums and products, which fail by overflow only."""
-    if isinstance(expression, Call) and expression.function in ("+", "-", "*"):
+    """Like `may_fail`, except for sums, products and moments of local times, which fail by overflow
+    only."""
+    if isinstance(expression, Call) and expression.function in _OVERFLOWING:
         return any(map(may_fail_often, expression.arguments))
     return may_fail(expression)

@@ -58,8 +58,8 @@ class ViewState(Record):
     reason), paused, failed or dropping. kind: keyed (a table) or bag (a multiset view, without a
     key). rows: estimated, None until live. positions: those that its rows show, by source.
     lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
-    the change in progress, or why the last one failed or was cancelled. late_rows, watermarks: of
-    a view with lateness (docs/TIME.md), the watermarks as ISO 8601 by column.
+    the change in progress, or why the last one failed or was cancelled. history: its retained past,
+    or None. late_rows, watermarks: of a view with lateness, the watermarks as ISO 8601 by column.
     """
 
     name: str
@@ -84,6 +84,7 @@ class ViewState(Record):
     error: Problem | None = None
     version: int = 0
     replacing: Mapping[str, Any] | None = None
+    history: Mapping[str, Any] | None = None
     late_rows: int = 0
     watermarks: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,6 +106,24 @@ def path_name(schema: str, name: str) -> str:
     "Sales"."By Day"
     """
     return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionState(Record):
+    """A named reader of a view. status: ready, or expired where its changes are gone.
+
+    epoch: what it has acknowledged; newest_epoch: what the view shows.
+    """
+
+    view: str
+    name: str
+    status: str
+    epoch: int
+    newest_epoch: int | None
+    oldest_epoch: int | None
+    created_by: str
+    created_at: datetime
+    acknowledged_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +271,8 @@ class Estimate(Record):
 @dataclass(frozen=True, kw_only=True)
 class Validation(Record):
     """What a query would become as a view. why_no_key: why it would have no primary key, "" if it
-    has one. in_postgres: expressions that PostgreSQL evaluates."""
+    has one. in_postgres: expressions that PostgreSQL evaluates. now: moving or pinned; None if the
+    query does not say now()."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
 
@@ -266,6 +286,8 @@ class Validation(Record):
     backfill: str
     plan: str
     estimate: Estimate | None = None
+    now: str | None = None
+    time_zone: str = "UTC"
 
     @property
     def why_bag(self) -> str:

@@ -40,7 +40,10 @@ class ServiceCalls:
         group: str = "default",
         changes_retention_s: int | None = None,
         most_rows: int | None = None,
-        now: str = "pinned",
+        now: str = "moving",
+        time_zone: str = "UTC",
+        refresh: str | None = None,
+        history: str | None = None,
         lateness: Mapping[str, str] | None = None,
         late: str | None = None,
         lateness_by: Mapping[str, str] | None = None,
@@ -54,11 +57,13 @@ class ServiceCalls:
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
-        of any part of its plan. now: pinned or moving (docs/TIME.md). lateness: by "table.column"
-        how much later than the newest a row may come; late, lateness_by, idle_timeout_s, emit,
-        window and retain: see docs/TIME.md, as for lateness. Raises if the view fails
-        while it is built; it then stays listed as failed until it is dropped. TidemarkError
-        view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
+        of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
+        how often values of now() change (docs/TIME.md). history: how long its past is
+        retained, such as "7 days" (docs/HISTORY.md). lateness: by "table.column" how much
+        later than the newest a row may come; late, lateness_by, idle_timeout_s, emit, window and
+        retain: as for lateness, see docs/TIME.md. Raises if the view fails while it is built; it
+        then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
+        sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
             "backfill": backfill,
@@ -66,6 +71,9 @@ class ServiceCalls:
             "changes_retention_s": changes_retention_s,
             "most_rows": most_rows,
             "now": now,
+            "time_zone": time_zone,
+            "refresh": refresh,
+            "history": history,
             "lateness": lateness,
             "late": late,
             "lateness_by": lateness_by,
@@ -90,9 +98,12 @@ class ServiceCalls:
         return Call(method="GET", path="/views", read=each(ViewState, "views"))
 
     @call
-    def validate(self, query: str) -> Call[Validation]:
-        """Return what a query would become, with warnings and estimate; nothing is created."""
-        body = {"query": query}
+    def validate(self, query: str, **options: Any) -> Call[Validation]:
+        """Return what a query would become, with warnings and estimate; nothing is created.
+
+        options: as of `create`.
+        """
+        body = {"query": query, **({"options": options} if options else {})}
         return Call(method="POST", path="/views/validate", read=into(Validation), body=body)
 
     @call

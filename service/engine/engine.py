@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from connectors.feed_source import REJECTED_KINDS
 from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from connectors.source import SourceBatch
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
+from dataflow.due import DueSearch
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
@@ -25,6 +28,7 @@ from dataflow.schema import RelationName
 from dataflow.shared import SharedDataflow, StateLocation, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower.lowering import lower
+from dataflow.types import UTC
 from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.column_requirements import Read, widened
 from service.engine.definition import StateLayout, View, ViewDefinition
@@ -47,7 +51,7 @@ class Engine:
     """Live views in creation order (each after the views that it reads).
 
     - source: the name under which the database's position is stored
-    - evaluator_of: returns an evaluator with the privileges of a role
+    - evaluator_of: returns an evaluator with the privileges of a role, in a time zone
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
     - spare_bytes: how much of what every sink has the outbox retains
@@ -61,7 +65,7 @@ class Engine:
         epoch_bytes: int = EPOCH_BYTES,
         *,
         clock: Clock = stopped,
-        evaluator_of: Callable[[str], Evaluator] | None = None,
+        evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         self.store = store
@@ -113,9 +117,13 @@ class Engine:
             for location in tables or definition.tables():
                 self.dataflow.tables.add(location)
         self.views[definition.name] = definition
-        role, of = definition.role, self._evaluator_of
-        assert of is not None or not role, f"no evaluator for {role}"
-        how = {"evaluator": of(role) if of and role else None, "rights": role}
+        role, zone, of = definition.role, definition.plan.time_zone, self._evaluator_of
+        is_own = bool(role) or zone != UTC
+        assert of is not None or not is_own, f"no evaluator for {role} in {zone}"
+        how = {
+            "evaluator": of(role, zone) if of and is_own else None,
+            "rights": role if zone == UTC else f"{role} in {zone}",
+        }
         return self.dataflow.add(definition.name, nodes, definition.scope, locations, **how)
 
     def _drop(self, prefixes: Iterable[str]) -> None:
@@ -257,6 +265,11 @@ class Engine:
         while definition.scope in used:
             definition = replace(definition, rebuilt=definition.rebuilt + 1)
         return definition
+
+    def due_search(self, source: str, candidates: np.ndarray) -> DueSearch:
+        """Return the search for the next tick of a clock; see `SharedDataflow.due_search`."""
+        refresh = {name: d.plan.refresh_us for name, d in self.views.items()}
+        return self.dataflow.due_search(source, candidates, refresh)
 
     def step(self, batch: SourceBatch) -> SinkEpoch:
         """Step every view by one batch of whole source transactions; commit nothing yet.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 
 from connectors.postgres.replication.transactions import StreamLimits
+from dataflow.types import UTC
 from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
 from service.engine.metered_evaluator import MeteredEvaluator
 from service.factory.service_factory import ServiceFactory
+from service.ingest.clock_schedule import ClockSchedule
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
 from service.ingest.table_watch import SourceWatch
@@ -97,8 +99,8 @@ class _Composition:
             spare_bytes=self._settings.sink_keep_mb << 20,
         )
 
-    def _evaluator(self, role: str = "") -> MeteredEvaluator:
-        return MeteredEvaluator(self._factory.evaluator(role), self._metrics.evaluated)
+    def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:
+        return MeteredEvaluator(self._factory.evaluator(role, time_zone), self._metrics.evaluated)
 
     def _compose_sources(self) -> None:
         settings, source, runtime = self._settings, self._factory.source, self._runtime
@@ -121,7 +123,11 @@ class _Composition:
             source, self._feed, self._watch, self._reconnect, self._wal_retention
         )
         self._external_sources = ExternalSources(
-            reconciler.sources.source, positions, self._feed.wake, runtime=runtime
+            reconciler.sources.source,
+            positions,
+            self._feed.wake,
+            plan=ClockSchedule(engine).plan,
+            runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
             self._failures, reconciler, self._watch, self._sink_workers

@@ -139,6 +139,8 @@ class Estimator:
     def _count(self, relation: Relation, planner: PlannerStatistics) -> float:
         """Return the rows of a base relation; from a sample if it was never analyzed."""
         name, facts = relation.name, self._facts.get(relation.name)
+        if relation.is_single:
+            return 1
         if facts is None:
             self.notes.append(f"{name}: unknown size, assumed to be {_FEW_ROWS} rows")
             return _FEW_ROWS

@@ -129,3 +129,32 @@ def test_a_value_between_two_of_the_other_input(database: Database) -> None:
     assert [name for name in QUERIES if "Bounds(" not in text[name]] == []
     assert [name for name in OTHERS if "Bounds(" in text[name]] == []
     play(database, connection, queries, CHANGES)
+
+
+# Where local time goes back an hour; days and months are not of one length.
+ZONE = "America/New_York"
+CHANGE_OF_CLOCKS = """
+UPDATE calls SET ts = ts + interval '307 days -3 hours', stop = stop + interval '307 days';
+UPDATE events SET ts = ts + interval '307 days -3 hours', local = local + interval '307 days';
+"""
+IN_A_ZONE = {
+    "a day": _pairs("LEFT", "e.k = c.k AND e.ts BETWEEN c.ts - interval '1 day' AND c.ts"),
+    "a month": _pairs("", "e.k = c.k AND e.ts > c.ts - interval '1 month' AND e.ts <= c.stop"),
+    "as of": "SELECT c.id, (SELECT e.id FROM events e WHERE e.k = c.k AND e.ts <= c.ts "
+    "AND e.ts > c.ts - interval '1 day' ORDER BY e.ts DESC, e.id LIMIT 1) AS event FROM calls c",
+}
+# Local times are compared as moments; only "as of local" is ordered by another value than that.
+LOCAL = {
+    "local": _pairs("", "e.k = c.k AND e.local BETWEEN c.ts AND c.stop"),
+    "as of local": "SELECT c.id, (SELECT e.id FROM events e WHERE e.k = c.k AND e.local <= c.ts "
+    "ORDER BY e.local DESC, e.id LIMIT 1) AS event FROM calls c",
+    "as of a local": "SELECT c.id, (SELECT e.id FROM events e WHERE e.k = c.k AND e.ts <= c.day "
+    "ORDER BY e.ts DESC, e.id LIMIT 1) AS event FROM calls c",
+}
+
+
+def test_intervals_in_a_time_zone(database: Database) -> None:
+    database.execute(DDL + CHANGE_OF_CLOCKS)
+    connection = database.connect()
+    pin_session(connection)
+    play(database, connection, IN_A_ZONE | LOCAL, CHANGES, time_zone=ZONE)

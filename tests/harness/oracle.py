@@ -78,12 +78,23 @@ class Oracle:
 
     def _thresholdfilter(self, plan: p.ThresholdFilter) -> Bag:
         """Of several thresholds the least counts; without one nothing passes."""
+        return Counter({row: n for (row, flag), n in self._compared(plan).items() if flag})
+
+    def _thresholdflag(self, plan: p.ThresholdFlag) -> Bag:
+        """All rows whose value does not fail, with the value of the comparison."""
+        return Counter({(*row, flag): n for (row, flag), n in self._compared(plan).items()})
+
+    def _compared(self, plan: p.ThresholdFilter) -> Counter[tuple[Row, bool | None]]:
         type, out = plan.value.type, Counter()
         found = [row[0] for row in self.rows(plan.threshold) if row[0] is not None]
         least = min((order(v, type) for v in found), default=None)
         for row, weight in self.rows(plan.input).items():
+            failed = self.failures.total()
             value = self._try(plan.value, row, weight)
+            if self.failures.total() != failed:
+                continue
             if least is None or value is None:
+                out[row, None] += weight
                 continue
             place = order(value, type)
             passes = {
@@ -92,8 +103,7 @@ class Oracle:
                 ">": place > least,
                 ">=": place >= least,
             }
-            if passes[plan.operator]:
-                out[row] += weight
+            out[row, passes[plan.operator]] += weight
         return out
 
     def _project(self, plan: p.Project) -> Bag:

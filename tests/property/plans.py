@@ -25,6 +25,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     SortKey,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -310,7 +311,8 @@ def threshold_filter(random: Random, plan: Plan, other: Plan) -> Plan:
     if random.random() < 0.3 and value.type == INT4:
         value = Call(random.choice("+-/"), (value, random.choice(_ints(plan))), INT4)
     narrow = Project(threshold, (column,), (Field("threshold", column.type),))
-    return ThresholdFilter(plan, narrow, value, random.choice(["<", "<=", ">", ">="]))
+    kind = random.choice([ThresholdFilter, ThresholdFlag])
+    return kind(plan, narrow, value, random.choice(["<", "<=", ">", ">="]))
 
 
 def constants(random: Random, plan: Plan) -> Plan:

@@ -70,16 +70,14 @@ AS_OF = {
     f"{kind} {operator}{'' if has_key else ' without keys'}": _as_of(
         kind, operator, has_key=has_key
     )
-    for kind in ("inner", "left")
+    for kind, has_key in (("left", True), ("inner", False))
     for operator in ("<", "<=", ">", ">=")
-    for has_key in (True, False)
 }
 INTERVALS = {
     f"{kind} {'fixed' if is_fixed else 'own'} {'left' if is_left else 'right'}": _interval(
         kind, is_fixed=is_fixed, is_left=is_left
     )
-    for kind in ("inner", "left", "full")
-    for is_fixed in (True, False)
+    for kind, is_fixed in (("inner", True), ("left", False), ("full", True))
     for is_left in (True, False)
 }
 

@@ -15,7 +15,7 @@ from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.planner import plan_view
-from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
+from dataflow.types import BOOL, INT4, INT8, NUMERIC, UTC, SqlType
 from tests.simulation.reads import SCHEMA, canonical, reads
 from tests.simulation.shop import TABLES
 
@@ -38,6 +38,7 @@ class SimAnalyzer:
     """As dataflow.sql.bind.analysis.Analyzer. views: maintained ones; feeds: of other sources."""
 
     role = ""
+    time_zone = UTC
     named = KnownNames()
 
     def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
@@ -92,6 +93,9 @@ class SimAnalyzer:
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """Nothing but what is built in."""
         return ()
+
+    def check_time_zone(self) -> None:
+        """Every server knows UTC."""
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
         """All texts have the collation "C"."""

@@ -73,6 +73,7 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     if epoch.repair is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
         statements.insert(0, f"{before} AND epoch = {epoch.repair.follows}")
+        statements.insert(0, f"SELECT tidemark.note_rewind({name}, {number})")
         statements.append(_recall_others(epoch.repair))
     return [b"BEGIN", *(s.encode() for s in statements)]
 

@@ -9,14 +9,14 @@ most MOST. A separator changes only when its node is split or merged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context
-from dataflow.operators.ordered.row_order import RowOrder
+from dataflow.operators.ordered.row_order import Columns, RowOrder
 
 MOST = 128
 LEAST = 32
@@ -173,9 +173,7 @@ class NodeStore:
         """Return the positions of the columns that a search for a bound reads."""
         return tuple(range(self.width)) if bound.is_total else self.order.columns(bound.parts)
 
-    def seek(
-        self, nodes: Nodes, rows: Mapping[int, Column], at: np.ndarray, bound: Bound
-    ) -> np.ndarray:
+    def seek(self, nodes: Nodes, rows: Columns, at: np.ndarray, bound: Bound) -> np.ndarray:
         """Return int64[r]: for each row, in the node `at`, the last item up to the bound, or the
         position before the node's first one. Also sorts the items. rows: the columns that the
         bound compares."""

@@ -29,7 +29,7 @@ from dataflow.operators.ordered.ordered_nodes import (
     Nodes,
     NodeStore,
 )
-from dataflow.operators.ordered.row_order import Order, RowOrder
+from dataflow.operators.ordered.row_order import Columns, Order, RowOrder
 from storage import kernels
 
 __all__ = [
@@ -283,9 +283,7 @@ class _Descent:
         self._keys = keys
         self._root_level, self.levels = store.roots(keys, count)
 
-    def down(
-        self, rows: Mapping[int, Column], part: np.ndarray, bound: Bound
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def down(self, rows: Columns, part: np.ndarray, bound: Bound) -> tuple[np.ndarray, np.ndarray]:
         """Descend for n rows; return (int64[n] the leaf of each, int64[n] the rows in the leaves
         before it)."""
         store = self._store

@@ -18,6 +18,7 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
     AsOfJoin,
@@ -34,6 +35,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -91,6 +93,9 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
     if isinstance(plan, ThresholdFilter):
         one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
         condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
+        if isinstance(plan, ThresholdFlag):
+            cell = f"c{len(plan.input.fields)}"
+            return f"SELECT i.*, ({condition}) AS {cell} FROM ({inputs[0]}) i"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
     if isinstance(plan, Watermark):
         return f"SELECT max(i.c0) AS c0 FROM ({inputs[0]}) i"
@@ -131,7 +136,8 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
 
 
 def _scan(plan: Scan, assumed_rows: AssumedRows) -> str:
-    name, rows = plan.relation.name, assumed_rows(plan.relation)
+    name = plan.relation.name
+    rows = 1 if plan.relation.is_single else assumed_rows(plan.relation)
     if rows is None:
         return f"SELECT {_columns(plan)} FROM {_quoted(name.schema)}.{_quoted(name.name)}"
     cells = ", ".join(f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields))
@@ -266,6 +272,9 @@ def _case(parts: Sequence[str]) -> str:
 
 _FORMS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "key form": lambda parts: parts[0],
+    ADD: lambda parts: f"({parts[0]} + {parts[1]})",
+    SUBTRACT: lambda parts: f"({parts[0]} - {parts[1]})",
+    INSTANT: lambda parts: f"timezone({parts[1]}, ({parts[0]})::timestamp)",
     "in": lambda parts: f"({parts[0]} IN ({', '.join(parts[1:])}))",
     "case": _case,
     "extract": lambda parts: f"date_part({', '.join(parts)})",

@@ -45,6 +45,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -359,8 +360,11 @@ def _top_k(plan: TopK, below: Plan) -> Plan:
 
 def _threshold_filter(plan: ThresholdFilter, input: Plan, threshold: Plan) -> Plan:
     below, (value,) = _widened(input, [plan.value])
-    made = ThresholdFilter(below, threshold, value, plan.operator)
-    return project(made, references(plan.fields), plan.fields)
+    made = replace(plan, input=below, threshold=threshold, value=value)
+    columns = references(plan.fields)
+    if isinstance(plan, ThresholdFlag):
+        columns[-1] = ColumnRef(len(below.fields), plan.fields[-1].type, plan.fields[-1].name)
+    return project(made, columns, plan.fields)
 
 
 def _distinct(plan: Distinct, input: Plan) -> Plan:
@@ -398,6 +402,7 @@ def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     ThresholdFilter: _threshold_filter,
+    ThresholdFlag: _threshold_filter,
     Watermark: lambda plan, input, clock: replace(plan, input=input, clock=clock),
     LateRows: lambda plan, input, mark: replace(plan, input=input, watermark=mark),
     FinalRows: lambda plan, input, *marks: replace(plan, input=input, watermarks=marks),
@@ -435,7 +440,7 @@ def _table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return _table_column(side, ColumnRef(at, expression.type))
     if isinstance(plan, SemiJoin):
         return _table_column(plan.left, expression)
-    if isinstance(plan, Remember) and index >= len(plan.input.fields):
+    if isinstance(plan, Remember | ThresholdFlag) and index >= len(plan.input.fields):
         return None
     if isinstance(plan, Filter | Remember | ThresholdFilter | TopK | LateRows | FinalRows):
         return _table_column(plan.input, expression)

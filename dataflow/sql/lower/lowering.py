@@ -28,6 +28,7 @@ from dataflow.operators.lateness.late_rows import LateRowsOperator
 from dataflow.operators.lateness.retained_aggregate import RetainedAggregateOperator
 from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
+from dataflow.operators.ordered.threshold_flag import ThresholdFlagOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursion.loop_body import Body, Part
@@ -59,6 +60,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -164,6 +166,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
     ThresholdFilter: ThresholdFilterOperator,
+    ThresholdFlag: ThresholdFlagOperator,
     Watermark: WatermarkOperator,
     LateRows: LateRowsOperator,
     FinalRows: FinalRowsOperator,
@@ -184,6 +187,7 @@ _TITLES = {
     AsOfJoin: "as_of_join",
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
+    ThresholdFlag: "threshold_flag",
     LateRows: "late_rows",
     FinalRows: "final_rows",
     RetainedAggregate: "retained_aggregate",

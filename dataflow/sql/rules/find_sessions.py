@@ -98,16 +98,18 @@ def _reads(plan: Aggregate | Window | TopK, column: int, key: int, read: set[int
         others += [e for call in plan.calls for e in call.operands]
         return key in read or _mentions(others, column)
     others = [e for i, e in enumerate(plan.partition) if i != key]
-    others += [k.expression for k in _order_within(plan)]
     if isinstance(plan, Window):
+        others += [k.expression for k in plan.order]
         others += [e for call in plan.calls for e in call.operands]
-    elif not is_total(plan):
+    else:
+        others += [k.expression for k in _order_within(plan)]
+    if isinstance(plan, TopK) and not is_total(plan):
         # Ties are broken by all columns.
         return True
     return column in read or _mentions(others, column)
 
 
-def _order_within(plan: Window | TopK) -> tuple[SortKey, ...]:
+def _order_within(plan: TopK) -> tuple[SortKey, ...]:
     """Return the order without what is equal in a partition anyway."""
     return tuple(k for k in plan.order if k.expression not in plan.partition)
 
@@ -265,7 +267,7 @@ def _regrouped(plan: Aggregate | Window | TopK, at: int, input: Plan, width: int
         divided = replace(plan, input=input, partition=partition, order=order)
         return Project(divided, refs(divided)[:n], fields)
     own = input.fields + fields[n:]
-    divided = Window(input, partition, _order_within(plan), plan.calls, own)
+    divided = Window(input, partition, plan.order, plan.calls, own)
     return Project(divided, (*refs(divided)[:n], *refs(divided)[n + width :]), fields)
 
 
@@ -302,10 +304,11 @@ def _is_in_order_of_lag(window: Window) -> bool:
 
 def _is_before(call: WindowCall, moment: Expression) -> bool:
     """Return whether a call is lag(ts)."""
-    offset = call.arguments[1] if len(call.arguments) == 2 else None
-    is_one = isinstance(offset, Literal) and offset.text == "1"
-    is_lag = call.function == "lag" and call.filter is None and len(call.arguments) < 3
-    return is_lag and call.arguments[0] == moment and (offset is None or is_one)
+    if call.function != "lag" or call.filter is not None:
+        return False
+    shifted, *others = call.arguments
+    is_one = all(isinstance(o, Literal) and o.text == "1" for o in others)
+    return shifted == moment and is_one and len(others) < 2
 
 
 @dataclass(frozen=True)
@@ -383,7 +386,8 @@ def _constant(literal: Literal) -> _Value:
             return _SOME
         return Decimal(span_of(literal.text.encode()))
     if literal.type.kind in (*_INTEGERS, TypeKind.FIXED, TypeKind.DECIMAL, TypeKind.FLOAT8):
-        return Decimal(literal.text)
+        number = Decimal(literal.text)
+        return number if number.is_finite() else _SOME
     return _SOME
 
 

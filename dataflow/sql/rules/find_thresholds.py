@@ -38,10 +38,15 @@ from dataflow.schema import Field
 from dataflow.sql.rules.one_order import MIRRORED, in_one_order
 from dataflow.sql.rules.prune_columns import columns_read
 
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
 
 @dataclass(frozen=True)
-class _Condition:
-    """value operator threshold: over the rows' own columns, and over those of the single row."""
+class Condition:
+    """A comparison, value operator threshold.
+
+    value: over the rows' own columns; threshold: over those of the single row.
+    """
 
     value: Expression
     operator: str
@@ -77,7 +82,7 @@ def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan 
         own = range(start, start + len(rows.fields))
         if not required <= set(own) or not _moves(single) or has_at_most_one_row(rows):
             continue
-        found = [_condition(part, own, start, at) for part in conjuncts(plan.residual)]
+        found = [condition_of(part, own, start, at) for part in conjuncts(plan.residual)]
         conditions = [condition for condition in found if condition is not None]
         if len(conditions) < len(found):
             return None
@@ -98,7 +103,7 @@ def _moves(plan: Plan) -> bool:
 
 
 def _chained(
-    rows: Plan, single: Plan, conditions: Sequence[_Condition], kept: Mapping[int, Plan]
+    rows: Plan, single: Plan, conditions: Sequence[Condition], kept: Mapping[int, Plan]
 ) -> Plan:
     """One filter for each condition, the first one lowest."""
     for condition in conditions:
@@ -106,7 +111,7 @@ def _chained(
     return rows
 
 
-def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, Plan]) -> Plan:
+def _placed(rows: Plan, single: Plan, condition: Condition, kept: Mapping[int, Plan]) -> Plan:
     """The filter over the rows, or over the side of a join that they come from, whose every row
     the join keeps or pairs; never below what others read as well."""
     value = condition.value
@@ -130,7 +135,7 @@ def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, 
     return _compared(rows, single, condition)
 
 
-def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
+def _compared(rows: Plan, single: Plan, condition: Condition) -> Plan:
     bound, below = condition.threshold, single
     if may_fail_often(bound):
         # It is an error only while there is a row to compare.
@@ -146,9 +151,14 @@ def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
     return Project(filtered, own, rows.fields)
 
 
-def _condition(part: Expression, own: range, start: int, at: int) -> _Condition | None:
-    """A comparison of the two sides of a join: the rows' columns are `own`, and begin at `start`,
-    those of the single row at `at`."""
+def condition_of(part: Expression, own: range, start: int, at: int) -> Condition | None:
+    """Return a comparison of the two sides of a join as a condition, None for anything else.
+
+    The rows' columns are `own`, and begin at `start`, those of the single row at `at`.
+    """
+    if isinstance(part, Call) and part.function == "not":
+        found = condition_of(part.arguments[0], own, start, at)
+        return found and replace(found, operator=_OPPOSITE[found.operator])
     if not isinstance(part, Call) or part.function not in MIRRORED:
         return None
     a, b = part.arguments
@@ -158,5 +168,5 @@ def _condition(part: Expression, own: range, start: int, at: int) -> _Condition 
             sides = in_one_order(value, threshold)
             if sides is None:
                 return None
-            return _Condition(shifted(sides[0], -start), operator, shifted(sides[1], -at))
+            return Condition(shifted(sides[0], -start), operator, shifted(sides[1], -at))
     return None

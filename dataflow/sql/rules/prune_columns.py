@@ -23,6 +23,7 @@ from dataflow.plan.nodes import (
     SetCall,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -74,7 +75,8 @@ def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
     if isinstance(plan, Filter):
         return [required | columns_of(plan.predicate)]
     if isinstance(plan, ThresholdFilter):
-        return [required | columns_of(plan.value), {0}]
+        n = len(plan.input.fields)
+        return [{i for i in required if i < n} | columns_of(plan.value), {0}]
     if isinstance(plan, Project):
         return [_all(plan.expressions[i] for i in required)]
     if isinstance(plan, Join | SemiJoin):
@@ -130,7 +132,10 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, ThresholdFilter):
         below, at = inputs[0]
         threshold = _exact(inputs[1], plan.threshold.fields, [0])
-        return replace(plan, input=below, threshold=threshold, value=remap(plan.value, at)), at
+        made = replace(plan, input=below, threshold=threshold, value=remap(plan.value, at))
+        if isinstance(plan, ThresholdFlag):
+            at = {**at, len(plan.input.fields): len(below.fields)}
+        return made, at
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)

@@ -39,7 +39,7 @@ _SQL = (
     _type(
         "sql.relation",
         Relation,
-        "name oid fields key is_full row_estimate is_append numbers",
+        "name oid fields key is_full row_estimate is_append numbers is_single",
     ),
 )
 _EXPRESSIONS = (
@@ -54,6 +54,7 @@ _PLANS = (
     _type("plan.values", plan.Values, "rows fields"),
     _type("plan.filter", plan.Filter, "input predicate"),
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
+    _type("plan.threshold_flag", plan.ThresholdFlag, "input threshold value operator"),
     _type("plan.watermark", plan.Watermark, "input clock lateness_us idle_us title fields"),
     _type("plan.late_rows", plan.LateRows, "input watermark value key policy title"),
     _type("plan.final_rows", plan.FinalRows, "input watermarks value width_us"),
@@ -103,7 +104,7 @@ _PLANS = (
     _type("plan.recursive", plan.Recursive, "name base step is_distinct fields"),
     _type("plan.loop", plan.Loop, "name inputs body keys fields"),
     _type("plan.apply", plan.Apply, "kind left right residual fields"),
-    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned"),
+    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned time_zone refresh_us"),
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key final"),
