@@ -311,7 +311,8 @@ def test_frozen_windows_stay(service: RunningService, database: Database) -> Non
     _settle(service, database, table)
     assert database.rows(rows) == [*after[:-1], ("20", 1, 1, 1, 1), after[-1]]
     _verify(service, table)
-    service.create("over_frozen", "SELECT sum(n) AS n FROM frozen_minutes")
+    service.create("over_frozen", "SELECT sum(n) AS n FROM frozen_minutes", wait_s=0)
+    service.await_status("over_frozen", timeout_s=120)
     refused = service.call("POST", "/views/over_frozen/verify").json()
     assert refused["code"] == "verify.frozen", refused
 
