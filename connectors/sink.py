@@ -151,8 +151,8 @@ class SinkRows:
 
         The view counts by its name. Rows in parts on disk may be unknown, and count as 0.
         """
-        wanted = table.relation, table.final
-        found = [n for t, n in self._counts().items() if (t.relation, t.final) == wanted]
+        own = table.relation, table.final
+        found = [n for t, n in self._counts().items() if (t.relation, t.final) == own]
         return sum(found) if found else None
 
     def deltas_of(self, table: SinkTable) -> Iterator[Delta]:
