@@ -207,15 +207,15 @@ def source_of(
     fields = tuple(Field(name, declared_type(of)[0]) for name, of in columns.items())
     relation = Relation(RelationName("bench", "bench", TOPIC), 1, fields, is_append=True)
     source = KafkaSource("bench", options, [relation])
-    place = dict(source.pin(relation).place)
-    return source, {TOPIC: {**place, "next": {"0": 0}}}
+    position = dict(source.start_position(relation).position)
+    return source, {TOPIC: {**position, "next": {"0": 0}}}
 
 
 def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) -> Iterator[int]:
     """Our feed: changes in columns of their SQL types."""
-    source, places = source_of(bootstrap, TOPIC, columns)
+    source, positions = source_of(bootstrap, TOPIC, columns)
     ready = threading.Event()
-    feed = source.open_feed(source.relations(), places, {}, ready.set)
+    feed = source.open_feed(source.relations(), positions, {}, ready.set)
     feed.poll(MOST_POLLED)
     left = count
     while left > 0:
@@ -232,9 +232,9 @@ def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) 
 def latencies(bootstrap: str, sizes: Sizes) -> dict[str, Any]:
     """From the call that produces a record to its row in our hands, one after the other."""
     source, _ = source_of(bootstrap, WRITTEN)
-    place = dict(source.pin(source.relations()[0]).place)
+    position = dict(source.start_position(source.relations()[0]).position)
     ready = threading.Event()
-    feed = source.open_feed(source.relations(), {TOPIC: place}, {}, ready.set)
+    feed = source.open_feed(source.relations(), {TOPIC: position}, {}, ready.set)
     feed.poll(MOST_POLLED)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     took = []

@@ -1,6 +1,6 @@
 """The contract of external sources: Kafka topics, files, and other feeds beside the database.
 
-Each relation of such a source has its own position (`place`) in the source's own terms: offsets by
+Each relation of such a source has its own position in the source's own terms: offsets by
 partition, or the number of the newest file. Invariant: the snapshot at a position plus all changes
 after it are the relation. A position never silently skips a record: an unreadable record is refused
 or reported as rejected.
@@ -17,9 +17,9 @@ from dataflow.delta import KIND_BYTES, Delta
 from dataflow.schema import Relation, RelationName
 
 # The position of one relation, as JSON; only its source understands it.
-Place = Mapping[str, Any]
+FeedPosition = Mapping[str, Any]
 # Positions by the relation's name within its source.
-Places = Mapping[str, Place]
+FeedPositions = Mapping[str, FeedPosition]
 
 REJECTED_COLUMNS = ("source", "relation", "place", "code", "reason", "key", "value")
 REJECTED_KINDS = KIND_BYTES * len(REJECTED_COLUMNS)
@@ -27,7 +27,7 @@ REJECTED_KINDS = KIND_BYTES * len(REJECTED_COLUMNS)
 
 def rejected_row(
     name: RelationName,
-    place: str,
+    position: str,
     code: str,
     reason: str,
     *,
@@ -36,11 +36,11 @@ def rejected_row(
 ) -> tuple[str, str, str, str, str, bytes | None, bytes | None]:
     """Return a row of a rejected Delta (of REJECTED_KINDS): one malformed record of a relation.
 
-    place: where the record is, readable and unique in the relation ("3:1042" for partition 3,
+    position: where the record is, readable and unique in the relation ("3:1042" for partition 3,
     offset 1042; "2024/a.csv:17" for line 17). code: stable, see docs/ERRORS.md. key, value: the raw
     bytes, or None if the record has none.
     """
-    return (name.source, name.name, place, code, reason, key, value)
+    return (name.source, name.name, position, code, reason, key, value)
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class DeclaredRelation:
 
 
 @dataclass(frozen=True)
-class Pin:
-    """Where reading of a relation starts: its snapshot holds everything up to `place`.
+class FeedStart:
+    """Where reading of a relation starts: its snapshot holds everything up to `position`.
 
     notes: what the source stores with the state from then on, under its own keys.
     """
 
-    place: Place
+    position: FeedPosition
     notes: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -116,7 +116,7 @@ class SourceFeed(Protocol):
     One thread polls. A feed may read ahead in its own threads, within a memory bound.
     """
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return what has been read, about max_rows rows; None if there is nothing. Never wait.
 
         until: never pass these positions (during recovery, when the sink is ahead of the state).
@@ -162,7 +162,7 @@ class FeedSource(Protocol):
         """Reach the source and compare it with the declaration. SourceError, TemporaryError."""
         ...
 
-    def pin(self, relation: Relation) -> Pin:
+    def start_position(self, relation: Relation) -> FeedStart:
         """Return the current position of a relation that no view reads yet.
 
         Its snapshot begins at the configured start.
@@ -170,7 +170,7 @@ class FeedSource(Protocol):
         ...
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
         """Return the rows of these relations at these positions."""
         ...
@@ -178,7 +178,7 @@ class FeedSource(Protocol):
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:

@@ -235,8 +235,8 @@ class ObjectExchange:
 
     def below(self, name: str) -> Exchange:
         """See Exchange."""
-        place, query = _split(self.url)
-        return ObjectExchange(f"{place}/{name}{query}")
+        base, query = _split(self.url)
+        return ObjectExchange(f"{base}/{name}{query}")
 
     def remove(self) -> None:
         """See Exchange."""
@@ -250,9 +250,9 @@ class ObjectExchange:
         except FileNotFoundError:
             raise
         except OSError as error:
-            place = _shown(self.url)
+            base = _shown(self.url)
             raise TemporaryError(
-                "backfill.exchange", f'cannot reach "{place}"', detail=str(error)[:1000]
+                "backfill.exchange", f'cannot reach "{base}"', detail=str(error)[:1000]
             ) from error
 
 
@@ -282,8 +282,8 @@ def _reach(url: str) -> tuple[fs.FileSystem, str]:
 
 
 def _split(url: str) -> tuple[str, str]:
-    place, mark, query = url.partition("?")
-    return place.rstrip("/"), mark + query
+    base, mark, query = url.partition("?")
+    return base.rstrip("/"), mark + query
 
 
 def _shown(url: str) -> str:
@@ -292,5 +292,5 @@ def _shown(url: str) -> str:
     >>> _shown("s3://key:secret@bucket/folder?region=x")
     's3://bucket/folder'
     """
-    place, _ = _split(url)
-    return S3 + place.removeprefix(S3).rpartition("@")[2]
+    base, _ = _split(url)
+    return S3 + base.removeprefix(S3).rpartition("@")[2]

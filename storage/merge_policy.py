@@ -115,10 +115,11 @@ def windows(tracks: Sequence[tuple[np.ndarray, np.ndarray]], step: int) -> Itera
     is uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
     """
     window = EVERYTHING.copy()
-    places = [0] * len(tracks)
+    positions = [0] * len(tracks)
     while tracks:
         ends = [
-            _page_start(track, place + step) for track, place in zip(tracks, places, strict=True)
+            _page_start(track, position + step)
+            for track, position in zip(tracks, positions, strict=True)
         ]
         end = min(ends)
         if end == _NO_PAGE:
@@ -130,7 +131,7 @@ def windows(tracks: Sequence[tuple[np.ndarray, np.ndarray]], step: int) -> Itera
         window[:2] = end
         for at, (first, first_row) in enumerate(tracks):
             bound = int(page_bound(first, first_row, window[0], window[1]))
-            places[at] = max(bound, places[at] + (ends[at] == end))
+            positions[at] = max(bound, positions[at] + (ends[at] == end))
     window[2:] = 0
     yield window
 

@@ -94,10 +94,10 @@ class RunSearch:
         )
 
     def _find_one(
-        self, key_hash: np.uint64, places: tuple[int, int], most_rows: int
+        self, key_hash: np.uint64, bounds: tuple[int, int], most_rows: int
     ) -> Iterator[tuple[int, Selection]]:
         """Yield the rows of one key hash, for each index that requests it."""
-        start, stop = places
+        start, stop = bounds
         # Two indexes are the old and the new of a row: they stay together whatever their size.
         least = 2 if stop - start == 2 else 1
         for window in self._windows(key_hash, max(most_rows // (stop - start), 1)):

@@ -246,9 +246,9 @@ class RunSet:
         writer = RunWriter(put, self.identity, number)
         return RunBuilder(writer, self._cache, self.layout, self._tuning, file)
 
-    def _enter_run(self, builder: RunBuilder, place: tuple[int, int] | None = None) -> None:
+    def _enter_run(self, builder: RunBuilder, span: tuple[int, int] | None = None) -> None:
         """Put the written run in the place of runs[start:stop], or as the newest one."""
-        start, stop = place or (len(self._table.runs), len(self._table.runs))
+        start, stop = span or (len(self._table.runs), len(self._table.runs))
         replaced = self._table.runs[start:stop]
         for old in replaced:
             self._cache.release(old)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import DeclaredRelation, Pin, Places
+from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, KIND_INT, Column, Delta
@@ -51,10 +51,10 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def timestamp_of(places: Places) -> int | None:
+def timestamp_of(positions: FeedPositions) -> int | None:
     """Return what a clock stands at, in microseconds since 1970; None where it is not read."""
-    place = places.get(RELATION)
-    return None if place is None else int(place[_US])
+    position = positions.get(RELATION)
+    return None if position is None else int(position[_US])
 
 
 class ClockSource:
@@ -78,25 +78,25 @@ class ClockSource:
     def check(self) -> None:
         """A clock can always be reached."""
 
-    def pin(self, relation: Relation) -> Pin:
+    def start_position(self, relation: Relation) -> FeedStart:
         """Return the present moment, cut to the resolution."""
-        return Pin({_US: _cut(self._resolution_us)})
+        return FeedStart({_US: _cut(self._resolution_us)})
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> ClockSnapshot:
         """Return the row as of its position."""
-        return ClockSnapshot(places)
+        return ClockSnapshot(positions)
 
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> ClockFeed:
         """Return the values after the position."""
-        return ClockFeed(self.name, relations[0], places, self._resolution_us, on_ready)
+        return ClockFeed(self.name, relations[0], positions, self._resolution_us, on_ready)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """Never called: a clock has no rejected rows."""
@@ -124,8 +124,8 @@ class ClockPart:
 class ClockSnapshot:
     """The row as of a position."""
 
-    def __init__(self, places: Places) -> None:
-        self._us = int(places[RELATION][_US])
+    def __init__(self, positions: FeedPositions) -> None:
+        self._us = int(positions[RELATION][_US])
 
     def parts(
         self,
@@ -154,19 +154,19 @@ class ClockFeed:
         self,
         name: str,
         relation: Relation,
-        places: Places,
+        positions: FeedPositions,
         resolution_us: int,
         on_ready: Callable[[], None],
     ) -> None:
         self._name = name
         self._relation = relation
-        self._us = int(places[RELATION][_US])
+        self._us = int(positions[RELATION][_US])
         self._resolution_us = resolution_us
         self._on_ready = on_ready
         self._ended = threading.Event()
         threading.Thread(target=self._remind, name=f"clock {name}", daemon=True).start()
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return the present value where it is due; with `until`, exactly that position."""
         to_us = _cut(self._resolution_us) if until is None else timestamp_of(until) or self._us
         if to_us <= self._us:
@@ -184,7 +184,7 @@ class ClockFeed:
             1,
             commit_time_us=to_us,
             source=self._name,
-            places={RELATION: {_US: to_us}},
+            positions={RELATION: {_US: to_us}},
         )
 
     def close(self) -> None:

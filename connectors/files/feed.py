@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from connectors.feed_source import Places
+from connectors.feed_source import FeedPositions
 from connectors.files.rejected import rejected_delta
 from connectors.files.watch import FolderWatch, Piece, joined
 from connectors.source import SourceBatch
@@ -95,7 +95,7 @@ class FilesFeed:
         """See SourceFeed."""
         return sum(f.watch.skipped for f in self._readers.values())
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return what has been read, in whole pieces; see SourceFeed."""
         with self._lock:
             pieces = self._take(max_rows, until or {})
@@ -153,7 +153,7 @@ class FilesFeed:
         if is_reported:
             self._on_ready()
 
-    def _take(self, max_rows: int, until: Places) -> list[Piece]:
+    def _take(self, max_rows: int, until: FeedPositions) -> list[Piece]:
         pieces: list[Piece] = []
         rows = 0
         for name, reader in self._readers.items():
@@ -169,12 +169,12 @@ class FilesFeed:
 
     def _batch(self, pieces: list[Piece]) -> SourceBatch:
         changes: dict[str, list[Changes]] = {}
-        places: dict[str, Mapping[str, Any]] = {}
+        positions: dict[str, Mapping[str, Any]] = {}
         notes: dict[str, bytes | None] = dict(self._dropped)
         rejected = []
         self._dropped = {}
         for piece in pieces:
-            places[piece.relation] = piece.place
+            positions[piece.relation] = piece.position
             notes |= piece.notes
             rejected += piece.rejected
             if piece.changes is not None:
@@ -185,7 +185,7 @@ class FilesFeed:
             len(pieces),
             sum(piece.rows for piece in pieces),
             source=self._source,
-            places=places,
+            positions=positions,
             notes=notes,
             rejected=rejected_delta(rejected) if rejected else None,
         )

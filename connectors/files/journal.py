@@ -81,37 +81,37 @@ def decode_note(note: bytes) -> FileNote:
 
 def owner_of(key: str) -> tuple[str, str, str]:
     """Return (relation, pin, path) of a note's key."""
-    relation, pin, path = key.split("/", 2)
-    return unquote(relation), pin, path
+    relation, reading_id, path = key.split("/", 2)
+    return unquote(relation), reading_id, path
 
 
 @dataclass
 class Journal:
     """The emitted files of one relation, by path.
 
-    pin: identifies the reading that began with `FilesSource.pin`, so that notes of an earlier
-    reading are ignored. event: the number of the last event.
+    reading_id: identifies the reading that began with `FilesSource.start_position`, so that notes of
+    an earlier reading are ignored. event: the number of the last event.
     """
 
     relation: str
-    pin: str
+    reading_id: str
     event: int = 0
     files: dict[str, FileNote] = field(default_factory=dict)
 
     @staticmethod
-    def read(relation: str, place: Mapping[str, Any], notes: Mapping[str, bytes]) -> Journal:
+    def read(relation: str, position: Mapping[str, Any], notes: Mapping[str, bytes]) -> Journal:
         """Read a relation's journal from its position and the notes of the whole source."""
-        journal = Journal(relation, str(place["pin"]), int(place["event"]))
+        journal = Journal(relation, str(position["pin"]), int(position["event"]))
         for key, note in notes.items():
-            owner, pin, path = owner_of(key)
-            if (owner, pin) == (relation, journal.pin):
+            owner, reading_id, path = owner_of(key)
+            if (owner, reading_id) == (relation, journal.reading_id):
                 journal.files[path] = decode_note(note)
         return journal
 
     @property
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """The position of the relation."""
-        return {"pin": self.pin, "event": self.event}
+        return {"pin": self.reading_id, "event": self.event}
 
     def notes(self) -> dict[str, bytes]:
         """Return all notes of the relation."""
@@ -144,4 +144,4 @@ class Journal:
         return to_emit, sorted(self.files.keys() - there)
 
     def _key(self, path: str) -> str:
-        return f"{quote(self.relation, safe='')}/{self.pin}/{path}"
+        return f"{quote(self.relation, safe='')}/{self.reading_id}/{path}"

@@ -26,9 +26,9 @@ def rejected_rows(shape: Shape, stat: FileStat, bad: Iterable[BadRow]) -> list[R
     """
     found = []
     for row in bad:
-        place = f"{stat.path}:{row.number}" if row.number else stat.path
+        position = f"{stat.path}:{row.number}" if row.number else stat.path
         if shape.options.on_error == FAIL:
-            what = f'"{place}" is not a row of relation "{shape.name}"'
+            what = f'"{position}" is not a row of relation "{shape.name}"'
             hint = 'repair the file, or set on_error to "skip" or "dead_letter"'
             detail = f"{row.code}: {row.reason}"
             code = "source.bad_record"
@@ -36,7 +36,7 @@ def rejected_rows(shape: Shape, stat: FileStat, bad: Iterable[BadRow]) -> list[R
         version = stat.version.encode()
         if shape.options.on_error != SKIP:
             row_found = rejected_row(
-                shape.name, place, row.code, row.reason, key=version, value=row.raw
+                shape.name, position, row.code, row.reason, key=version, value=row.raw
             )
             found.append(row_found)
     return found

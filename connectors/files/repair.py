@@ -75,12 +75,12 @@ def try_again(shape: Shape, relation: Relation, source: str, rows: Delta) -> Sou
 
 def _by_file(rows: Delta) -> dict[str, list[_RejectedRow]]:
     found: dict[str, list[_RejectedRow]] = defaultdict(list)
-    places = rows.columns[_POSITION].texts()
+    positions = rows.columns[_POSITION].texts()
     versions = rows.columns[_KEY].texts()
-    for index, (place, version) in enumerate(zip(places, versions, strict=True)):
-        path, _, number = (place or "").rpartition(":")
+    for index, (position, version) in enumerate(zip(positions, versions, strict=True)):
+        path, _, number = (position or "").rpartition(":")
         if not path or not number.isdigit():
-            path, number = place or "", "0"
+            path, number = position or "", "0"
         found[path].append(_RejectedRow(index, int(number), version or ""))
     return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from connectors.feed_source import Places
+from connectors.feed_source import FeedPositions
 from connectors.files.folder import Folder
 from connectors.files.journal import FileNote, Journal
 from connectors.files.options import KEEP
@@ -77,10 +77,10 @@ class FilesSnapshot:
     """Relations at the positions in the notes."""
 
     def __init__(
-        self, shapes: Mapping[str, Shape], places: Places, notes: Mapping[str, bytes]
+        self, shapes: Mapping[str, Shape], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> None:
         self._shapes = shapes
-        self._journals = {name: Journal.read(name, places[name], notes) for name in shapes}
+        self._journals = {name: Journal.read(name, positions[name], notes) for name in shapes}
 
     def parts(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from connectors.feed_source import DeclaredRelation, Pin, Places
+from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart
 from connectors.files.discover import discover_columns
 from connectors.files.feed import FilesFeed
 from connectors.files.folder import Folder
@@ -91,7 +91,7 @@ class FilesSource:
                     "source.folder", error.what, detail=error.detail, hint=error.hint
                 ) from error
 
-    def pin(self, relation: Relation) -> Pin:
+    def start_position(self, relation: Relation) -> FeedStart:
         """Return the position with the existing files, which are read once to number their rows."""
         shape = self._shapes[relation.name.name]
         folder = shape.options.folder()
@@ -106,19 +106,19 @@ class FilesSource:
             for stat, measure in zip(stable, measures, strict=True):
                 if measure is not None:
                     journal.files[stat.path] = _first_note(shape, stat, measure)
-        return Pin(journal.place, journal.notes())
+        return FeedStart(journal.position, journal.notes())
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FilesSnapshot:
         """Return the rows of the files in the notes."""
         shapes = {r.name.name: self._shapes[r.name.name] for r in relations}
-        return FilesSnapshot(shapes, places, notes)
+        return FilesSnapshot(shapes, positions, notes)
 
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> FilesFeed:
@@ -127,10 +127,10 @@ class FilesSource:
         for relation in relations:
             name = relation.name.name
             shape = self._shapes[name]
-            journal = Journal.read(name, places[name], notes)
+            journal = Journal.read(name, positions[name], notes)
             watch = FolderWatch(shape, relation, shape.options.folder(), journal)
             watches[name] = (watch, shape.options.poll_s)
-        snapshot_offsets = {(name, str(place["pin"])) for name, place in places.items()}
+        snapshot_offsets = {(name, str(position["pin"])) for name, position in positions.items()}
         dropped = {key: None for key in notes if owner_of(key)[:2] not in snapshot_offsets}
         return FilesFeed(self.name, watches, dropped, on_ready)
 

@@ -34,7 +34,7 @@ class Piece:
     """Changes of one relation; place, notes: after it."""
 
     relation: str
-    place: Mapping[str, Any]
+    position: Mapping[str, Any]
     notes: dict[str, bytes | None]
     changes: Changes | None = None
     rejected: list[RejectedRow] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Piece:
     @property
     def event(self) -> int:
         """The piece's number."""
-        return self.place["event"]
+        return self.position["event"]
 
     @property
     def rows(self) -> int:
@@ -174,8 +174,8 @@ class FolderWatch:
         if note is not None:
             note = replace(note, event=self._journal.event)
         notes = self._journal.put(path, note)
-        place = self._journal.place
-        return Piece(self._journal.relation, place, notes, changes, rejected or [])
+        position = self._journal.position
+        return Piece(self._journal.relation, position, notes, changes, rejected or [])
 
     def _changes(self, path: str, rows: Rows, note: FileNote) -> Changes | None:
         columns = tuple(rows.columns[i] for i in self._desired)

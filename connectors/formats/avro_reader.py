@@ -138,14 +138,14 @@ class AvroReader:
         fields = Fields([])
         parts = self._decoder.decode(records, fields)
         for column in self._columns:
-            pieces, places = [], []
+            pieces, positions = [], []
             for schema, rows, values in parts:
                 node = schema.find(column.path)
                 leaf = None if node is None else schema.leaf(node)
                 found = values_at(values, column.path)
                 pieces.append(read_part(column, leaf, rows, found, fields))
-                places.append(np.array(rows, np.int64))
-            fields.columns.append(scattered(column, pieces, places, len(records)))
+                positions.append(np.array(rows, np.int64))
+            fields.columns.append(scattered(column, pieces, positions, len(records)))
         return fields
 
 

@@ -118,9 +118,9 @@ def replaced(column: Column, changed: dict[int, bytes]) -> Column:
         return column
     assert column.data is not None
     rows = np.arange(len(column))
-    places = sorted(changed)
-    rows[places] = len(column) + np.arange(len(places))
-    others = Column.of(KIND_BYTES, [changed[row] for row in places])
+    positions = sorted(changed)
+    rows[positions] = len(column) + np.arange(len(positions))
+    others = Column.of(KIND_BYTES, [changed[row] for row in positions])
     whole = Column(column.values, None, column.data)
     taken = Column.concat([whole, others]).take(rows)
     return Column(taken.values, column.valid, taken.data)

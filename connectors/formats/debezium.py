@@ -92,7 +92,7 @@ class DebeziumFormat:
         return decode_apart(self._decode, values, None)
 
     def _decode(self, values: Raws, _: Raws | None) -> DebeziumDecoded:
-        places = [number for number, value in enumerate(values) if value is not None]
+        present = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
         fields = found.fields
         numbered: list[int] = []
@@ -104,7 +104,7 @@ class DebeziumFormat:
             if op in _ROWS or op == _REMOVES:
                 numbered.append(number)
             elif op == _TRUNCATES:
-                truncations.append(places[number])
+                truncations.append(present[number])
                 truncated.append(number)
             else:
                 fields.refuse(number, malformed(f"an envelope with the unknown op {op!r}"))
@@ -114,10 +114,10 @@ class DebeziumFormat:
         good = [row for row, number in enumerate(numbered) if number not in fields.bad]
         index = np.array(good, np.int64)
         numbers = [numbered[row] for row in good]
-        bad = [_bad_record(places[number], fields.bad[number]) for number in sorted(fields.bad)]
+        bad = [_bad_record(present[number], fields.bad[number]) for number in sorted(fields.bad)]
         return DebeziumDecoded(
             [column.take(index) for column in rows.columns],
-            np.array([places[number] for number in numbers], np.int64),
+            np.array([present[number] for number in numbers], np.int64),
             bad,
             removes[index],
             {at: mask[index] for at, mask in rows.unchanged.items()} or None,
@@ -150,16 +150,16 @@ class DebeziumFormat:
         return True
 
     def _envelopes(self, values: Raws) -> Envelopes:
-        places = [number for number, value in enumerate(values) if value is not None]
+        present = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
-        if len(places) == len(values):
+        if len(present) == len(values):
             return found
         ops, orders = [""] * len(values), np.full((len(values), 4), UNKNOWN, np.int64)
         transactions: list[tuple[str, int] | None] = [None] * len(values)
-        for at, number in enumerate(places):
+        for at, number in enumerate(present):
             ops[number], transactions[number] = found.ops[at], found.transactions[at]
-        orders[places] = found.orders
-        bad = {places[at]: fault for at, fault in found.fields.bad.items()}
+        orders[present] = found.orders
+        bad = {present[at]: fault for at, fault in found.fields.bad.items()}
         return Envelopes(ops, orders, transactions, Fields([], bad))
 
     def _refuse_nulls(
@@ -177,11 +177,11 @@ def _bad_record(number: int, fault: Fault) -> BadRecord:
     return BadRecord(number, *fault)
 
 
-def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]:
+def order_of(source: Mapping[str, Any], ordinal: int) -> tuple[int, int, int, int]:
     """Return the order of an event from its `source` block; it starts with UNKNOWN if there is
     none.
 
-    place: its number in its transaction, -1 if unknown.
+    ordinal: its number in its transaction, -1 if unknown.
 
     >>> order_of({"sequence": '["100","120"]', "lsn": 120}, 2)
     (100, 120, 2, 0)
@@ -194,7 +194,7 @@ def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]
                 part for part in str(source.get("sequence") or "").split('"') if part.isdigit()
             ]
             commit = int(parts[0]) if len(parts) == 2 else 0
-            return commit, int(source["lsn"]), place, 0
+            return commit, int(source["lsn"]), ordinal, 0
         if source.get("file"):
             number = str(source["file"]).rpartition(".")[2]
             return int(number), int(source["pos"]), int(source.get("row") or 0), 0

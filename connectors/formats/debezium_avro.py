@@ -57,7 +57,7 @@ class DebeziumAvro:
         image_of = {n: "before" if r else "after" for n, r in zip(numbers, removes, strict=True)}
         row_of = {number: at for at, number in enumerate(numbers)}
         pieces: list[list[Column]] = [[] for _ in self._columns]
-        places: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
         unchanged: dict[int, np.ndarray] = {}
         for schema, all_numbers, values in self._parts:
             for image in ("after", "before"):
@@ -70,7 +70,7 @@ class DebeziumAvro:
                 if not chosen:
                     continue
                 rows = [row_of[number] for number, _ in chosen]
-                places.append(np.array(rows, np.int64))
+                positions.append(np.array(rows, np.int64))
                 for at, column in enumerate(self._columns):
                     found = values_at([row for _, row in chosen], column.path)
                     self._mark_unchanged(found, at, (rows, len(numbers)), unchanged)
@@ -79,7 +79,7 @@ class DebeziumAvro:
                     transaction = [number for number, _ in chosen]
                     pieces[at].append(read_part(column, leaf, transaction, found, fields))
         columns = [
-            scattered(column, parts, places, len(numbers))
+            scattered(column, parts, positions, len(numbers))
             for column, parts in zip(self._columns, pieces, strict=True)
         ]
         return Rows(columns, unchanged)
@@ -108,7 +108,7 @@ def _note(number: int, value: Any, found: Envelopes) -> None:
     found.ops[number] = str(value["op"])
     transaction = transaction_of(value.get("transaction"))
     found.transactions[number] = transaction
-    place = transaction[1] if transaction else UNKNOWN
+    ordinal = transaction[1] if transaction else UNKNOWN
     source = value.get("source")
     if isinstance(source, dict) and found.ops[number] != "r":
-        found.orders[number] = order_of(source, place)
+        found.orders[number] = order_of(source, ordinal)

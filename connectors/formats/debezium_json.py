@@ -94,15 +94,15 @@ class DebeziumJson:
                 fields.refuse(number, malformed("not a Debezium envelope: no op"))
             return
         ops[number] = op[1:-1].decode() if op.startswith(b'"') else op.decode()
-        place = UNKNOWN
+        ordinal = UNKNOWN
         if found["transaction"][number] is not None:
             transaction = transaction_of(_small(found["transaction"][number]))
             transactions[number] = transaction
-            place = transaction[1] if transaction else UNKNOWN
+            ordinal = transaction[1] if transaction else UNKNOWN
         if ops[number] != "r" and found["source"][number] is not None:
             source = _small(found["source"][number])
             if isinstance(source, dict):
-                orders[number] = order_of(source, place)
+                orders[number] = order_of(source, ordinal)
 
     def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
         """See EnvelopeReader."""
@@ -120,19 +120,19 @@ class DebeziumJson:
             groups.setdefault(self._schemas[number] or b"", []).append(at)
         pieces, index = [], np.zeros(len(rows), np.int64)
         done = 0
-        for schema, places in groups.items():
+        for schema, members in groups.items():
             if schema not in self._readers:
                 if len(self._readers) >= _LARGEST:
                     self._readers.clear()
                 self._readers[schema] = _RowReader(
                     self._columns, schema, self._is_precise, self._is_hex
                 )
-            read = self._readers[schema].read([rows[at] for at in places])
+            read = self._readers[schema].read([rows[at] for at in members])
             for at, fault in read.bad.items():
-                fields.refuse(numbers[places[at]], fault)
+                fields.refuse(numbers[members[at]], fault)
             pieces.append(read.columns)
-            index[places] = np.arange(done, done + len(places))
-            done += len(places)
+            index[members] = np.arange(done, done + len(members))
+            done += len(members)
         if not pieces:
             empty = [Column.empty(column.field.type.physical) for column in self._columns]
             return Rows(empty, {})
@@ -147,7 +147,7 @@ class DebeziumJson:
         given = self._placeholder
         encoded = base64.b64encode(given.encode()).decode()
         hexed = given.encode().hex()
-        for place, column in enumerate(self._columns):
+        for position, column in enumerate(self._columns):
             node = values
             for key in column.path[:-1]:
                 node = node.get(key) if isinstance(node, dict) else None
@@ -156,7 +156,7 @@ class DebeziumJson:
             value = node.get(column.path[-1])
             if value in (given, encoded, hexed, [given], {given: given}, json.dumps(given)):
                 node[column.path[-1]] = None
-                unchanged.setdefault(place, np.zeros(n, np.bool_))[at] = True
+                unchanged.setdefault(position, np.zeros(n, np.bool_))[at] = True
         # Half of a surrogate pair is reported when the row is read.
         return dump(values).encode(errors="surrogatepass")
 

@@ -43,15 +43,15 @@ def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
 
 
 def scattered(
-    column: DeclaredColumn, pieces: Sequence[Column], places: Sequence[np.ndarray], n: int
+    column: DeclaredColumn, pieces: Sequence[Column], positions: Sequence[np.ndarray], n: int
 ) -> Column:
     """Return a column of n rows from pieces for some of them; NULL elsewhere."""
-    if len(pieces) == 1 and len(places[0]) == n:
+    if len(pieces) == 1 and len(positions[0]) == n:
         return pieces[0]
     gap = Column.nulls(column.field.type.physical, 1)
     index = np.zeros(n, np.int64)
     at = 1
-    for place in places:
-        index[place] = np.arange(at, at + len(place))
-        at += len(place)
+    for rows in positions:
+        index[rows] = np.arange(at, at + len(rows))
+        at += len(rows)
     return Column.concat([gap, *pieces]).take(index)

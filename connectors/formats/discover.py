@@ -215,14 +215,14 @@ def _of_node(schema: AvroSchema, node: Any, path: Path) -> Iterator[tuple[Path, 
 
 def _of_fields(message: Descriptor, path: Path) -> Iterator[tuple[Path, str, bool]]:
     for field in message.fields:
-        inner, place = field.message_type, (*path, field.name)
+        inner, inner_path = field.message_type, (*path, field.name)
         is_struct = inner is not None and not field.is_repeated and not is_wrapper(inner)
-        if is_struct and inner and len(place) < _DEPTH and leaf_of(field).plain is not None:
-            for deeper, type, _ in _of_fields(inner, place):
+        if is_struct and inner and len(inner_path) < _DEPTH and leaf_of(field).plain is not None:
+            for deeper, type, _ in _of_fields(inner, inner_path):
                 yield deeper, type, True
         else:
             may_be_null = not field.is_repeated and field.has_presence
-            yield place, leaf_of(field).type.name, may_be_null
+            yield inner_path, leaf_of(field).type.name, may_be_null
 
 
 def _named(found: Sequence[tuple[Path, str, bool]]) -> list[Proposal]:

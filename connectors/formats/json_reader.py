@@ -114,19 +114,19 @@ class JsonReader:
         text = record.decode()
         check_json(text)
         found: dict[int, tuple[int, bytes]] = {}
-        places = {path: text_of for path, text_of in _walk(text.strip(_BLANKS), self._paths)}
+        texts = {path: text_of for path, text_of in _walk(text.strip(_BLANKS), self._paths)}
         for node, path in enumerate(self._paths):
-            if path in places:
-                found[node] = (_kind(places[path]), places[path].encode())
+            if path in texts:
+                found[node] = (_kind(texts[path]), texts[path].encode())
         return found
 
 
 class _Found:
     """The positions of the values in `raw`, by node and record."""
 
-    def __init__(self, raw: np.ndarray, *places: np.ndarray) -> None:
+    def __init__(self, raw: np.ndarray, *arrays: np.ndarray) -> None:
         self.raw = raw
-        self.starts, self.ends, self.kinds, self.marks = places
+        self.starts, self.ends, self.kinds, self.marks = arrays
 
     def at(self, node: int) -> _Values:
         return _Values(self.raw, self.starts[node], self.ends[node], self.kinds[node])

@@ -78,7 +78,7 @@ class ProtobufReader:
                 rows.append(number)
             parts.append((message, rows, values))
         for column in self._columns:
-            pieces, places = [], []
+            pieces, positions = [], []
             for message, rows, values in parts:
                 path = find_fields(message, column.path)
                 found, leaf = [None] * len(values), None
@@ -87,8 +87,8 @@ class ProtobufReader:
                     for field in path:
                         found = [None if one is None else value_of(field, one) for one in found]
                 pieces.append(read_part(column, leaf, rows, found, fields))
-                places.append(np.array(rows, np.int64))
-            fields.columns.append(scattered(column, pieces, places, len(records)))
+                positions.append(np.array(rows, np.int64))
+            fields.columns.append(scattered(column, pieces, positions, len(records)))
         return fields
 
     def find_described(self, records: Sequence[bytes]) -> Descriptor | None:

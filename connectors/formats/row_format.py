@@ -35,7 +35,7 @@ class RowFormat:
     def _decode(self, values: Raws, keys: Raws | None) -> Decoded:
         n = len(values)
         has_value = np.fromiter((value is not None for value in values), np.bool_, n)
-        places = {KEY: np.arange(0), "value": np.flatnonzero(has_value)}
+        positions = {KEY: np.arange(0), "value": np.flatnonzero(has_value)}
         bad: dict[int, Fault] = {}
         read = self._value_reader.read([value for value in values if value is not None])
         parts = {"value": read}
@@ -45,26 +45,26 @@ class RowFormat:
         else:
             given = [None] * n if keys is None else keys
             has_key = np.fromiter((key is not None for key in given), np.bool_, n)
-            places[KEY] = np.flatnonzero(has_key)
+            positions[KEY] = np.flatnonzero(has_key)
             parts[KEY] = self._key_reader.read([key for key in given if key is not None])
             for row in np.flatnonzero(~has_key).tolist():
                 bad[row] = no_key()
         for origin, part in parts.items():
-            rows = places[origin].tolist()
+            rows = positions[origin].tolist()
             for number, fault in part.bad.items():
                 bad.setdefault(rows[number], fault)
-        columns = self._spread(parts, places, n)
+        columns = self._spread(parts, positions, n)
         self._refuse_nulls(columns, has_value, bad)
         return finish(columns, ~has_value, bad, has_removals=self._key_reader is not None)
 
     def _spread(
-        self, parts: dict[str, Fields], places: dict[str, np.ndarray], n: int
+        self, parts: dict[str, Fields], positions: dict[str, np.ndarray], n: int
     ) -> list[Column]:
         """Return the columns of all records in their declared order; NULL if a part is missing."""
         left = {origin: iter(part.columns) for origin, part in parts.items()}
         columns = []
         for declared in self._columns:
-            column, rows = next(left[declared.origin]), places[declared.origin]
+            column, rows = next(left[declared.origin]), positions[declared.origin]
             if len(rows) < n:
                 # The row after the last one is NULL.
                 index = np.full(n, len(rows), np.int64)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.feed_source import Places
+from connectors.feed_source import FeedPositions
 from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
@@ -82,7 +82,7 @@ class _Relation:
 class FeedState:
     """Where a feed starts, from an earlier batch or the pins."""
 
-    places: Places
+    positions: FeedPositions
     notes: Mapping[str, bytes]
 
 
@@ -118,7 +118,7 @@ class KafkaFeed:
         self._notes = state.notes
         self._buffer: TransactionBuffer | None = None
         self._markers: _ReadAhead | None = None
-        self._until: Places | None = None
+        self._until: FeedPositions | None = None
         self._failure: TidemarkError | None = None
 
     @property
@@ -132,7 +132,7 @@ class KafkaFeed:
         """See SourceFeed."""
         return self._skipped
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
         if self._failure is not None:
             raise self._failure
@@ -186,7 +186,7 @@ class KafkaFeed:
             return bad.number
         return None
 
-    def _read_from_here(self, until: Places | None) -> None:
+    def _read_from_here(self, until: FeedPositions | None) -> None:
         """Return a reader from the offsets of the last batch; it never passes `until`."""
         self.close()
         self._until = until
@@ -255,7 +255,7 @@ class KafkaFeed:
             count,
             commit_time_us=newest_ms * 1000,
             source=self._client.name,
-            places={one.name: one.position() for one in self._relations.values()},
+            positions={one.name: one.position() for one in self._relations.values()},
             notes=notes,
             rejected=rejected_delta(rejected),
         )
@@ -295,7 +295,7 @@ class KafkaFeed:
 
 def _opened(rows: RowReader, state: FeedState) -> _Relation:
     name = rows.relation.name.name
-    position = state.places[name]
+    position = state.positions[name]
     topic_id, nexts = position_of(position)
     starts = starts_of(state.notes, name, topic_id)
     dedup = dedup_of(state.notes, name, topic_id)

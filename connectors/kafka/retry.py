@@ -25,7 +25,7 @@ from dataflow.errors import SourceError
 TAKE_S = 1.0
 # The pipeline waits during this time.
 MOST_OFFSETS = 1_000_000
-_PLACE, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("place", "key", "value"))
+_POSITION, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("place", "key", "value"))
 
 
 def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatch:
@@ -61,10 +61,10 @@ def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatc
 
 def _records(stored_rows: list[tuple[Any, ...]]) -> Records:
     """Return the records as they were stored, in the order of their offsets."""
-    stored_rows.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
+    stored_rows.sort(key=lambda row: tuple(map(int, row[_POSITION].split(b":"))))
     records = Records()
     for row in stored_rows:
-        number, _, offset = row[_PLACE].partition(b":")
+        number, _, offset = row[_POSITION].partition(b":")
         records.numbers.append(int(number))
         records.offsets.append(int(offset))
         records.keys.append(row[_KEY])
@@ -116,10 +116,10 @@ def _is_replaced(
             )
         for later in _span(client, rows, number, begin, end):
             read = rows.read(later)
-            places = np.array(later.offsets, np.int64)[read.records]
+            positions = np.array(later.offsets, np.int64)[read.records]
             keys = _hashes(rows, read)
             for row in mine.tolist():
-                out[row] |= bool(((keys == hashes[row]) & (places > offsets[row])).any())
+                out[row] |= bool(((keys == hashes[row]) & (positions > offsets[row])).any())
     return out
 
 

@@ -171,7 +171,7 @@ class RowReader:
     def _rows(
         self, records: Records, decoded: Decoded, removes: np.ndarray, bad: list[BadRecord]
     ) -> Rows:
-        places = decoded.records
+        positions = decoded.records
         left = iter(enumerate(decoded.columns))
         columns, unchanged = [], {}
         for position, name in enumerate(self._metadata):
@@ -180,16 +180,16 @@ class RowReader:
                 if decoded.unchanged and number in decoded.unchanged:
                     unchanged[position] = decoded.unchanged[number]
             else:
-                column = records.metadata(name, places)
+                column = records.metadata(name, positions)
                 if position not in self.relation.key and removes.any():
                     # A removed row only has its key.
                     column = _nulled(column, removes)
             columns.append(column)
         if self._is_append:
-            kinds = np.full(len(places), Changes.INSERT, np.uint8)
+            kinds = np.full(len(positions), Changes.INSERT, np.uint8)
         else:
             kinds = np.where(removes, Changes.REMOVE, Changes.UPSERT).astype(np.uint8)
-        return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number), unchanged)
+        return Rows(columns, kinds, positions, sorted(bad, key=lambda b: b.number), unchanged)
 
     def rejected(self, records: Records, bad: Sequence[BadRecord]) -> list[tuple[Any, ...]]:
         """Return bad records as rows of REJECTED_KINDS."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
+from connectors.feed_source import REJECTED_KINDS, FeedPart, FeedPositions
 from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
@@ -148,13 +148,13 @@ class KafkaSnapshot:
         self,
         source: str,
         options: KafkaOptions,
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         opened: OpenFormat,
     ) -> None:
         self._source = source
         self._options = options
-        self._places = places
+        self._positions = positions
         self._notes = notes
         self._opened = opened
 
@@ -168,7 +168,7 @@ class KafkaSnapshot:
         """See FeedSnapshot; an append topic is cut at round offsets."""
         name = relation.name.name
         topic = self._options.topic_of(name)
-        topic_id, ends = position_of(self._places[name])
+        topic_id, ends = position_of(self._positions[name])
         client = Client(self._options.connection, "source", self._source)
         topics = Topics(client)
         check_same(topic.topic, topic_id, topics.describe([topic.topic]), relation.name)

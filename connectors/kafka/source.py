@@ -1,6 +1,6 @@
 """Topics of a Kafka cluster as a source: declared relations, pins, snapshots and feeds.
 
-The position (`place`) of a relation is {"topic": the topic's id, "next": next offset by partition}.
+The position of a relation is {"topic": the topic's id, "next": next offset by partition}.
 Partitions that were not seen yet are missing from it; they are read from offset 0. Invariant:
 nothing between two positions is skipped silently. Unreadable records are refused by name or
 reported as rejected.
@@ -14,10 +14,10 @@ from typing import Any
 
 from connectors.feed_source import (
     DeclaredRelation,
+    FeedPositions,
     FeedSnapshot,
     FeedSource,
-    Pin,
-    Places,
+    FeedStart,
     SourceFeed,
 )
 from connectors.kafka import discover as discovery
@@ -129,7 +129,7 @@ class KafkaSource:
             raise missing(marks)
         self._learn(topics)
 
-    def pin(self, relation: Relation) -> Pin:
+    def start_position(self, relation: Relation) -> FeedStart:
         """See FeedSource: the position after the last committed record of each partition."""
         topics = Topics(self._client)
         options = self._topic(relation)
@@ -151,25 +151,25 @@ class KafkaSource:
                 cut = newest_transactions(*own, topic.id, begins, ends)
                 marks = self._options.transactions
                 notes |= start_note(topics, marks, relation.name.name, cut)
-        return Pin(_position(topic.id, ends), notes)
+        return FeedStart(_position(topic.id, ends), notes)
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
         """See FeedSource."""
-        return KafkaSnapshot(self.name, self._options, places, notes, self._opened)
+        return KafkaSnapshot(self.name, self._options, positions, notes, self._opened)
 
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
         """See FeedSource; the feed's own thread reaches the cluster."""
         rows = [self._rows(relation) for relation in relations]
         events = FeedEvents(on_ready, self._learn)
-        return KafkaFeed(self._client, self._options, rows, FeedState(places, notes), events)
+        return KafkaFeed(self._client, self._options, rows, FeedState(positions, notes), events)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """See FeedSource and connectors/kafka/retry.py."""
@@ -213,8 +213,8 @@ class KafkaSource:
             for number, offset in requested.items():
                 if number not in begins or not begins[number] <= offset <= ends[number]:
                     retained = {p: f"{begins[p]} to {ends[p]}" for p in begins}
-                    place = f"{number}:{offset}"
-                    raise offsets_gone(topic.name, place, f"the topic retains {retained}")
+                    position = f"{number}:{offset}"
+                    raise offsets_gone(topic.name, position, f"the topic retains {retained}")
             return {p: requested.get(p, begin) for p, begin in begins.items()}
         found = topics.at_time(topic.name, begins, start.time_ms)
         return {p: ends[p] if offset < 0 else min(offset, ends[p]) for p, offset in found.items()}

@@ -146,8 +146,8 @@ class TopicRecords:
     def _part_or_nothing(self, delta: Delta, index: np.ndarray) -> Column:
         found = delta.take(index[index >= 0])
         parts = self._form.part(found.columns, len(found))
-        place = np.where(index >= 0, np.cumsum(index >= 0) - 1, len(found))
-        return Column.concat([parts, Column.of("s", [self._form.nothing()])]).take(place)
+        positions = np.where(index >= 0, np.cumsum(index >= 0) - 1, len(found))
+        return Column.concat([parts, Column.of("s", [self._form.nothing()])]).take(positions)
 
     def _names(self, operations: np.ndarray) -> Column:
         names = [self._form.operation(k) for k in range(len(OPERATIONS))]

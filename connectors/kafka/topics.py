@@ -173,13 +173,13 @@ def recreated(topic: str, relation: RelationName | None = None) -> SourceError:
 
 
 def offsets_gone(
-    topic: str, place: str, detail: str, relation: RelationName | None = None
+    topic: str, position: str, detail: str, relation: RelationName | None = None
 ) -> SourceError:
     """Return the error for lost records after our offset, or a log that ends before it."""
     return SourceError(
         "source.offsets_gone",
         f'topic "{topic}" has lost records before they were read',
-        detail=f"at {place} (partition:offset): {detail}",
+        detail=f"at {position} (partition:offset): {detail}",
         hint="increase the topic's retention; rebuild the views that read the topic"
         + (_EVERY_VIEW if relation is None else ""),
         relation=relation,

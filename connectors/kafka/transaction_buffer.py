@@ -229,10 +229,10 @@ class TransactionBuffer:
             event = lane.records.head(count)
             lane.records = lane.records.tail(count) if count else lane.records
             self._bytes -= event.nbytes()
-            place = lane.records.offsets[0] if len(lane.records) else lane.next
+            next_offset = lane.records.offsets[0] if len(lane.records) else lane.next
             if count or not len(lane.records):
                 chunks.append(
-                    Chunk(self._relations[key[0]], event, {key[1]: place}, lane.newest_ms)
+                    Chunk(self._relations[key[0]], event, {key[1]: next_offset}, lane.newest_ms)
                 )
         self._lanes = {key: lane for key, lane in self._lanes.items() if len(lane.records)}
         return chunks
@@ -272,9 +272,9 @@ class TransactionBuffer:
     def note(self) -> dict[str, bytes]:
         """Return the note for the batch that is emitted now."""
         self._is_moved, self._noted = False, time.monotonic()
-        place = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
-        place["known"] = epochs_to_json(self._leader_epochs)
-        text = json.dumps({**place, **self._transactions.state()}).encode()
+        position = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
+        position["known"] = epochs_to_json(self._leader_epochs)
+        text = json.dumps({**position, **self._transactions.state()}).encode()
         return {**self.fresh_notes, NOTE: text}
 
 

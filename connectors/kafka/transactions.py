@@ -30,14 +30,14 @@ REMEMBERED_LOOSE = 1_000
 class _Open:
     """An open transaction.
 
-    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. places: by
+    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. ordinals: by
     relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
     lane.
     """
 
     begin: tuple[int, int] | None = None
     counts: dict[str, int] | None = None
-    places: dict[str, set[int]] = field(default_factory=dict)
+    ordinals: dict[str, set[int]] = field(default_factory=dict)
     is_buffered: bool = False
 
 
@@ -88,11 +88,11 @@ class Transactions:
         lacks = any(self._open[id].counts is None for id in buffered)
         return lacks or len(self._open) < AHEAD
 
-    def add_event(self, lane: Lane, id: str | None, place: int = 0) -> None:
+    def add_event(self, lane: Lane, id: str | None, ordinal: int = 0) -> None:
         """Add an event to the end of a lane. id: its transaction's, or FREE or BAD."""
         mark = FREE if id is None else id
         if mark not in _MARKS:
-            mark = self._mark_of(lane[0], mark, place)
+            mark = self._mark_of(lane[0], mark, ordinal)
         if mark == BAD:
             self._bad[lane[0]] = self._bad.get(lane[0], 0) + 1
         runs = self._runs.setdefault(lane, [])
@@ -101,11 +101,11 @@ class Transactions:
         else:
             runs.append([mark, 1])
 
-    def add_repeated(self, relation: str, id: str, place: int) -> None:
+    def add_repeated(self, relation: str, id: str, ordinal: int) -> None:
         """Add an event that was emitted before; it counts if its END is also repeated."""
         if id not in self._done and id not in self._loose:
             one = self._open.setdefault(id, _Open())
-            one.places.setdefault(relation, set()).add(place)
+            one.ordinals.setdefault(relation, set()).add(ordinal)
             self._resolve(id)
 
     def add_marker(self, partition: int, offset: int, marker: Any) -> None:
@@ -188,7 +188,7 @@ class Transactions:
                     del runs[0]
         for id in ended:
             if id in self._open:
-                for name in self._open[id].places:
+                for name in self._open[id].ordinals:
                     self._check_listed(name, self._open[id].counts)
                 self._finish(id)
 
@@ -197,15 +197,15 @@ class Transactions:
         found = {run[0]: None for runs in self._runs.values() for run in runs}
         return [mark for mark in found if mark not in _MARKS]
 
-    def _mark_of(self, relation: str, id: str, place: int) -> str:
+    def _mark_of(self, relation: str, id: str, ordinal: int) -> str:
         if id in self._done or id in self._loose:
             self._check_listed(relation, self._done.get(id))
             return FREE
         one = self._open.setdefault(id, _Open())
-        places = one.places.setdefault(relation, set())
-        if place in places:
+        ordinals = one.ordinals.setdefault(relation, set())
+        if ordinal in ordinals:
             return FREE
-        places.add(place)
+        ordinals.add(ordinal)
         one.is_buffered = True
         return id
 
@@ -234,7 +234,7 @@ class Transactions:
         if one.counts is None or id in self._barred:
             return False
         return all(
-            len(one.places.get(name, ())) + self._bad.get(name, 0) >= n
+            len(one.ordinals.get(name, ())) + self._bad.get(name, 0) >= n
             for name, n in self._desired(id, one).items()
         )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
-from connectors.feed_source import Places
+from connectors.feed_source import FeedPositions
 from connectors.partition_cache import FOLDER, CachedPartition, KeySet, file_name_of
 from connectors.shuffle_storage import Exchange, FolderExchange, ObjectExchange, open_exchange
 from connectors.source import SnapshotPart
@@ -152,13 +152,13 @@ class Kept:
         return parts
 
     def start_of(
-        self, source: str, places: Places, notes: Mapping[str, bytes]
-    ) -> tuple[Places, Mapping[str, bytes]]:
+        self, source: str, positions: FeedPositions, notes: Mapping[str, bytes]
+    ) -> tuple[FeedPositions, Mapping[str, bytes]]:
         """Where the snapshot of a source with places lies: where the build first had it, for the
         spool holds everything from there on."""
         if source not in self._starts:
             texts = {key: base64.b64encode(value).decode() for key, value in notes.items()}
-            self._starts[source] = {"places": dict(places), "notes": texts}
+            self._starts[source] = {"places": dict(positions), "notes": texts}
         found = self._starts[source]
         return found["places"], {k: base64.b64decode(v) for k, v in found["notes"].items()}
 
@@ -169,9 +169,9 @@ class Kept:
         for generation in range(self.generation - 1, kept.since - 1, -1):
             files = self._exchange.sizes(f"{FOLDER}/{generation}")
             for name in kept.names:
-                place = file_name_of(generation, title, name)
-                if place.rsplit("/", 1)[1] in files:
-                    found.setdefault(name, place)
+                file = file_name_of(generation, title, name)
+                if file.rsplit("/", 1)[1] in files:
+                    found.setdefault(name, file)
         return found
 
     def whole(
@@ -189,15 +189,15 @@ class Kept:
         """
         changed = None
         if finished:
-            places = key_places(relation, self._of(relation).columns)
-            keys = None if places is None else spool.changed_keys(relation, MOST_KEYS)
-            if places is None or keys is None:
-                why = "no key to tell its rows by" if places is None else "too much has changed"
+            positions = key_positions(relation, self._of(relation).columns)
+            keys = None if positions is None else spool.changed_keys(relation, MOST_KEYS)
+            if positions is None or keys is None:
+                why = "no key to tell its rows by" if positions is None else "too much has changed"
                 self._of(relation).since = self.generation
                 self._note(f"{relation.name}: {why}")
                 finished = {}
             elif len(keys):
-                changed = KeySet(keys, places)
+                changed = KeySet(keys, positions)
         wrapped: list[SnapshotPart] = list(self.wrapped(relation, parts, finished, changed))
         return wrapped if changed is None else [*wrapped, part_of_keys(changed.keys)]
 
@@ -285,7 +285,7 @@ def fingerprint(relation: Relation, columns: Sequence[int]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
-def key_places(relation: Relation, columns: Sequence[int]) -> list[int] | None:
+def key_positions(relation: Relation, columns: Sequence[int]) -> list[int] | None:
     """Where the key stands in the columns that are read; None when rows cannot be told by it."""
     if not relation.key or not set(relation.key) <= set(columns):
         return None

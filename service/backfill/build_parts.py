@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from connectors.feed_source import FeedSource, Places
+from connectors.feed_source import FeedPositions, FeedSource
 from connectors.partition_cache import OnProgress
 from connectors.shuffle_storage import Exchange
 from connectors.source import Snapshot
@@ -22,7 +22,7 @@ class ExternalRead:
     """A source beside the database, and where the snapshot of its relations lies."""
 
     source: FeedSource
-    places: Places
+    positions: FeedPositions
     notes: Mapping[str, bytes]
 
 
@@ -39,7 +39,7 @@ class BuildParts:
     run: Callable[[BackfillJob, OnProgress], BackfillResult]
     evaluator: Callable[[], Evaluator]
     sink: RowSink
-    road: str
+    engine: str
     parts: int
     epoch_bytes: int
     nudge: Callable[[], object]

@@ -57,7 +57,7 @@ class BuildStatus:
     before it began, None when nobody knows."""
 
     phase: BuildPhase = BuildPhase.SNAPSHOT
-    road: str = ""
+    engine: str = ""
     progress: Progress = field(default_factory=lambda: Progress(0, 0))
     started_at: float = field(default_factory=clock.wall)
     read_since: float = 0.0
@@ -81,12 +81,12 @@ class BuildStatus:
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase.value,
-            "engine": self.road,
+            "engine": self.engine,
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,
             "parts_reused": found.parts_kept,
             # The earlier names, for one release.
-            "road": self.road,
+            "road": self.engine,
             "parts_kept": found.parts_kept,
             "rows": found.rows,
             "bytes": found.bytes,

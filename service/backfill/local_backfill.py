@@ -63,15 +63,15 @@ def backfill(
     outputs: list[Delta] = [dataflow.seed()]
     for relation in job.relations:
         kept = job.columns[relation.name]
-        places = [kept.index(c) for c in needed[relation.name]]
+        positions = [kept.index(c) for c in needed[relation.name]]
         table = TableState(relation, kept, store, job.scope)
         chunks = [rows for part in job.parts[relation.name] for rows in reader.read(part)]
         if not chunks:
             continue
         delta = Delta.concat(chunks)
         table.load(delta)
-        if len(places) < len(kept):
-            delta = delta.project(places).consolidate()
+        if len(positions) < len(kept):
+            delta = delta.project(positions).consolidate()
         outputs.append(dataflow.step({relation.name: delta}))
     output = Delta.concat(outputs).consolidate()
     paths = _write_chunks(output, job.work_dir)

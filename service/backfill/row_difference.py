@@ -20,13 +20,13 @@ class Difference:
 
     def __init__(self, before: SinkTable, table: SinkTable, buffered: EpochBuffer) -> None:
         """buffered: where it is added up; of the table itself where that stays."""
-        places = {f.name: i for i, f in enumerate(before.fields)}
+        positions = {f.name: i for i, f in enumerate(before.fields)}
         self.columns = tuple(
             i
             for i, f in enumerate(table.fields)
-            if f.name in places and before.fields[places[f.name]].type == f.type
+            if f.name in positions and before.fields[positions[f.name]].type == f.type
         )
-        self._places = tuple(places[table.fields[i].name] for i in self.columns)
+        self._positions = tuple(positions[table.fields[i].name] for i in self.columns)
         self._width = len(table.fields)
         self._old_width = len(before.fields)
         self._table = table if is_one_shape(before, table) else self._narrowed(table)
@@ -44,7 +44,7 @@ class Difference:
 
     def add_old(self, rows: Delta) -> None:
         """Changes of the old version, or all of its rows."""
-        found = _only(rows, self._places, self._old_width)
+        found = _only(rows, self._positions, self._old_width)
         self._buffered.add(self._table, found.negate())
 
     def parts(self) -> Iterator[Delta]:

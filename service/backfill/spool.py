@@ -153,8 +153,8 @@ class Spool:
 
 def _keys_of(changes: Changes, names: list[str]) -> Delta:
     """The keys that are told; where a value was not sent, the old side of the update has it."""
-    places = {field.name: i for i, field in enumerate(changes.relation.fields)}
-    columns = [changes.columns[places[name]] for name in names]
+    positions = {field.name: i for i, field in enumerate(changes.relation.fields)}
+    columns = [changes.columns[positions[name]] for name in names]
     is_reported = np.ones(len(changes), np.bool_)
     for column in columns:
         is_reported &= column.mask()

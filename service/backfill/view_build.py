@@ -79,7 +79,7 @@ class ViewBuild:
         columns: Mapping[RelationName, tuple[int, ...]],
     ) -> None:
         self.definition = definition
-        self.status = BuildStatus(road=parts.road)
+        self.status = BuildStatus(engine=parts.engine)
         self._failed: Failed | None = None
         self._cancelled: Cancelled | None = None
         self._nudged_position: int | None = None
@@ -133,7 +133,7 @@ class ViewBuild:
         Without that a later process would read its snapshot beyond what it replays.
         """
         for source, read in self._parts.feeds.items():
-            self._manifest.start_of(source, read.places, read.notes)
+            self._manifest.start_of(source, read.positions, read.notes)
         if self._parts.feeds:
             self._manifest.save()
 
@@ -165,7 +165,7 @@ class ViewBuild:
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
         self.status = BuildStatus(
-            road=self._parts.road, notes=self._manifest.notes, expected_s=self.status.expected_s
+            engine=self._parts.engine, notes=self._manifest.notes, expected_s=self.status.expected_s
         )
         self._thread = self._new_thread()
         self._thread.start()
@@ -387,8 +387,8 @@ class ViewBuild:
         sides = {r.name.source for r in relations} - {MAIN_SOURCE}
         for source in sorted(sides):
             read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
-            places, notes = manifest.start_of(source, read.places, read.notes)
-            side = read.source.open_snapshot(own, places, notes)
+            positions, notes = manifest.start_of(source, read.positions, read.notes)
+            side = read.source.open_snapshot(own, positions, notes)
             held.callback(side.close)
             for r in own:
                 cut = manifest.cut(

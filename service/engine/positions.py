@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from connectors.feed_source import Pin, Place
+from connectors.feed_source import FeedPosition, FeedStart
 from connectors.sink import Progress
 from connectors.source import MAIN_SOURCE, SourceBatch
 from storage.store import Store
@@ -58,7 +58,7 @@ class Positions:
         """Return the database's position; 0 if nothing of it has been read."""
         return self.by_source.get(self._source, 0)
 
-    def offsets(self, source: str) -> dict[str, Place]:
+    def offsets(self, source: str) -> dict[str, FeedPosition]:
         """Return the offsets of a source's relations; not for the database."""
         return dict(self.by_source.get(source, {}))
 
@@ -67,14 +67,14 @@ class Positions:
         prefix = f"{_NOTES}{source}/"
         return {key[len(prefix) :]: value for key, value in self._store.items(prefix)}
 
-    def begin(self, source: str, position: int | Mapping[str, Pin]) -> None:
+    def begin(self, source: str, position: int | Mapping[str, FeedStart]) -> None:
         """Start reading a source, or more of its relations, at this position."""
         if isinstance(position, int):
             self._move(self.epoch, source, position)
             return
-        self._move(self.epoch, source, {name: pin.place for name, pin in position.items()})
-        for pin in position.values():
-            self._store_notes(source, pin.notes)
+        self._move(self.epoch, source, {name: start.position for name, start in position.items()})
+        for start in position.values():
+            self._store_notes(source, start.notes)
 
     def note_begun(self, source: str, relations: Collection[str], shown: int) -> None:
         """Record that these relations were first read when the sink already had epoch `shown`."""
@@ -109,7 +109,7 @@ class Positions:
         if batch.source == MAIN_SOURCE:
             self._move(epoch, self._source, batch.position)
             return
-        self._move(epoch, batch.source, batch.places or {})
+        self._move(epoch, batch.source, batch.positions or {})
         self._store_notes(batch.source, batch.notes)
 
     def stand(self, epoch: int) -> None:
@@ -138,7 +138,7 @@ class Positions:
             }
             self._store.put(PROGRESS, json.dumps(facts).encode())
 
-    def _move(self, epoch: int, source: str, position: int | Mapping[str, Place]) -> None:
+    def _move(self, epoch: int, source: str, position: int | Mapping[str, FeedPosition]) -> None:
         if not isinstance(position, int):
             position = {**self.offsets(source), **position}
         self.progress = Progress(epoch, {**self.by_source, source: position})

@@ -187,21 +187,21 @@ class ServiceFactory:
         self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         """Return the components with which this view is built."""
-        road = self.choose_engine(definition, requested)
+        engine = self.choose_engine(definition, requested)
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
-            run=self._run_spark if road == "spark" else self._run_local,
+            run=self._run_spark if engine == "spark" else self._run_local,
             evaluator=functools.partial(
                 PostgresEvaluator, self.settings.source, role=definition.role
             ),
             sink=self.sink(),
-            road=road,
+            engine=engine,
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            exchange=self._exchange(definition) if road == "spark" else None,
+            exchange=self._exchange(definition) if engine == "spark" else None,
             runtime=self.runtime,
         )
 

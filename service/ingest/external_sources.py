@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from connectors.feed_source import FeedSource, Places, SourceFeed
+from connectors.feed_source import FeedPositions, FeedSource, SourceFeed
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -127,7 +127,7 @@ class ExternalSources:
         """
         if batch.source == MAIN_SOURCE:
             return True
-        return batch.places is not None and self.source(batch.source).is_replayable
+        return batch.positions is not None and self.source(batch.source).is_replayable
 
     def not_replayable(self, names: Iterable[str]) -> list[str]:
         """Return those sources that cannot replay the same changes from older offsets."""
@@ -171,7 +171,7 @@ class ExternalSources:
             opened.source = self._make(name)
             opened.retry_at = 0.0
 
-    def poll(self, max_rows: int, until: Mapping[str, Places]) -> SourceBatch | None:
+    def poll(self, max_rows: int, until: Mapping[str, FeedPositions]) -> SourceBatch | None:
         """Return a batch of one of the feeds, in turn.
 
         until: offsets that must not be passed, by source. If it names any source, even the
@@ -193,7 +193,7 @@ class ExternalSources:
             opened.close()
 
     def _poll_one(
-        self, opened: _OpenSource, max_rows: int, until: Places | None
+        self, opened: _OpenSource, max_rows: int, until: FeedPositions | None
     ) -> SourceBatch | None:
         name = opened.source.name
         try:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from connectors.feed_source import FeedSource, Pin
+from connectors.feed_source import FeedSource, FeedStart
 from dataflow.schema import Relation, RelationName
 from service.runtime.runtime import RUNTIME, Runtime
 
@@ -18,29 +18,29 @@ _THREADS = 2
 
 
 @dataclass(eq=False)
-class _PendingPin:
+class _PendingStart:
     """A pin that is being found; its result is pin or failure."""
 
     source: FeedSource
     relation: Relation
-    pin: Pin | None = None
+    start: FeedStart | None = None
     failure: Exception | None = None
 
     @property
     def is_done(self) -> bool:
-        return self.pin is not None or self.failure is not None
+        return self.start is not None or self.failure is not None
 
     def find(self) -> None:
         try:
-            self.pin = self.source.pin(self.relation)
+            self.start = self.source.start_position(self.relation)
         except Exception as error:
             self.failure = error
 
-    def result(self) -> Pin:
-        if self.pin is None:
+    def result(self) -> FeedStart:
+        if self.start is None:
             assert self.failure is not None
             raise self.failure
-        return self.pin
+        return self.start
 
 
 class SnapshotOffsets:
@@ -48,10 +48,10 @@ class SnapshotOffsets:
 
     def __init__(self, runtime: Runtime = RUNTIME) -> None:
         self._runtime = runtime
-        self._pending: dict[tuple[str, RelationName], _PendingPin] = {}
+        self._pending: dict[tuple[str, RelationName], _PendingStart] = {}
         # Pins that no thread has started on, and the number of running threads.
         self._moved = runtime.condition()
-        self._waiting: deque[_PendingPin] = deque()
+        self._waiting: deque[_PendingStart] = deque()
         self._working = 0
 
     @property
@@ -61,7 +61,7 @@ class SnapshotOffsets:
 
     def take(
         self, identity: str, needed: Iterable[tuple[FeedSource, Relation]]
-    ) -> dict[RelationName, Pin] | None:
+    ) -> dict[RelationName, FeedStart] | None:
         """Return a view's pins once all are found, None before.
 
         If the source raises a TidemarkError, the view's other pins are abandoned too.
@@ -71,7 +71,7 @@ class SnapshotOffsets:
             key = (identity, relation.name)
             keys.append(key)
             if key not in self._pending:
-                self._pending[key] = self._ask(_PendingPin(source, relation))
+                self._pending[key] = self._ask(_PendingStart(source, relation))
         if not all(self._pending[key].is_done for key in keys):
             return None
         try:
@@ -92,7 +92,7 @@ class SnapshotOffsets:
         with self._moved:
             self._waiting.clear()
 
-    def _ask(self, pending: _PendingPin) -> _PendingPin:
+    def _ask(self, pending: _PendingStart) -> _PendingStart:
         with self._moved:
             self._waiting.append(pending)
             if self._working < _THREADS:

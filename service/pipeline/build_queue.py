@@ -113,5 +113,5 @@ class BuildQueue:
 
     def _has_space(self) -> bool:
         """Whether another child may run: each has a process, and its view's rows in memory."""
-        working = (b for b in self._builds.values() if b.is_working and b.status.road != "spark")
+        working = (b for b in self._builds.values() if b.is_working and b.status.engine != "spark")
         return sum(1 for _ in working) < MOST_CHILDREN

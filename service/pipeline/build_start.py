@@ -175,7 +175,7 @@ class BuildStart:
         if not build.is_cancelled:
             self._waiting.over(row.identity)
             build.start()
-            log.info("build.started", view=definition.table.title, road=build.status.road)
+            log.info("build.started", view=definition.table.title, engine=build.status.engine)
 
     def _build_of(
         self,
@@ -185,8 +185,8 @@ class BuildStart:
         *,
         reads_database: bool,
     ) -> ViewBuild:
-        road = self._reconciler.options(row).get("backfill", "auto")
-        parts = self._parts_of(definition, road, feeds)
+        engine = self._reconciler.options(row).get("backfill", "auto")
+        parts = self._parts_of(definition, engine, feeds)
         parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
         build = ViewBuild(definition, self._store, self._folder, parts, columns)

@@ -89,8 +89,8 @@ class SourceStatusReporter:
 
     def unmark_dead_letters(self, name: RelationName, rows: Delta) -> None:
         """The next epoch says what became of them. TemporaryError."""
-        places = [str(row[2], "utf-8") for row, _ in rows.rows()]
-        self._letters.unmark(self._key, name, places)
+        positions = [str(row[2], "utf-8") for row, _ in rows.rows()]
+        self._letters.unmark(self._key, name, positions)
 
 
 def _declared(rows: Iterable[SourceRow]) -> dict[str, tuple[object, ...]]:

@@ -95,8 +95,8 @@ class SourceSubscriptions:
             # It reads on from where it stood: what it reads must have been told all the while.
             return
         self._database.narrow(reads)
-        used = {_place(relation) for relation, _ in reads}
-        unused = [r for r in relations if _place(r) not in used]
+        used = {_identity_of(relation) for relation, _ in reads}
+        unused = [r for r in relations if _identity_of(r) not in used]
         for name, gone in external_relations(unused).items():
             self._engine.positions.forget(name, [n.name for n in gone])
         self._external_sources.open(reads)
@@ -151,6 +151,6 @@ class SourceSubscriptions:
             self.release([r for d in failed for r in d.relations()])
 
 
-def _place(relation: Relation) -> object:
+def _identity_of(relation: Relation) -> object:
     """What a relation is, under whatever name it is known."""
     return relation.oid if is_main(relation) else relation.name

@@ -67,16 +67,16 @@ def test_a_view_follows_every_refresh(engine: tidemark.Engine, key: Any) -> None
 
 def test_what_has_not_changed_is_not_written(engine: tidemark.Engine) -> None:
     rows = [{"id": i, "v": i % 7, "f": math.nan} for i in range(1000)]
-    places = f"SELECT array_agg(ctid::text || xmin::text ORDER BY id) FROM {SCHEMA}."
+    positions = f"SELECT array_agg(ctid::text || xmin::text ORDER BY id) FROM {SCHEMA}."
     for key in ("id", ()):
         engine.register("still", lambda: rows, key=key)
-        before = engine.execute(places + "still")
+        before = engine.execute(positions + "still")
         for again in (rows, list(reversed(rows))):
             # Registering anew forgets the digest of the last reading: the tables are compared.
             engine.register("still", lambda again=again: again, key=key)
             done = engine.refresh("still")["still"]
             assert (done.rows, done.is_changed) == (1000, False)
-        assert engine.execute(places + "still")[0] == before[0]
+        assert engine.execute(positions + "still")[0] == before[0]
         rows[5]["v"] += 1
         done = engine.refresh("still")["still"]
         assert (done.inserted, done.updated, done.deleted) == ((0, 1, 0) if key else (1, 0, 1))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import REJECTED_KINDS, Pin, Places
+from connectors.feed_source import REJECTED_KINDS, FeedPositions, FeedStart
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
@@ -42,13 +42,13 @@ class SimFeedSource:
     def check(self) -> None:
         self._ask("feed.check")
 
-    def pin(self, relation: Relation) -> Pin:
+    def start_position(self, relation: Relation) -> FeedStart:
         self._ask("feed.pin")
         topic = self._broker.topics[self.name, relation.name.name]
-        return Pin(topic.place(), _note(topic, topic.place()))
+        return FeedStart(topic.position(), _note(topic, topic.position()))
 
     def open_snapshot(
-        self, relations: Sequence[Relation], offsets: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], offsets: FeedPositions, notes: Mapping[str, bytes]
     ) -> SimFeedSnapshot:
         self._ask("feed.snapshot")
         topics = {r.name.name: self._broker.topics[self.name, r.name.name] for r in relations}
@@ -58,7 +58,7 @@ class SimFeedSource:
     def open_feed(
         self,
         relations: Sequence[Relation],
-        offsets: Places,
+        offsets: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SimFeed:
@@ -103,7 +103,7 @@ class SimFeed:
         self,
         source: SimFeedSource,
         topics: Mapping[str, Topic],
-        offsets: Places,
+        offsets: FeedPositions,
         on_ready: Callable[[], None],
     ) -> None:
         self._source = source
@@ -118,7 +118,7 @@ class SimFeed:
     def lag(self) -> int:
         return sum(len(r) - self._next[name][p] for name, p, r in self._partitions())
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         source, random = self._source, self._source.random
         source.faults.step("feed.poll")
         source.may_be_away()
@@ -146,7 +146,7 @@ class SimFeed:
             len(records),
             int(max(record.at for record in records) * 1e6),
             source=source.name,
-            places=offsets,
+            positions=offsets,
             notes=notes,
         )
 
@@ -158,7 +158,7 @@ class SimFeed:
             for number, records in enumerate(topic.partitions):
                 yield name, number, records
 
-    def _take(self, name: str, max_rows: int, until: Places | None) -> list[Record]:
+    def _take(self, name: str, max_rows: int, until: FeedPositions | None) -> list[Record]:
         """Some of each partition, one partition after another."""
         random, found = self._source.random, []
         for number, records in enumerate(self._topics[name].partitions):
@@ -176,9 +176,9 @@ class SimFeed:
 class SimFeedSnapshot:
     """As FeedSnapshot."""
 
-    def __init__(self, topics: Mapping[str, Topic], offsets: Places, faults: Faults) -> None:
+    def __init__(self, topics: Mapping[str, Topic], offsets: FeedPositions, faults: Faults) -> None:
         self._topics = topics
-        self._places = {name: offsets[name] for name in topics}
+        self._positions = {name: offsets[name] for name in topics}
         self._faults = faults
 
     def parts(
@@ -189,7 +189,7 @@ class SimFeedSnapshot:
         known: Sequence[str] = (),
     ) -> list[SimFeedPart]:
         topic = self._topics[relation.name.name]
-        offset = self._places[relation.name.name]["next"]
+        offset = self._positions[relation.name.name]["next"]
         parts = []
         for number in range(len(topic.partitions)):
             only = {p: at if int(p) == number else 0 for p, at in offset.items()}
@@ -234,7 +234,7 @@ def _note(topic: Topic, offset: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _require_notes(
-    topics: Mapping[str, Topic], offsets: Places, notes: Mapping[str, bytes]
+    topics: Mapping[str, Topic], offsets: FeedPositions, notes: Mapping[str, bytes]
 ) -> None:
     for name, topic in topics.items():
         if name not in offsets:

@@ -68,7 +68,7 @@ class Topic:
     relation: Relation
     partitions: list[list[Record]]
 
-    def place(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """Where it ends now."""
         return {"next": {str(p): len(records) for p, records in enumerate(self.partitions)}}
 

@@ -248,7 +248,7 @@ def check_tables(session: Session, role: str, tables: Sequence[str] | None = Non
 
 def _role_checks(facts: tuple, session: Session, publication: str) -> list[Callable[[], Check]]:
     name, _, may_login, may_replicate, may_create, may_make_temporary, database = facts
-    role, place = quote_name(name), quote_name(database)
+    role, quoted_database = quote_name(name), quote_name(database)
     is_there = bool(session.rows("SELECT FROM pg_publication WHERE pubname = %s", (publication,)))
 
     def probe(what: str, is_well: bool, missing: str, fix: str) -> Callable[[], Check]:
@@ -265,13 +265,13 @@ def _role_checks(facts: tuple, session: Session, publication: str) -> list[Calla
             "publication",
             may_create or is_there,
             "may not create a publication",
-            f"GRANT CREATE ON DATABASE {place} TO {role};",
+            f"GRANT CREATE ON DATABASE {quoted_database} TO {role};",
         ),
         probe(
             "analysis of queries",
             may_make_temporary,
             "may not create temporary views, which the analysis of queries needs",
-            f"GRANT TEMPORARY ON DATABASE {place} TO {role};",
+            f"GRANT TEMPORARY ON DATABASE {quoted_database} TO {role};",
         ),
     ]
 

@@ -30,11 +30,11 @@ _SINK, _OTHER, _STREAM = "tidemark sink", "tidemark beside", "tidemark stream"
 
 
 class Claim:
-    """One process's lease under a sink's progress key. place: where it runs, for messages."""
+    """One process's lease under a sink's progress key. location: where it runs, for messages."""
 
-    def __init__(self, key: str, place: str) -> None:
+    def __init__(self, key: str, location: str) -> None:
         self._key = key
-        self._place = place
+        self._location = location
         self._token = secrets.token_hex(8)
         self._displaced: set[str] = set()
         self._is_taken = False
@@ -95,7 +95,7 @@ class Claim:
                 "INSERT INTO tidemark.owners (sink_key, token, place) VALUES (%s, %s, %s) "
                 "ON CONFLICT (sink_key) DO UPDATE SET token = excluded.token, "
                 "place = excluded.place, since = now()",
-                (self._key, self._token, self._place),
+                (self._key, self._token, self._location),
             )
             self._is_taken = True
             self._timeline = timeline_of(cursor)
@@ -150,11 +150,11 @@ class Claim:
             " WHERE o.sink_key = %s",
             (_LOCK, self._key),
         )
-        place, since, pid = cursor.fetchone() or ("unknown", "unknown", None)
+        location, since, pid = cursor.fetchone() or ("unknown", "unknown", None)
         return SinkError(
             "sink.in_use",
             f'another service writes to the sink under "{self._key}"',
-            detail=f"{place}, since {since}; its session in the sink has pid {pid}",
+            detail=f"{location}, since {since}; its session in the sink has pid {pid}",
             hint="stop it, or choose another --prefix; if its machine is gone, end its "
             "session: SELECT pg_terminate_backend(pid)",
         )

@@ -38,7 +38,7 @@ from connectors.postgres.sink.apply_deltas import (
 from connectors.postgres.sink.error_attribution import about, reading, refusal_of
 from connectors.postgres.sink.lock_retry import patiently
 from connectors.postgres.sink.rejected_rows import write_rejected
-from connectors.postgres.sink.sink_epoch import Place, begin, deltas_of, flush
+from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import progress_of, rows_of
 from connectors.sink import Progress, SinkEpoch, SinkTable
@@ -157,33 +157,33 @@ class PostgresSink:
         """
         self._ensure()
         session = self._writing_session()
-        place = Place()
+        context = WriteContext()
         try:
             with session.cursor() as cursor:
                 try:
-                    self._write(cursor, epoch, place)
+                    self._write(cursor, epoch, context)
                 except states.ProgramLimitExceeded:
-                    place = Place(widened=frozenset(too_wide(epoch.parts())))
+                    context = WriteContext(widened=frozenset(too_wide(epoch.parts())))
                     self._roll_back(session)
-                    self._write(cursor, epoch, place)
+                    self._write(cursor, epoch, context)
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
             if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
-                failure = self._find_fault(epoch, place.widened) or failure
+                failure = self._find_fault(epoch, context.widened) or failure
             raise failure from error
         except TidemarkError as error:
             self._roll_back(session)
-            error.relation = error.relation or place.relation
+            error.relation = error.relation or context.relation
             if error.relation is None and not error.is_temporary:
-                raise self._find_fault(epoch, place.widened) or error from error
+                raise self._find_fault(epoch, context.widened) or error from error
             raise
         except Exception as error:
             self._roll_back(session)
-            if place.relation is None or isinstance(error, OSError):
+            if context.relation is None or isinstance(error, OSError):
                 raise
             # What the rows are made into is of this view alone.
             failure = internal_error("what writes the view's table", error)
-            failure.relation = place.relation
+            failure.relation = context.relation
             raise failure from error
         except BaseException:
             self._roll_back(session)
@@ -191,10 +191,10 @@ class PostgresSink:
 
     def _find_fault(self, epoch: SinkEpoch, widened: frozenset[SinkTable]) -> TidemarkError | None:
         """Which view's table refuses the epoch: all is tried again, one table at a time."""
-        session, place = self._writing_session(), Place(widened, is_searched=True)
+        session, context = self._writing_session(), WriteContext(widened, is_searched=True)
         try:
             with session.cursor() as cursor:
-                self._write(cursor, epoch, place)
+                self._write(cursor, epoch, context)
             return None
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
@@ -202,9 +202,9 @@ class PostgresSink:
             failure = error
         finally:
             self._roll_back(session)
-        failure.relation = failure.relation or place.relation
-        if place.title:
-            self._blame_for_errors(failure, place.title)
+        failure.relation = failure.relation or context.relation
+        if context.title:
+            self._blame_for_errors(failure, context.title)
         return failure
 
     def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
@@ -221,7 +221,7 @@ class PostgresSink:
             failure.what = f'tidemark.errors does not hold the error rows of view "{title}"'
             failure.hint = "someone else changed tidemark.errors: rebuild the view, or drop it"
 
-    def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
+    def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
         if epoch.swaps or epoch.refusals or epoch.changes:
@@ -237,17 +237,17 @@ class PostgresSink:
             for table, error in epoch.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
-        for table, delta in deltas_of(epoch, place):
+        for table, delta in deltas_of(epoch, context):
             target, guard = ERRORS, b""
             if table is not None:
                 is_known = self._keys.is_known and self._guards.is_known
-                if not is_known or table in place.widened:
+                if not is_known or table in context.widened:
                     flush(cursor, waiting)
                 if self._guards.covers(cursor, table):
                     guard = guard_sql(table, writes=True).encode()
-                    if table in place.widened:
+                    if table in context.widened:
                         flush(cursor, [guard])
-                target = self._keys.target(cursor, table, place.widened)
+                target = self._keys.target(cursor, table, context.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
             if is_large(changes) or (table is not None and self._guards.is_copied(table)):
@@ -257,17 +257,17 @@ class PostgresSink:
                 statements = self._preparer.statements(cursor, target, changes)
                 # Before each of them: somebody may have been waited for in the one before.
                 waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
-                if copied or place.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
+                if copied or context.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
                     flush(cursor, waiting)
             for _, columns, n in copied:
                 flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
-        place.relation = None
+        context.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
             flush(cursor, waiting)
             write_rejected(cursor, self._key, epoch.rejected)
         failpoint("sink.commit.before", psycopg2.OperationalError)
-        flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
+        flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
 
     def _failure(

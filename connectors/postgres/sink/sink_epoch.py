@@ -18,7 +18,7 @@ from dataflow.schema import RelationName
 
 
 @dataclass
-class Place:
+class WriteContext:
     """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
     title: of whose error rows are at hand. is_searched: only to find whose it is, nothing is to be
     written."""
@@ -29,22 +29,22 @@ class Place:
     is_searched: bool = False
 
 
-def deltas_of(epoch: SinkEpoch, place: Place) -> Iterator[tuple[SinkTable | None, Delta]]:
+def deltas_of(epoch: SinkEpoch, context: WriteContext) -> Iterator[tuple[SinkTable | None, Delta]]:
     """What to apply to which view's table, or to that of error rows (None), part by part."""
     for part in epoch.parts():
         for table, delta in part.deltas:
             if len(delta):
-                place.relation = table.relation
+                context.relation = table.relation
                 yield table, delta
-        place.relation = None
+        context.relation = None
         if part.errors is None or not len(part.errors):
             continue
-        if not place.is_searched:
+        if not context.is_searched:
             yield None, part.errors
             continue
-        for place.title, errors in errors_by_view(part.errors).items():
+        for context.title, errors in errors_by_view(part.errors).items():
             yield None, errors
-        place.title = ""
+        context.title = ""
 
 
 def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:

@@ -107,11 +107,11 @@ class TopKOperator:
         n, k = touched.count, move.edge.position
         is_moved = np.where(move.is_before, delta.weights, 0)
         reached = np.full(n, ENDLESS)
-        held = np.flatnonzero(move.place >= 0)
-        start = move.found.start[move.place[held]]
+        held = np.flatnonzero(move.position >= 0)
+        start = move.found.start[move.position[held]]
         reached[held] = start + kernels.sum_by_group(touched.group, is_moved, n)[held]
         split = np.flatnonzero(start < k)
-        copies = move.found.rows.take(move.place[held[split]]).weighted(k - start[split])
+        copies = move.found.rows.take(move.position[held[split]]).weighted(k - start[split])
         return reached, np.full(n, k), copies
 
     def _ends_with_ties(self, move: _Move, touched: Touched) -> tuple[np.ndarray, np.ndarray]:
@@ -143,7 +143,7 @@ class _Move:
 
     edge: _Edge
     is_before: np.ndarray
-    place: np.ndarray
+    position: np.ndarray
     found: Range
 
 

@@ -75,7 +75,7 @@ class TableState:
         self._is_keyed = is_keyed(relation)
         self._names = tuple(relation.fields[c].name for c in columns)
         self._dead = frozenset(dead)
-        self._sent, self._places = relation, self._find_places(relation)
+        self._sent, self._positions = relation, self._find_positions(relation)
         self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
         if relation.is_append:
             return
@@ -111,7 +111,7 @@ class TableState:
 
         changes may be of another version of the relation that has the needed columns too.
         """
-        kinds, positions = changes.kinds, self._places_in(changes.relation)
+        kinds, positions = changes.kinds, self._positions_in(changes.relation)
         columns = [
             Column.nulls(kind, len(kinds)) if c < 0 else changes.columns[c]
             for c, kind in zip(positions, self._kinds, strict=True)
@@ -147,13 +147,13 @@ class TableState:
             parts.append(delta)
         return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
 
-    def _places_in(self, relation: Relation) -> tuple[int, ...]:
+    def _positions_in(self, relation: Relation) -> tuple[int, ...]:
         """Return the positions of the needed columns in changes of this version of the relation."""
         if relation is not self._sent:
-            self._sent, self._places = relation, self._find_places(relation)
-        return self._places
+            self._sent, self._positions = relation, self._find_positions(relation)
+        return self._positions
 
-    def _find_places(self, relation: Relation) -> tuple[int, ...]:
+    def _find_positions(self, relation: Relation) -> tuple[int, ...]:
         """-1 for a dead column."""
         names = [f.name for f in relation.fields]
         return tuple(-1 if n in self._dead else names.index(n) for n in self._names)

@@ -115,7 +115,7 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
 
 
 def _project(plan: Project, below: Keys) -> Keys:
-    positions = _places(plan.expressions, below)
+    positions = _positions_of(plan.expressions, below)
     shown = frozenset(positions)
     keys = [_moved(key, positions) for key in below.keys if key <= shown]
     if not keys and below.is_once(shown):
@@ -142,7 +142,7 @@ def _project(plan: Project, below: Keys) -> Keys:
     return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
 
 
-def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
+def _positions_of(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
     """Return the position of each input column, or of one equal to it, among the expressions."""
     positions: dict[int, list[int]] = {}
     for i, expression in enumerate(expressions):
@@ -246,7 +246,7 @@ def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
 
 
 def _aggregate(plan: Aggregate, below: Keys) -> Keys:
-    positions = _places(plan.groups, below)
+    positions = _positions_of(plan.groups, below)
     shown = frozenset(positions)
     keys = [frozenset(range(len(plan.groups)))]
     keys += [_moved(key, positions) for key in below.keys if key <= shown]

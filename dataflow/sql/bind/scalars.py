@@ -59,7 +59,7 @@ class Scalars:
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
         # The position of each in that list.
-        self._places: dict[Expression, int] = {}
+        self._positions: dict[Expression, int] = {}
         self._steps: dict[tuple[str, SqlType, SqlType], SqlType | None] = {}
         self._probes: dict[int, str] = {}
         self._shown: dict[str, exp.Expr] = {}
@@ -151,7 +151,7 @@ class Scalars:
     def probed(self, column: Expression) -> str:
         """Return a column in the text of a probe, qualified, since a subquery may have the same
         name."""
-        return f"tidemark_row.c{self._places[column] + 1}"
+        return f"tidemark_row.c{self._positions[column] + 1}"
 
     def _gather(self, node: exp.Expr, required: dict[str, exp.Expr]) -> None:
         """Resolve all columns below a node, and collect the nodes whose type must be queried."""
@@ -177,8 +177,8 @@ class Scalars:
     def _note(self, node: exp.Expr, value: Expression) -> None:
         self._atoms[id(node)] = value
         for column in passed([value]):
-            if column not in self._places:
-                self._places[column] = len(self._columns)
+            if column not in self._positions:
+                self._positions[column] = len(self._columns)
                 self._columns.append(column)
 
     def _ask_types(self, probes: list[str]) -> None:

@@ -26,12 +26,12 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Column:
-    """A column with its present name. place: its position among the columns when the query was
+    """A column with its present name. position: its position among the columns when the query was
     written, None for a later one; called: its name then."""
 
     name: str
     called: str
-    place: int | None = None
+    position: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,21 +145,23 @@ def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
     aliases of the query's own list. Raise ValueError if no name is left."""
 
     def called(column: Column) -> str:
-        has_alias = column.place is not None and column.place < len(own)
-        return own[column.place] if has_alias else column.called  # type: ignore[index]
+        has_alias = column.position is not None and column.position < len(own)
+        return own[column.position] if has_alias else column.called  # type: ignore[index]
 
-    retained = {called(column) for column in columns if column.place is not None}
+    retained = {called(column) for column in columns if column.position is not None}
     names: list[str] = []
     for column in columns:
         name = called(column)
         # A later column may have the name of another one in the query.
-        while column.place is None and name in retained:
+        while column.position is None and name in retained:
             name += "_"
         names.append(name)
     most = len(columns)
     while most and names[most - 1] == columns[most - 1].name:
         most -= 1
-    aliased = [i for i, c in enumerate(columns, 1) if c.place is not None and c.place < len(own)]
+    aliased = [
+        i for i, c in enumerate(columns, 1) if c.position is not None and c.position < len(own)
+    ]
     if own and columns and not aliased:
         raise ValueError("all columns that it aliases are gone")
     return ", ".join(map(_quoted, names[: max(most, *aliased, 0)]))

@@ -106,10 +106,10 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     """Return the plan with at least the required columns, and their new positions."""
     if isinstance(plan, Scan):
         columns = tuple(plan.columns[i] for i in retained)
-        return Scan(plan.relation, columns, _pick(plan.fields, retained)), _places(retained)
+        return Scan(plan.relation, columns, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Values):
         rows = tuple(tuple(row[i] for i in retained) for row in plan.rows)
-        return Values(rows, _pick(plan.fields, retained)), _places(retained)
+        return Values(rows, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Filter):
         below, at = inputs[0]
         return Filter(below, remap(plan.predicate, at)), at
@@ -120,7 +120,7 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)
-        return Project(below, expressions, _pick(plan.fields, retained)), _places(retained)
+        return Project(below, expressions, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs[0], inputs[1])
     if isinstance(plan, Aggregate):
@@ -130,7 +130,7 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
             _exact(found, below.fields, retained)
             for found, below in zip(inputs, plan.inputs, strict=True)
         )
-        return UnionAll(same, _pick(plan.fields, retained)), _places(retained)
+        return UnionAll(same, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, TableFunction):
         return _table_function(plan, set(retained), inputs[0])
     if isinstance(plan, Window):
@@ -157,7 +157,7 @@ def _narrowed(found: Pruned, required: set[int]) -> Pruned:
         ColumnRef(at[i], below.fields[at[i]].type, below.fields[at[i]].name) for i in retained
     )
     fields = tuple(below.fields[at[i]] for i in retained)
-    return Project(below, refs, fields), _places(retained)
+    return Project(below, refs, fields), _positions_of(retained)
 
 
 def _exact(found: Pruned, fields: tuple[Field, ...], retained: Iterable[int]) -> Plan:
@@ -199,7 +199,7 @@ def _aggregate(plan: Aggregate, required: list[int], found: Pruned) -> Pruned:
     below, at = found
     remapped = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in retained[n:])
     groups = tuple(remap(g, at) for g in plan.groups)
-    return Aggregate(below, groups, remapped, _pick(plan.fields, retained)), _places(retained)
+    return Aggregate(below, groups, remapped, _pick(plan.fields, retained)), _positions_of(retained)
 
 
 def _table_function(plan: TableFunction, required: set[int], input: Pruned) -> Pruned:
@@ -262,5 +262,5 @@ def _pick(fields: tuple[Field, ...], retained: list[int]) -> tuple[Field, ...]:
     return tuple(fields[i] for i in retained)
 
 
-def _places(retained: list[int]) -> Positions:
+def _positions_of(retained: list[int]) -> Positions:
     return {old: new for new, old in enumerate(retained)}

@@ -60,9 +60,9 @@ def _change_answers(plan: Plan) -> Plan:
             rest = conjunction([p for p in parts if p not in above])
             return _change_answers(Filter(_change_answers(replace(plan, residual=rest)), predicate))
     if isinstance(plan, Join | SemiJoin):
-        left, left_places = _answers(plan.left, plan.left_keys)
-        right, right_places = _answers(plan.right, plan.right_keys)
-        return _joined(plan, (left, left_places.get), (right, right_places.get))
+        left, left_positions = _answers(plan.left, plan.left_keys)
+        right, right_positions = _answers(plan.right, plan.right_keys)
+        return _joined(plan, (left, left_positions.get), (right, right_positions.get))
     if len(inputs) != 1:
         return plan
     retained, positions = _answers(inputs[0], _unconditional(plan))
@@ -142,19 +142,19 @@ def _join(plan: Join | SemiJoin) -> Plan:
             "a stable function in the condition of an outer join or subquery is not maintained",
             hint="compute it in a subquery of FROM, or declare the function IMMUTABLE",
         )
-    left, left_places = _remembered(plan.left, _all_stable(plan.left_keys))
-    right, right_places = _remembered(plan.right, _all_stable(plan.right_keys))
-    return _joined(plan, (left, left_places.get), (right, right_places.get))
+    left, left_positions = _remembered(plan.left, _all_stable(plan.left_keys))
+    right, right_positions = _remembered(plan.right, _all_stable(plan.right_keys))
+    return _joined(plan, (left, left_positions.get), (right, right_positions.get))
 
 
 def _joined(plan: Join | SemiJoin, left_side: Side, right_side: Side) -> Plan:
     """Return the join over inputs that may have additional columns, which its keys read."""
-    (left, left_place), (right, right_place) = left_side, right_side
+    (left, left_stored), (right, right_stored) = left_side, right_side
     if left is plan.left and right is plan.right:
         return plan
     n, width = len(plan.left.fields), len(plan.right.fields)
-    left_keys = tuple(_rebuilt(k, left_place) for k in plan.left_keys)
-    right_keys = tuple(_rebuilt(k, right_place) for k in plan.right_keys)
+    left_keys = tuple(_rebuilt(k, left_stored) for k in plan.left_keys)
+    right_keys = tuple(_rebuilt(k, right_stored) for k in plan.right_keys)
     extra = len(left.fields) - n
     residual = plan.residual
     if residual is not None and extra:
@@ -174,12 +174,12 @@ def _nullable(plan: Plan, start: int) -> tuple[Field, ...]:
 
 
 def _moved(residual: Expression, n: int, extra: int) -> Expression:
-    def place(expression: Expression) -> Expression | None:
+    def shifted(expression: Expression) -> Expression | None:
         if not isinstance(expression, ColumnRef) or expression.index < n:
             return None
         return replace(expression, index=expression.index + extra)
 
-    return _rebuilt(residual, place)
+    return _rebuilt(residual, shifted)
 
 
 def _remembered(
@@ -201,7 +201,7 @@ def _replaced(expression: Expression, positions: dict[Expression, ColumnRef]) ->
 
 
 def _rebuilt(expression: Expression, position) -> Expression:
-    """Return the expression with every subtree in `place` replaced by its stored result."""
+    """Return the expression with each subtree replaced that `position` finds."""
     found = position(expression)
     if found is not None:
         return found

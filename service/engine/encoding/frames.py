@@ -131,9 +131,9 @@ def encode_batch(batch: SourceBatch) -> bytes:
     """Return the frame of a batch whose changes are all decoded."""
     assert batch.later is None, "a batch that is still being decoded cannot be stored"
     more: dict[str, Any] = {}
-    places: Any = batch.places
-    if not _is_plain(places):
-        places, more["places"] = None, places
+    positions: Any = batch.positions
+    if not _is_plain(positions):
+        positions, more["places"] = None, positions
     if batch.notes:
         more["notes"] = dict(batch.notes)
     letters = {i: c.letters for i, c in enumerate(batch.changes) if c.letters is not None}
@@ -148,7 +148,7 @@ def encode_batch(batch: SourceBatch) -> bytes:
         batch.commit_time_us,
         batch.last_commit,
         batch.source,
-        places,
+        positions,
         batch.rejected is not None,
         len(relations),
         [[numbers[id(c.relation)], *c.unchanged] for c in batch.changes],
@@ -167,7 +167,7 @@ def decode_batch(stored: bytes) -> SourceBatch:
 
 def _read_batch(stored: bytes) -> SourceBatch:
     facts, documents, pages = _sections(_BATCH, stored)
-    *numbers, commit_time_us, last_commit, source, places, has_rejected, count, shapes = facts
+    *numbers, commit_time_us, last_commit, source, positions, has_rejected, count, shapes = facts
     position, transactions, rows = numbers
     more = _more("batch", documents[count:], _BATCH_MORE)
     letters = more.pop("letters", {})
@@ -186,7 +186,7 @@ def _read_batch(stored: bytes) -> SourceBatch:
         commit_time_us,
         last_commit,
         source=source,
-        places=more.get("places", places),
+        positions=more.get("places", positions),
         notes=more.get("notes", {}),
         rejected=pages[len(shapes)] if has_rejected else None,
     )

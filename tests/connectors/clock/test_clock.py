@@ -44,8 +44,8 @@ def source(wall: Wall) -> ClockSource:
 
 @pytest.fixture
 def feed(source: ClockSource) -> Iterator[ClockFeed]:
-    place = source.pin(NOW).place
-    made = source.open_feed([NOW], {RELATION: place}, {}, lambda: None)
+    position = source.start_position(NOW).position
+    made = source.open_feed([NOW], {RELATION: position}, {}, lambda: None)
     yield made
     made.close()
 
@@ -57,16 +57,16 @@ def _next(feed: ClockFeed, until: int | None = None) -> int | None:
         return None
     [changes] = batch.changes
     at = changes.columns[1].to_list()[0] + 946_684_800_000_000
-    assert batch.places is not None
-    assert timestamp_of(batch.places) == batch.commit_time_us == at
+    assert batch.positions is not None
+    assert timestamp_of(batch.positions) == batch.commit_time_us == at
     return at
 
 
 def test_the_snapshot_is_the_row_at_its_position(source: ClockSource, wall: Wall) -> None:
     wall.us += 700_000
-    place = source.pin(NOW).place
+    position = source.start_position(NOW).position
     wall.us += 10_000_000
-    snapshot = source.open_snapshot([NOW], {RELATION: place}, {})
+    snapshot = source.open_snapshot([NOW], {RELATION: position}, {})
     [part] = snapshot.parts(NOW, (0, 1), 8)
     [rows] = part.read()
     assert rows.kinds == KIND_INT * 2
@@ -109,8 +109,8 @@ def test_it_reminds_of_itself(source: ClockSource) -> None:
     import threading
 
     called = threading.Event()
-    place = source.pin(NOW).place
-    feed = source.open_feed([NOW], {RELATION: place}, {}, called.set)
+    position = source.start_position(NOW).position
+    feed = source.open_feed([NOW], {RELATION: position}, {}, called.set)
     assert called.wait(30)
     feed.close()
 

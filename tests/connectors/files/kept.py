@@ -42,7 +42,7 @@ class Kept:
         self.rows: dict[tuple[str, int], Row] = {}
         self.rejected: dict[str, tuple[str, bytes]] = {}
         self.notes: dict[str, bytes] = {}
-        self.place: dict[str, Any] = {}
+        self.position: dict[str, Any] = {}
         self.batches = 0
         self._names = [f.name for f in self.relation.fields]
         self._key = [self._names.index(name) for name in ("_file", "_row")]
@@ -53,8 +53,8 @@ class Kept:
 
     def begin(self, source: FilesSource, parts: int = 3) -> None:
         """Pin, and read the snapshot."""
-        pin = source.pin(self.relation)
-        self.place, self.notes = dict(pin.place), dict(pin.notes)
+        start_position = source.start_position(self.relation)
+        self.position, self.notes = dict(start_position.position), dict(start_position.notes)
         self.load(source, parts)
 
     def load(self, source: FilesSource, parts: int = 3) -> None:
@@ -68,7 +68,7 @@ class Kept:
 
     def _load(self, source: FilesSource, parts: int) -> None:
         columns = range(len(self.relation.fields))
-        snapshot = source.open_snapshot([self.relation], {self.name: self.place}, self.notes)
+        snapshot = source.open_snapshot([self.relation], {self.name: self.position}, self.notes)
         cut = snapshot.parts(self.relation, columns, parts)
         assert len({part.name for part in cut}) == len(cut)
         for part in cut:
@@ -82,8 +82,8 @@ class Kept:
 
     def open(self, source: FilesSource, on_ready: Any = lambda: None) -> Any:
         """A feed from here on."""
-        places = {self.name: self.place}
-        return source.open_feed([self.relation], places, self.notes, on_ready)
+        positions = {self.name: self.position}
+        return source.open_feed([self.relation], positions, self.notes, on_ready)
 
     def apply(self, batch: SourceBatch) -> None:
         """One batch, as an epoch would."""
@@ -96,8 +96,8 @@ class Kept:
                 self.notes.pop(key, None)
             else:
                 self.notes[key] = note
-        if batch.places and self.name in batch.places:
-            self.place = dict(batch.places[self.name])
+        if batch.positions and self.name in batch.positions:
+            self.position = dict(batch.positions[self.name])
         if batch.rejected is not None:
             self._reject(batch.rejected)
 
@@ -136,16 +136,16 @@ class Kept:
 
     def _reject(self, rejected: Any) -> None:
         for row, weight in rejected.rows():
-            source, relation, place, code, reason, _, value = row
+            source, relation, position, code, reason, _, value = row
             assert (source.decode(), relation.decode()) == (
                 self.relation.name.source,
                 self.relation.name.name,
             )
             assert reason
             if weight > 0:
-                self.rejected[place.decode()] = (code.decode(), value)
+                self.rejected[position.decode()] = (code.decode(), value)
             else:
-                del self.rejected[place.decode()]
+                del self.rejected[position.decode()]
 
     def _texts(self, columns: Any) -> list[tuple[tuple[str, int], Row]]:
         texts = [

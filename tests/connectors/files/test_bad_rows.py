@@ -133,10 +133,10 @@ def test_a_file_that_breaks_takes_its_rows_along(tmp_path: Path) -> None:
     assert not kept.rows
 
 
-def letters(kept: Kept, source: Any, place: str, version: bytes) -> Any:
+def letters(kept: Kept, source: Any, position: str, version: bytes) -> Any:
     name = kept.relation.name
-    code, value = kept.rejected[place]
-    row = (name.source, name.name, place, code, "why", version, value)
+    code, value = kept.rejected[position]
+    row = (name.source, name.name, position, code, "why", version, value)
     return rejected_delta([row])
 
 
@@ -158,7 +158,7 @@ def test_rejected_rows_are_tried_again(tmp_path: Path) -> None:
     wide = [COLUMNS[0], {"name": "v", "type": "text"}]
     lenient = source_of(f"{tmp_path}/*.csv", columns=wide)
     again = lenient.decode_again(kept.relation, old)
-    assert again.places is None and again.rejected.weights.tolist() == [-1]
+    assert again.positions is None and again.rejected.weights.tolist() == [-1]
     kept.apply(again)
     assert kept.rows["a.csv", 3][:2] == ("2", "too long") and not kept.rejected
     # Of a version that is gone, nothing comes back.

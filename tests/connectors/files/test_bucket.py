@@ -84,7 +84,7 @@ def test_a_long_object_is_read_by_ranges_of_one_version(store: Store) -> None:
     kept = Kept(source)
     kept.begin(source)
     assert len(kept.rows) == 30_000
-    snapshot = source.open_snapshot([kept.relation], {"t": kept.place}, kept.notes)
+    snapshot = source.open_snapshot([kept.relation], {"t": kept.position}, kept.notes)
     part = pickle.loads(pickle.dumps(snapshot.parts(kept.relation, [0], 1)[0]))
     chunks = part.read()
     assert len(next(chunks)) < 30_000
@@ -117,7 +117,7 @@ def test_secrets_are_references_and_stay_out_of_sight(
     source = source_of(store, "w/*.jsonl")
     kept = Kept(source)
     kept.begin(source)
-    snapshot = source.open_snapshot([kept.relation], {"t": kept.place}, kept.notes)
+    snapshot = source.open_snapshot([kept.relation], {"t": kept.position}, kept.notes)
     for part in snapshot.parts(kept.relation, [0], 1):
         assert KEYS["TIDEMARK_TEST_SECRET_KEY"].encode() not in pickle.dumps(part)
     monkeypatch.delenv("TIDEMARK_TEST_SECRET_KEY")

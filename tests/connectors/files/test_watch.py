@@ -230,17 +230,17 @@ def test_places_that_are_not_to_be_passed(tmp_path: Path) -> None:
     kept.follow(source, lambda kept: len(kept.rows) == 2, max_rows=1)
     ready = threading.Event()
     feed = kept.open(source, ready.set)
-    limit: Mapping[str, Any] = {"t": {**kept.place, "event": kept.place["event"] + 2}}
+    limit: Mapping[str, Any] = {"t": {**kept.position, "event": kept.position["event"] + 2}}
     try:
         end = time.monotonic() + 30
-        while kept.place["event"] < limit["t"]["event"]:
+        while kept.position["event"] < limit["t"]["event"]:
             assert time.monotonic() < end
             batch = feed.poll(1000, until=limit)
             if batch is None:
                 ready.wait(0.05)
             else:
                 kept.apply(batch)
-        assert kept.place == limit["t"]
+        assert kept.position == limit["t"]
         assert feed.poll(1000, until=limit) is None
         assert feed.lag > 0
     finally:

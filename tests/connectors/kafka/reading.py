@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.feed_source import Places, SourceFeed
+from connectors.feed_source import FeedPositions, SourceFeed
 from connectors.formats.declared import declared_type
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import KafkaOptions, read_options
@@ -75,7 +75,7 @@ class TransactionBuffer:
     rows: dict[str, Counter[Row]] = field(default_factory=dict)
     keyed: dict[str, dict[Row, Row]] = field(default_factory=dict)
     rejected: list[Row] = field(default_factory=list)
-    places: dict[str, Any] = field(default_factory=dict)
+    positions: dict[str, Any] = field(default_factory=dict)
 
     def add_batch(self, batch: SourceBatch) -> None:
         """Apply what a feed says."""
@@ -83,7 +83,7 @@ class TransactionBuffer:
             self.add_changes(change)
         if batch.rejected is not None:
             self.rejected += [row for row, _ in batch.rejected.rows()]
-        self.places.update(batch.places or {})
+        self.positions.update(batch.positions or {})
 
     def add_changes(self, changes: Changes) -> None:
         """Rows by key where they replace each other, else as a bag."""
@@ -113,11 +113,11 @@ class TransactionBuffer:
 
 
 def snapshot(
-    source: KafkaSource, places: Places, notes: Mapping[str, bytes], count: int = 4
+    source: KafkaSource, positions: FeedPositions, notes: Mapping[str, bytes], count: int = 4
 ) -> TransactionBuffer:
     """All rows of all relations as of their places."""
-    held = TransactionBuffer(places=dict(places))
-    opened = source.open_snapshot(source.relations(), places, notes)
+    held = TransactionBuffer(positions=dict(positions))
+    opened = source.open_snapshot(source.relations(), positions, notes)
     for relation in source.relations():
         parts = opened.parts(relation, range(len(relation.fields)), count)
         assert len({part.name for part in parts}) == len(parts)
@@ -131,12 +131,12 @@ def snapshot(
 
 def snapshot_offsets(source: KafkaSource) -> tuple[dict[str, Any], dict[str, bytes]]:
     """(places, notes) of all relations where nothing reads them yet."""
-    places, notes = {}, {}
+    positions, notes = {}, {}
     for relation in source.relations():
-        pin = source.pin(relation)
-        places[relation.name.name] = json.loads(json.dumps(pin.place))
-        notes.update(pin.notes)
-    return places, notes
+        start_position = source.start_position(relation)
+        positions[relation.name.name] = json.loads(json.dumps(start_position.position))
+        notes.update(start_position.notes)
+    return positions, notes
 
 
 class SourceSubscriptions:
@@ -149,7 +149,7 @@ class SourceSubscriptions:
         self.held = held
         self.notes: dict[str, bytes] = {}
         self.feed: SourceFeed = source.open_feed(
-            source.relations(), dict(held.places), notes, self._ready.set
+            source.relations(), dict(held.positions), notes, self._ready.set
         )
 
     def __enter__(self) -> SourceSubscriptions:
@@ -158,7 +158,9 @@ class SourceSubscriptions:
     def __exit__(self, *_: object) -> None:
         self.feed.close()
 
-    def step(self, *, until: Places | None = None, max_rows: int = 50_000) -> SourceBatch | None:
+    def step(
+        self, *, until: FeedPositions | None = None, max_rows: int = 50_000
+    ) -> SourceBatch | None:
         """One poll, waiting for the feed's word where there was nothing."""
         self._ready.clear()
         batch = self.feed.poll(max_rows, until=until)
@@ -170,13 +172,16 @@ class SourceSubscriptions:
         return batch
 
     def until(
-        self, is_enough: Callable[[TransactionBuffer], bool], *, places: Places | None = None
+        self,
+        is_enough: Callable[[TransactionBuffer], bool],
+        *,
+        positions: FeedPositions | None = None,
     ) -> TransactionBuffer:
         """Poll until it is."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_enough(self.held):
             assert time.monotonic() < deadline, self.held
-            self.step(until=places)
+            self.step(until=positions)
         return self.held
 
     def failure(self) -> TidemarkError:

@@ -42,17 +42,17 @@ def options_of(topic: str, **more: Any) -> dict[str, Any]:
 def test_events_make_the_table(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     events = [event("c", 9, "gone"), event("t"), event("c", 1, "a"), event("c", 2, "b")]
     events += [event("u", 1, "c"), event("d", 2), event("c", 3, "d")]
     send(broker, topic, [(0, b"k", value) for value in [*events, None]])
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         batches = []
-        while feed.held.places["clicks"]["next"] != {"0": 8}:
+        while feed.held.positions["clicks"]["next"] != {"0": 8}:
             batch = feed.feed.poll(100)
             if batch is not None:
                 batches.append(batch)
-                feed.held.places.update(batch.places or {})
+                feed.held.positions.update(batch.positions or {})
     kinds = [k for b in batches for c in b.whole() for k in c.kinds.tolist()]
     assert bytes(kinds) == b"UTUUURU"
     ends, notes = snapshot_offsets(source)
@@ -62,18 +62,18 @@ def test_events_make_the_table(broker: EmbeddedKafka) -> None:
 def test_values_that_were_not_sent_are_told_as_such(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     send(broker, topic, [(0, b"k", event("c", 1, "long")), (0, b"k", event("u", 1, UNSENT))])
     changes: list[Changes] = []
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         while sum(map(len, changes)) < 2:
             batch = feed.feed.poll(100)
             changes += [] if batch is None else batch.whole()
     masks = [mask for change in changes for mask in change.unchanged.get(1, [False] * len(change))]
     assert masks == [False, True]
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     with pytest.raises(SourceError, match=r"source\.unavailable"):
-        snapshot(source, places, notes)
+        snapshot(source, positions, notes)
     told = source_of(broker, {"clicks": options_of(topic, on_error="dead_letter")})
     held = snapshot(told, *snapshot_offsets(told))
     assert [row[2:4] for row in held.rejected] == [(b"0:1", b"record.unavailable")]
@@ -87,9 +87,9 @@ def test_values_that_were_not_sent_are_told_as_such(broker: EmbeddedKafka) -> No
 def test_a_truncation_among_partitions_is_refused(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     source = source_of(broker, {"clicks": options_of(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     send(broker, topic, [(0, b"k", event("t"))])
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert feed.failure().code == "source.truncation"
     with pytest.raises(SourceError, match=r"source\.truncation"):
         snapshot(source, *snapshot_offsets(source))
@@ -129,7 +129,7 @@ def read_to(
     """A feed of its own up to an offset: (kind, name) of all that it tells; notes go on."""
     found: list[Any] = []
     with SourceSubscriptions(source, held, notes) as feed:
-        while feed.held.places["clicks"]["next"].get("0") != end:
+        while feed.held.positions["clicks"]["next"].get("0") != end:
             batch = feed.step(max_rows=2)
             if batch is None:
                 continue
@@ -143,19 +143,19 @@ def read_to(
 def test_events_delivered_again_are_told_once_across_restarts(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
-    places, notes = snapshot_offsets(source)
-    held = TransactionBuffer(places=places)
+    positions, notes = snapshot_offsets(source)
+    held = TransactionBuffer(positions=positions)
     log = [told("c", 10, 1, "a"), told("u", 20, 1, "b"), told("u", 30, 1, "c")]
     send_told(broker, topic, log)
     first = read_to(source, held, notes, 3)
     assert [name for _, name in first] == [b"a", b"b", b"c"]
-    before = json.loads(json.dumps(held.places)), dict(notes)
+    before = json.loads(json.dumps(held.positions)), dict(notes)
     send_told(broker, topic, [*log[1:], told("u", 40, 1, "d")])
     again = read_to(source, held, notes, 6)
     assert [name for _, name in again] == [b"d"]
     assert names(held) == {1: "d"}
     # A state that fell back takes its notes along: the same is told once more.
-    assert read_to(source, TransactionBuffer(places=before[0]), before[1], 6) == again
+    assert read_to(source, TransactionBuffer(positions=before[0]), before[1], 6) == again
     assert len(notes["seen/clicks"]) < 200
 
 
@@ -164,13 +164,13 @@ def test_a_snapshot_amid_repeated_events_never_goes_back(broker: EmbeddedKafka) 
     source = source_of(broker, {"clicks": options_of(topic)})
     log = [told("c", 10, 1, "a"), told("u", 20, 1, "b"), told("u", 30, 1, "c")]
     send_told(broker, topic, [*log, log[0]])
-    places, notes = snapshot_offsets(source)
-    held = snapshot(source, places, notes)
+    positions, notes = snapshot_offsets(source)
+    held = snapshot(source, positions, notes)
     assert names(held) == {1: "c"}
     send_told(broker, topic, [*log[1:], told("u", 40, 1, "d")])
     assert [name for _, name in read_to(source, held, notes, 7)] == [b"d"]
-    places, notes = snapshot_offsets(source)
-    assert names(snapshot(source, places, notes)) == names(held) == {1: "d"}
+    positions, notes = snapshot_offsets(source)
+    assert names(snapshot(source, positions, notes)) == names(held) == {1: "d"}
 
 
 def test_a_repeated_truncation_removes_nothing_new(broker: EmbeddedKafka) -> None:
@@ -178,8 +178,8 @@ def test_a_repeated_truncation_removes_nothing_new(broker: EmbeddedKafka) -> Non
     source = source_of(broker, {"clicks": options_of(topic)})
     log = [told("t", 10), told("c", 20, 1, "a")]
     send_told(broker, topic, [*log, *log])
-    places, notes = snapshot_offsets(source)
-    held = snapshot(source, places, notes)
+    positions, notes = snapshot_offsets(source)
+    held = snapshot(source, positions, notes)
     assert names(held) == {1: "a"}
     send_told(broker, topic, [*log, told("c", 30, 2, "b")])
     assert read_to(source, held, notes, 7) == [(Changes.UPSERT, b"b")]
@@ -196,22 +196,22 @@ def test_rows_that_are_only_added_are_added_once(broker: EmbeddedKafka) -> None:
     for partition in (0, 1):
         mine = log[partition::2]
         send_told(broker, topic, [*mine[:10], *mine[5:10]], partition)
-    places, notes = snapshot_offsets(source)
-    held = snapshot(source, places, notes)
+    positions, notes = snapshot_offsets(source)
+    held = snapshot(source, positions, notes)
     assert ids(held) == list(range(1, 21))
     for partition in (0, 1):
         mine = log[partition::2]
         send_told(broker, topic, [*mine[7:15], *mine[3:]], partition)
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 40, "1": 40})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 40, "1": 40})
     assert ids(held) == list(range(1, 41))
 
 
 def test_what_an_earlier_reading_knew_is_forgotten_by_a_pin(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
-    places, notes = snapshot_offsets(source)
-    held = TransactionBuffer(places=places)
+    positions, notes = snapshot_offsets(source)
+    held = TransactionBuffer(positions=positions)
     send_told(broker, topic, [told("c", 10, 1, "a")])
     read_to(source, held, notes, 1)
     send_told(broker, topic, [told("u", 20, 1, "b"), told("u", 30, 1, "c")])

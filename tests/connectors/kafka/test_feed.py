@@ -47,8 +47,8 @@ def numbered(count: int, partitions: int = 1, first: int = 0) -> list[Any]:
 def following(
     source: KafkaSource, held: TransactionBuffer | None = None
 ) -> Iterator[SourceSubscriptions]:
-    places, notes = snapshot_offsets(source)
-    with SourceSubscriptions(source, held or TransactionBuffer(places=places), notes) as feed:
+    positions, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, held or TransactionBuffer(positions=positions), notes) as feed:
         yield feed
 
 
@@ -77,13 +77,13 @@ def test_places_are_offsets_by_partition(broker: EmbeddedKafka) -> None:
     send(broker, topic, numbered(5, 2))
     source = source_of(broker, {"clicks": topic_options(topic)})
     source.check()
-    places, _ = snapshot_offsets(source)
-    assert places["clicks"]["next"] == {"0": 3, "1": 2}
+    positions, _ = snapshot_offsets(source)
+    assert positions["clicks"]["next"] == {"0": 3, "1": 2}
     with following(source) as feed:
         send(broker, topic, numbered(3, 2, first=5))
         held = feed.until(lambda held: len(ids(held)) == 3)
         assert ids(held) == [5, 6, 7]
-        assert held.places["clicks"]["next"] == {"0": 4, "1": 4}
+        assert held.positions["clicks"]["next"] == {"0": 4, "1": 4}
         assert feed.feed.lag == 0
 
 
@@ -93,10 +93,10 @@ def test_a_batch_names_all_its_relations(broker: EmbeddedKafka) -> None:
     with following(source) as feed:
         send(broker, topics["clicks"], numbered(3))
         held = feed.until(lambda held: len(ids(held)) == 3)
-        assert held.places["orders"]["next"] == {"0": 0}
+        assert held.positions["orders"]["next"] == {"0": 0}
         send(broker, topics["orders"], numbered(2))
         held = feed.until(lambda held: len(ids(held, "orders")) == 2)
-        assert held.places["clicks"]["next"] == {"0": 3}
+        assert held.positions["clicks"]["next"] == {"0": 3}
 
 
 def test_aborted_transactions_are_not_seen_and_their_marks_are_passed(
@@ -110,7 +110,7 @@ def test_aborted_transactions_are_not_seen_and_their_marks_are_passed(
             producer.send(topic, value(n))
             producer.flush()
             _ = producer.commit_transaction() if n % 2 else producer.abort_transaction()
-        held = feed.until(lambda held: held.places["clicks"]["next"] == {"0": 12})
+        held = feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 12})
         assert ids(held) == [1, 3, 5]
         # What is not decided yet is not told, and holds up what comes after it.
         producer.begin_transaction()
@@ -133,16 +133,16 @@ def transactions(broker: EmbeddedKafka) -> Iterator[KafkaProducer]:
 def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     with transactions(broker) as producer:
         producer.begin_transaction()
         for n in range(1000):
             producer.send(topic, value(n), partition=n % 2)
         producer.commit_transaction()
-    ends = json.loads(json.dumps(places))
+    ends = json.loads(json.dumps(positions))
     ends["clicks"]["next"] = {"0": 137, "1": 501}
-    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
-        held = feed.until(lambda held: held.places == ends, places=ends)
+    with SourceSubscriptions(source, TransactionBuffer(positions=dict(positions)), notes) as feed:
+        held = feed.until(lambda held: held.positions == ends, positions=ends)
         assert ids(held) == sorted([*range(0, 274, 2), *range(1, 1000, 2)])
         assert feed.feed.poll(10, until=ends) is None
         # Beyond it, nothing is lost or told twice.
@@ -152,11 +152,11 @@ def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
 def test_a_feed_goes_on_where_another_ended(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 3)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
-    held = TransactionBuffer(places=dict(places))
+    positions, notes = snapshot_offsets(source)
+    held = TransactionBuffer(positions=dict(positions))
     send(broker, topic, numbered(3000, 3))
     while len(ids(held)) < 3000:
-        held.places = json.loads(json.dumps(held.places))
+        held.positions = json.loads(json.dumps(held.positions))
         with SourceSubscriptions(source, held, notes) as feed:
             while feed.step(max_rows=100) is None:
                 pass
@@ -167,17 +167,17 @@ def test_new_partitions_are_read_from_their_beginning(broker: EmbeddedKafka) -> 
     topic = new_topic(broker)
     send(broker, topic, numbered(2, first=-2))
     source = source_of(broker, {"clicks": topic_options(topic, start="latest")})
-    places, notes = snapshot_offsets(source)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    positions, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         send(broker, topic, numbered(2))
         feed.until(lambda held: len(ids(held)) == 2)
         with admin_of(broker) as admin:
             admin.create_partitions({topic: NewPartitions(3)})
         send(broker, topic, numbered(6, 3, first=2))
         held = feed.until(lambda held: len(ids(held)) == 8)
-        assert held.places["clicks"]["next"] == {"0": 6, "1": 2, "2": 2}
+        assert held.positions["clicks"]["next"] == {"0": 6, "1": 2, "2": 2}
     # A view that is made now reads them too, and what came before the start neither.
-    assert ids(snapshot(source, held.places, notes)) == list(range(8))
+    assert ids(snapshot(source, held.positions, notes)) == list(range(8))
 
 
 def test_a_topic_that_is_gone_is_refused(broker: EmbeddedKafka) -> None:
@@ -188,7 +188,7 @@ def test_a_topic_that_is_gone_is_refused(broker: EmbeddedKafka) -> None:
         drop_topic(broker, topic)
         error = feed.failure()
         assert (error.code, str(error.relation)) == ("source.topic_missing", "shop.clicks")
-    for refused in (source.check, lambda: source.pin(source.relations()[0])):
+    for refused in (source.check, lambda: source.start_position(source.relations()[0])):
         with pytest.raises(SourceError, match=r"source\.topic_missing"):
             refused()
 
@@ -213,11 +213,11 @@ def test_a_topic_that_was_made_again_is_refused(broker: EmbeddedKafka) -> None:
 def test_records_that_are_gone_are_refused(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     send(broker, topic, numbered(10))
     with admin_of(broker) as admin:
         admin.delete_records({TopicPartition(topic, 0): 5})
-    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=dict(positions)), notes) as feed:
         error = feed.failure()
     assert (error.code, str(error.relation)) == ("source.offsets_gone", "shop.clicks")
     assert "0:0" in error.detail
@@ -227,9 +227,9 @@ def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> N
     topic = new_topic(broker)
     send(broker, topic, numbered(10))
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
-    places["clicks"]["next"] = {"0": 500}
-    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
+    positions, notes = snapshot_offsets(source)
+    positions["clicks"]["next"] = {"0": 500}
+    with SourceSubscriptions(source, TransactionBuffer(positions=dict(positions)), notes) as feed:
         assert feed.failure().code == "source.offsets_gone"
 
 
@@ -240,7 +240,7 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
     topics = {name: new_topic(own_broker) for name in ("clicks", "orders")}
     source = source_of(own_broker, {name: topic_options(t) for name, t in topics.items()})
     send(own_broker, topics["orders"], numbered(10))
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     with transactions(own_broker) as producer:
         producer.begin_transaction()
         for n in range(10):
@@ -249,9 +249,9 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
         own_broker.kill()
         own_broker.start()
         producer.commit_transaction()
-    held = TransactionBuffer(places=places)
+    held = TransactionBuffer(positions=positions)
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 11})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 11})
         notes |= feed.notes
     with SourceSubscriptions(source, held, notes) as feed:
         send(own_broker, topics["clicks"], numbered(10, first=10))
@@ -272,7 +272,7 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
     for name in ("clicks", "orders"):
         alone = source_of(own_broker, {name: topic_options(topics[name])})
         with SourceSubscriptions(
-            alone, TransactionBuffer(places={name: held.places[name]}), notes
+            alone, TransactionBuffer(positions={name: held.positions[name]}), notes
         ) as feed:
             error = feed.failure()
             assert (error.code, str(error.relation)) == ("source.offsets_gone", f"shop.{name}")
@@ -285,7 +285,7 @@ def test_upserts_and_tombstones(broker: EmbeddedKafka) -> None:
     with following(source) as feed:
         records = [(k % 2, b"%d" % k, value(k, f"v{n}")) for n in range(3) for k in range(10)]
         send(broker, topic, [*records, (0, b"4", None), (1, b"99", None), (1, b"7", None)])
-        held = feed.until(lambda held: held.places["clicks"]["next"] == {"0": 16, "1": 17})
+        held = feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 16, "1": 17})
     assert names(held) == {k: "v2" for k in range(10) if k not in (4, 7)}
 
 
@@ -298,7 +298,7 @@ def test_rows_known_by_the_bytes_of_the_key(broker: EmbeddedKafka) -> None:
     with following(source) as feed:
         records = [(0, b"a", value(1)), (0, b"b", value(2)), (0, None, value(3))]
         send(broker, topic, [*records, (0, b"a", None), (0, b"b", value(4))])
-        held = feed.until(lambda held: held.places["clicks"]["next"] == {"0": 5})
+        held = feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 5})
     assert held.keyed["clicks"] == {(b"\\x62",): (b"\\x62", 4)}
     assert [row[2:4] for row in held.rejected] == [(b"0:2", b"record.no_key")]
 
@@ -317,8 +317,8 @@ def test_a_source_behind_tls_and_a_password(
     source = source_of(broker, {"clicks": topic_options(topic)}, **secured)
     monkeypatch.setenv("KAFKA_PASSWORD", password)
     send(broker, topic, numbered(5))
-    places, notes = snapshot_offsets(source)
-    held = snapshot(source, places, notes)
+    positions, notes = snapshot_offsets(source)
+    held = snapshot(source, positions, notes)
     send(broker, topic, numbered(5, first=5))
     with SourceSubscriptions(source, held, notes) as feed:
         assert ids(feed.until(lambda held: len(ids(held)) == 10)) == list(range(10))
@@ -330,8 +330,8 @@ def test_a_source_behind_tls_and_a_password(
 def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedKafka) -> None:
     topic = new_topic(own_broker, 2)
     source = source_of(own_broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
-    held = TransactionBuffer(places=dict(places))
+    positions, notes = snapshot_offsets(source)
+    held = TransactionBuffer(positions=dict(positions))
     with SourceSubscriptions(source, held, notes) as feed:
         send(own_broker, topic, numbered(500, 2))
         feed.until(lambda held: len(ids(held)) > 0)

@@ -38,8 +38,8 @@ def mixed(first: int = 0) -> list[Any]:
 
 
 def start(source: KafkaSource) -> tuple[TransactionBuffer, dict[str, bytes]]:
-    places, notes = snapshot_offsets(source)
-    return TransactionBuffer(places=places), notes
+    positions, notes = snapshot_offsets(source)
+    return TransactionBuffer(positions=positions), notes
 
 
 def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
@@ -48,7 +48,7 @@ def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
     held, notes = start(source)
     send(broker, topic, mixed())
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 9})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 9})
     assert ids(held) == [0, 1, 2, 3, 4]
     assert [row[:3] for row in held.rejected] == [
         (b"shop", b"clicks", b"0:%d" % offset) for offset in (1, 3, 5, 7)
@@ -56,7 +56,7 @@ def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
     assert [row[5:] for row in held.rejected] == [(b"bad", poison) for poison in POISON]
     assert all(row[3].startswith(b"record.") and row[4] for row in held.rejected)
     # The snapshot tells the same ones.
-    again = snapshot(source, held.places, notes, 2)
+    again = snapshot(source, held.positions, notes, 2)
     assert (ids(again), again.rejected) == (ids(held), held.rejected)
 
 
@@ -67,10 +67,10 @@ def test_skipped_records_are_counted(broker: EmbeddedKafka) -> None:
     held, notes = start(source)
     send(broker, topic, mixed())
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 9})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 9})
         assert feed.feed.skipped == 4
     assert (ids(held), held.rejected) == ([0, 1, 2, 3, 4], [])
-    again = snapshot(source, held.places, notes)
+    again = snapshot(source, held.positions, notes)
     assert (ids(again), again.rejected) == ([0, 1, 2, 3, 4], [])
 
 
@@ -87,14 +87,14 @@ def test_dead_letters_go_to_a_topic_before_the_place_moves(broker: EmbeddedKafka
         found = read_all(broker, dead)
     assert [(one.key, one.value or b"") for one in found] == [(b"bad", p) for p in POISON]
     told = [{name: text.decode() for name, text in one.headers} for one in found]
-    places = [f"{one['tidemark.partition']}:{one['tidemark.offset']}".encode() for one in told]
-    assert places == [row[2] for row in held.rejected]
+    positions = [f"{one['tidemark.partition']}:{one['tidemark.offset']}".encode() for one in told]
+    assert positions == [row[2] for row in held.rejected]
     assert {one["tidemark.topic"] for one in told} == {topic}
     assert {one["tidemark.relation"] for one in told} == {"clicks"}
     pairs = [(one["tidemark.code"].encode(), one["tidemark.reason"].encode()) for one in told]
     assert pairs == [row[3:5] for row in held.rejected]
     # A snapshot tells them once more.
-    snapshot(source, held.places, notes)
+    snapshot(source, held.positions, notes)
     assert len(read_all(broker, dead)) == 8
 
 
@@ -106,11 +106,11 @@ def test_no_place_moves_past_what_the_topic_does_not_take(broker: EmbeddedKafka)
         source.check()
     new_topic(broker, settings={"max.message.bytes": "300"}, name=dead)
     held, notes = start(source)
-    before = dict(held.places)
+    before = dict(held.positions)
     send(broker, topic, [(0, b"k", b"{" * 2000)])
     with SourceSubscriptions(source, held, notes) as feed:
         assert feed.failure().code == "source.dead_letter_topic"
-    assert (held.places, held.rejected) == (before, [])
+    assert (held.positions, held.rejected) == (before, [])
     drop_topic(broker, dead)
     new_topic(broker, name=dead)
     with SourceSubscriptions(source, held, notes) as feed:
@@ -137,11 +137,11 @@ def test_a_bad_record_stops_its_source_where_it_lies(broker: EmbeddedKafka) -> N
             error = feed.failure()
         assert (error.code, str(error.relation)) == ("source.bad_record", "shop.clicks")
         assert "0:1" in error.detail
-        assert held.places["clicks"]["next"] == {"0": 1}
+        assert held.positions["clicks"]["next"] == {"0": 1}
         assert ids(held) == [0]
-    places, _ = snapshot_offsets(source)
+    positions, _ = snapshot_offsets(source)
     with pytest.raises(SourceError, match=r"source\.bad_record"):
-        snapshot(source, places, notes)
+        snapshot(source, positions, notes)
     # Once the source is told to pass them over, it goes on from there.
     repaired = source_of(broker, {"clicks": topic_options(topic)}, on_error="skip")
     with SourceSubscriptions(repaired, held, notes) as feed:
@@ -157,7 +157,7 @@ def test_removals_of_what_is_only_added_are_rejected(broker: EmbeddedKafka) -> N
     held, notes = start(source)
     send(broker, topic, [(0, b"1", b"{}"), (0, b"1", None)])
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 2})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 2})
     assert list(held.rows["clicks"].elements()) == [(1,)]
     assert [row[2:4] for row in held.rejected] == [(b"0:1", b"record.removal")]
 
@@ -176,11 +176,11 @@ def test_rejected_records_are_rows_once_their_columns_are_repaired(broker: Embed
             producer.send(topic, value(number), timestamp_ms=946_684_800_000 + at)
         producer.send(topic, b"never")
     with SourceSubscriptions(source_of(broker, {"clicks": options}), held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 3})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 3})
     assert len(held.rejected) == 2
     repaired = source_of(broker, {"clicks": {**options, "columns": {**columns, "id": "int8"}}})
     batch = repaired.decode_again(repaired.relations()[0], rejected_delta(held))
-    assert batch.places is None
+    assert batch.positions is None
     assert batch.rejected is not None
     assert [(row[2], weight) for row, weight in batch.rejected.rows()] == [(b"0:1", -1)]
     held.rejected = []
@@ -201,7 +201,7 @@ def test_an_old_upsert_never_replaces_a_newer_row(broker: EmbeddedKafka) -> None
     records = [(0, b"%d" % k, value(k, t) if t else None) for k, t in texts]
     send(broker, topic, records)
     with SourceSubscriptions(source, held, notes) as feed:
-        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 5})
+        feed.until(lambda held: held.positions["clicks"]["next"] == {"0": 5})
     assert names(held) == {1: "new"}
     assert len(held.rejected) == 3
     wider = [columns[0], {"name": "name", "type": "text"}]

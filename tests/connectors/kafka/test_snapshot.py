@@ -33,10 +33,10 @@ SEED = 20261122
 
 
 def parts_of(
-    source: KafkaSource, places: Any, notes: Any, count: int, known: Sequence[str] = ()
+    source: KafkaSource, positions: Any, notes: Any, count: int, known: Sequence[str] = ()
 ) -> list[Any]:
     relation = source.relations()[0]
-    opened = source.open_snapshot([relation], places, notes)
+    opened = source.open_snapshot([relation], positions, notes)
     return list(opened.parts(relation, range(len(relation.fields)), count, known))
 
 
@@ -78,8 +78,8 @@ def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: Embedd
                 written += fresh
             _await_marks(broker, topic)
             pinned.append((*snapshot_offsets(source), len(written)))
-    for places, notes, count in chance.sample(pinned, 5):
-        held = snapshot(source, places, notes, chance.choice([1, 3, 8]))
+    for positions, notes, count in chance.sample(pinned, 5):
+        held = snapshot(source, positions, notes, chance.choice([1, 3, 8]))
         assert ids(held) == written[:count]
         with SourceSubscriptions(source, held, notes) as feed:
             feed.until(lambda held: len(ids(held)) == len(written))
@@ -105,11 +105,11 @@ def test_upserts_wherever_they_are_pinned(broker: EmbeddedKafka) -> None:
         send(broker, topic, records)
         pinned.append((*snapshot_offsets(source), dict(state)))
     ends = pinned[-1][0]
-    for places, notes, then in chance.sample(pinned, 4):
-        held = snapshot(source, places, notes)
+    for positions, notes, then in chance.sample(pinned, 4):
+        held = snapshot(source, positions, notes)
         assert names(held) == then
         with SourceSubscriptions(source, held, notes) as feed:
-            feed.until(lambda held: held.places == ends)
+            feed.until(lambda held: held.positions == ends)
         assert names(held) == state
 
 
@@ -117,8 +117,8 @@ def test_parts_are_disjoint_stable_and_travel(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     send(broker, topic, [(n % 2, None, value(n)) for n in range(1000)])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
-    parts = parts_of(source, places, notes, 8)
+    positions, notes = snapshot_offsets(source)
+    parts = parts_of(source, positions, notes, 8)
     assert len(parts) >= 8
     before = [part.name for part in parts]
     seen: list[int] = []
@@ -130,7 +130,7 @@ def test_parts_are_disjoint_stable_and_travel(broker: EmbeddedKafka) -> None:
     # Retention that takes a little of the beginning moves no other part.
     with admin_of(broker) as admin:
         admin.delete_records({TopicPartition(topic, 0): 10})
-    again = parts_of(source, places, notes, 8)
+    again = parts_of(source, positions, notes, 8)
     assert [part.name for part in again] == before
     later = [row[2] for part in again for d in part.read() for row, _ in d.rows()]
     assert sorted(later) == sorted([*range(20, 1000, 2), *range(1, 1000, 2)])
@@ -141,11 +141,11 @@ def test_a_place_is_cut_as_before_when_records_have_gone(broker: EmbeddedKafka, 
     topic = new_topic(broker, 3)
     send(broker, topic, [(n % 3, b"%d" % n, value(n)) for n in range(300)])
     source = source_of(broker, {"clicks": kind(topic)})
-    places, notes = snapshot_offsets(source)
-    before = [part.name for part in parts_of(source, places, notes, 8)]
+    positions, notes = snapshot_offsets(source)
+    before = [part.name for part in parts_of(source, positions, notes, 8)]
     with admin_of(broker) as admin:
         admin.delete_records({TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 90})
-    parts = parts_of(source, places, notes, 8, before)
+    parts = parts_of(source, positions, notes, 8, before)
     assert [part.name for part in parts] == before
     held = TransactionBuffer()
     for part in parts:
@@ -159,9 +159,9 @@ def test_only_asked_columns_are_told(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, [(0, None, value(5, "x"))])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     [relation] = source.relations()
-    opened = source.open_snapshot([relation], places, notes)
+    opened = source.open_snapshot([relation], positions, notes)
     [part] = opened.parts(relation, [3, 1], 1)
     [delta] = part.read()
     assert delta.rows() == [((b"x", 0), 1)]
@@ -188,11 +188,11 @@ def test_where_it_starts(broker: EmbeddedKafka, start: Any, expected: list[int])
             at = midnight_ms + n * 1000
             producer.send(topic, value(n), partition=n // 4, timestamp_ms=at)
     source = source_of(broker, {"clicks": topic_options(topic, start=start)})
-    places, notes = snapshot_offsets(source)
-    assert ids(snapshot(source, places, notes)) == expected
+    positions, notes = snapshot_offsets(source)
+    assert ids(snapshot(source, positions, notes)) == expected
     # Whatever the start, the feed begins at the place, with nothing of before.
     send(broker, topic, [(0, None, value(6)), (1, None, value(7))])
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert ids(feed.until(lambda held: len(ids(held)) == 2)) == [6, 7]
 
 
@@ -204,19 +204,19 @@ def test_offsets_to_start_at_must_be_there(broker: EmbeddedKafka) -> None:
     for offsets in ({"0": 4}, {"0": 11}, {"3": 0}):
         source = source_of(broker, {"clicks": topic_options(topic, start={"offsets": offsets})})
         with pytest.raises(SourceError, match=r"source\.offsets_gone"):
-            source.pin(source.relations()[0])
+            source.start_position(source.relations()[0])
 
 
 def test_a_topic_made_again_has_no_snapshot(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, [(0, None, value(n)) for n in range(10)])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = snapshot_offsets(source)
-    [part] = parts_of(source, places, notes, 1)
+    positions, notes = snapshot_offsets(source)
+    [part] = parts_of(source, positions, notes, 1)
     drop_topic(broker, topic)
     new_topic(broker, name=topic)
     send(broker, topic, [(0, None, value(n)) for n in range(20)])
-    for read in (lambda: list(part.read()), lambda: parts_of(source, places, notes, 1)):
+    for read in (lambda: list(part.read()), lambda: parts_of(source, positions, notes, 1)):
         with pytest.raises(SourceError, match=r"source\.topic_recreated"):
             read()
 
@@ -227,25 +227,25 @@ def test_compaction_and_marks_leave_holes(broker: EmbeddedKafka) -> None:
     source = source_of(broker, {"clicks": upsert_options(topic)})
     for turn in range(30):
         send(broker, topic, [(0, b"%d" % k, value(k, f"{turn}")) for k in range(20)])
-    places, notes = snapshot_offsets(source)
-    wait_for_compaction(broker, topic, source, places, notes)
-    assert names(snapshot(source, places, notes)) == dict.fromkeys(range(20), "29")
-    begin = json.loads(json.dumps(places))
+    positions, notes = snapshot_offsets(source)
+    wait_for_compaction(broker, topic, source, positions, notes)
+    assert names(snapshot(source, positions, notes)) == dict.fromkeys(range(20), "29")
+    begin = json.loads(json.dumps(positions))
     begin["clicks"]["next"] = {"0": 0}
-    with SourceSubscriptions(source, TransactionBuffer(places=begin), notes) as feed:
-        held = feed.until(lambda held: held.places == places, places=places)
+    with SourceSubscriptions(source, TransactionBuffer(positions=begin), notes) as feed:
+        held = feed.until(lambda held: held.positions == positions, positions=positions)
     assert names(held) == dict.fromkeys(range(20), "29")
 
 
 def wait_for_compaction(
-    broker: EmbeddedKafka, topic: str, source: KafkaSource, places: Any, notes: Any
+    broker: EmbeddedKafka, topic: str, source: KafkaSource, positions: Any, notes: Any
 ) -> None:
     """Until fewer records are left than were written; each look writes one that rolls a segment
     and belongs to no snapshot."""
     options = topic_options(topic, columns={"_offset": "int8", "_partition": "int4"})
     raw = source_of(broker, {"clicks": options})
     for _ in range(300):
-        left = sum(snapshot(raw, places, notes).rows["clicks"].values())
+        left = sum(snapshot(raw, positions, notes).rows["clicks"].values())
         if left < 500:
             return
         send(broker, topic, [(0, b"0", value(0, "later"))])
@@ -258,8 +258,8 @@ def test_retention_while_a_part_is_read_is_worth_another_try(broker: EmbeddedKaf
     send(broker, topic, [(0, None, wide)] * 400)
     options = {"fetch.max.bytes": 1 << 20, "queued.min.messages": 1}
     source = source_of(broker, {"clicks": topic_options(topic)}, client=options)
-    places, notes = snapshot_offsets(source)
-    [part] = parts_of(source, places, notes, 1)
+    positions, notes = snapshot_offsets(source)
+    [part] = parts_of(source, positions, notes, 1)
     reading = part.read()
     next(reading)
     with admin_of(broker) as admin:

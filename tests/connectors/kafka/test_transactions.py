@@ -111,8 +111,8 @@ def shop(broker: EmbeddedKafka) -> Shop:
 
 def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
     source = shop.source()
-    places, notes = snapshot_offsets(source)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    positions, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         shop.begin("t1")
         shop.put("orders", None, 0, 90)
         shop.put("orders", "t1", 1, 1)
@@ -129,38 +129,38 @@ def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
         assert next_told(feed, notes) == [
             ("items", 2, "t1"), ("items", 3, "t1"), ("orders", 1, "t1"), ("orders", 91, "alone"),
         ]  # fmt: skip
-        assert feed.held.places["orders"]["next"] == {"0": 3, "1": 1}
+        assert feed.held.positions["orders"]["next"] == {"0": 3, "1": 1}
 
 
 def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
     source = shop.source()
-    places, notes = snapshot_offsets(source)
-    held = TransactionBuffer(places=places)
+    positions, notes = snapshot_offsets(source)
+    held = TransactionBuffer(positions=positions)
     shop.whole("t1", 1)
     shop.begin("t2")
     shop.put("orders", "t2", 1, 5)
     shop.end("t2", orders=1, items=1)
     shop.put("orders", None, 0, 90, 1)
     seen: list[tuple[str, int, str]] = []
-    states = [(json.loads(json.dumps(places)), dict(notes))]
+    states = [(json.loads(json.dumps(positions)), dict(notes))]
     while len(seen) < 4:
         with SourceSubscriptions(source, held, notes) as feed:
             seen += next_told(feed, notes, max_rows=1)
-            states.append((json.loads(json.dumps(feed.held.places)), dict(notes)))
+            states.append((json.loads(json.dumps(feed.held.positions)), dict(notes)))
             held = feed.held
-    assert held.places["orders"]["next"]["0"] == 1
+    assert held.positions["orders"]["next"]["0"] == 1
     with SourceSubscriptions(source, held, notes) as feed:
         shop.put("items", "t2", 2, 6)
         seen += next_told(feed, notes)
-        end = json.loads(json.dumps(feed.held.places))
+        end = json.loads(json.dumps(feed.held.positions))
     assert sorted(seen) == sorted(set(seen)) and len(seen) == 6
     # From every state that was: the same places are reached, and nothing beyond them.
     shop.whole("t3", 10)
-    for places, notes in states:
+    for positions, notes in states:
         with SourceSubscriptions(
-            source, TransactionBuffer(places=dict(places)), dict(notes)
+            source, TransactionBuffer(positions=dict(positions)), dict(notes)
         ) as feed:
-            feed.until(lambda held: held.places == end, places=end)
+            feed.until(lambda held: held.positions == end, positions=end)
             assert feed.step(until=end) is None
             again = {(n, *k) for n, rows in feed.held.keyed.items() for k in rows}
             assert next_told(feed, notes) == [
@@ -176,8 +176,8 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
         shop.begin("t1")
     shop.put("orders", "t1", 1, 1)
     shop.put("items", "t1", 2, 1)
-    places, notes = snapshot_offsets(source)
-    held = snapshot(source, places, notes)
+    positions, notes = snapshot_offsets(source)
+    held = snapshot(source, positions, notes)
     assert set(held.keyed["orders"]) == {(1,)}
     if is_late:
         shop.begin("t1")
@@ -195,9 +195,9 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
 
 def test_what_is_delivered_again_is_told_once_and_holds_nothing(shop: Shop) -> None:
     source = shop.source()
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert len(next_told(feed, notes)) == 3
         held = feed.held
     shop.lsn = 0
@@ -205,54 +205,54 @@ def test_what_is_delivered_again_is_told_once_and_holds_nothing(shop: Shop) -> N
     shop.whole("t2", 5)
     with SourceSubscriptions(source, held, notes) as feed:
         assert {id for _, _, id in next_told(feed, notes)} == {"t2"}
-        assert feed.held.places["orders"]["next"]["0"] == 3
+        assert feed.held.positions["orders"]["next"]["0"] == 3
 
 
 def test_a_transaction_that_does_not_fit_is_refused(shop: Shop) -> None:
     source = shop.source(transaction_buffer_bytes=2000)
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     shop.begin("big")
     for row in range(10):
         shop.put("orders", "big", row + 1, row)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         failure = feed.failure()
     assert failure.code == "source.transaction_too_large" and "big" in failure.detail
 
 
 def test_a_bad_record_stops_before_its_transaction(shop: Shop) -> None:
     source = shop.source()
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
     shop.begin("t2")
     shop.put("orders", "t2", 1, 5)
     send(shop.broker, shop.topics["items"], [(0, b"k", b"{")])
     shop.end("t2", orders=1, items=1)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert {id for _, _, id in next_told(feed, notes)} == {"t1"}
         assert feed.failure().code == "source.bad_record"
-        assert feed.held.places["orders"]["next"]["0"] == 1
-        assert feed.held.places["items"]["next"]["0"] == 1
+        assert feed.held.positions["orders"]["next"]["0"] == 1
+        assert feed.held.positions["items"]["next"]["0"] == 1
 
 
 def test_a_transaction_topic_that_is_gone_or_another_is_refused(shop: Shop) -> None:
     source = shop.source()
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     drop_topic(shop.broker, shop.marks)
     with pytest.raises(SourceError, match=r"source\.topic_missing"):
         source.check()
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert feed.failure().code == "source.topic_missing"
     new_topic(shop.broker, name=shop.marks)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert feed.failure().code == "source.topic_recreated"
 
 
 def test_a_table_by_another_name_is_refused(shop: Shop) -> None:
     topics = {"orders": options_of(shop.topics["orders"], collection="shop.orders")}
     source = source_of(shop.broker, topics, transactions=shop.marks)
-    places, notes = snapshot_offsets(source)
+    positions, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
-    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         assert feed.failure().code == "source.transaction_collection"
     late = Transactions({"a": "shop.a"}, {})
     late.add_marker(0, 0, {"id": "t", "status": "END", "data_collections": []})

@@ -44,7 +44,7 @@ class Table:
     def wire(self) -> list[WireColumn]:
         return [WireColumn(c.name, c.oid, c.typmod, False) for c in self.shape()]
 
-    def places(self, numbers: Sequence[int]) -> tuple[int, ...]:
+    def positions(self, numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple(list(sorted(self._columns)).index(n) for n in numbers)
 
     def _number(self, name: str) -> int:
@@ -94,14 +94,14 @@ def test_never_another_column() -> None:
                 table.rename(pick.choice(names), pick.choice(free))
             messages.append((table.wire(), table))
             wanted = [n for n in numbers if n in {c.number for c in table.shape()}]
-            messages[-1] = (table.wire(), {n: table.places([n])[0] for n in wanted})
+            messages[-1] = (table.wire(), {n: table.positions([n])[0] for n in wanted})
             if not pick.randrange(4):
                 shapes.insert(0, table.shape())
         shapes.insert(0, table.shape())
         kept = [c.number for c in table.shape() if c.number in numbers]
-        for wire, places in messages:
+        for wire, positions in messages:
             asked = [n for n in kept if pick.randrange(2)]
             answer = positions_of(asked, wire, shapes)
-            assert answer in (None, tuple(places[n] for n in asked)), (shapes, wire)
+            assert answer in (None, tuple(positions[n] for n in asked)), (shapes, wire)
             found += answer is not None and bool(asked)
     assert found > 3_000

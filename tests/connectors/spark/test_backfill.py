@@ -99,7 +99,7 @@ class Running:
 
     dataflow: ViewDataflow
     tables: dict
-    places: dict
+    positions: dict
     errors: ErrorRows
 
     @staticmethod
@@ -109,8 +109,8 @@ class Running:
         needed = dataflow.needed_columns()
         kept = kept_of(plan, is_wide=is_wide)
         tables = {r.name: TableState(r, kept[r.name], store, "v1") for r in relations_of(plan)}
-        places = {name: [kept[name].index(c) for c in needed[name]] for name in tables}
-        return Running(dataflow, tables, places, errors)
+        positions = {name: [kept[name].index(c) for c in needed[name]] for name in tables}
+        return Running(dataflow, tables, positions, errors)
 
     def load(self, plan: Plan) -> Delta:
         """The in-process road."""
@@ -127,7 +127,7 @@ class Running:
         for change in changes:
             name = change.relation.name
             rows = self.tables[name].resolve(change)
-            deltas[name] = rows.project(self.places[name]).consolidate()
+            deltas[name] = rows.project(self.positions[name]).consolidate()
         return bag(self.dataflow.step(deltas)), bag(self.errors.take())
 
 

@@ -102,11 +102,13 @@ def jobs(plan: Plan, case: Case, database: Database, folder: Path) -> Iterator[B
     relations = {scan.relation.name: scan.relation for scan in scans_of(plan)}
     columns = needed_columns(lower(plan))
     [bought] = case.source.relations()
-    pin = case.source.pin(bought)
+    start_position = case.source.start_position(bought)
     [customers] = [r for r in relations.values() if r != bought]
     for road in ("local", "spark"):
         (folder / road).mkdir()
-        side = case.source.open_snapshot([bought], {"bought": pin.place}, pin.notes)
+        side = case.source.open_snapshot(
+            [bought], {"bought": start_position.position}, start_position.notes
+        )
         with closing(PostgresSource(database.dsn, MAIN_SOURCE)) as source:
             snapshot = source.open_snapshot([customers])
             parts = {

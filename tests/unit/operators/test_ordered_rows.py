@@ -138,13 +138,13 @@ def _compare(rows: OrderedRows, model: Counter, random: Random) -> None:
     assert [model[r] for r, _ in part.rows.rows()] == part.weights.tolist()
     asked = random.sample(list(model), min(len(model), 25))
     asked += [(2, random.randrange(50), b"new"), (98, 1, None)]
-    places: dict[Any, Callable[[Row, Row], bool]] = {
+    positions: dict[Any, Callable[[Row, Row], bool]] = {
         BEFORE_ROW: lambda other, row: _key(other) < _key(row),
         AFTER_ROW: lambda other, row: _key(other) <= _key(row),
         BEFORE_PEERS: lambda other, row: _peer_key(other) < _peer_key(row),
         AFTER_PEERS: lambda other, row: _peer_key(other) <= _peer_key(row),
     }
-    for bound, is_before in places.items():
+    for bound, is_before in positions.items():
         wanted = [sum(is_before(other, row) for other in flat.get(row[0], ())) for row in asked]
         assert rows.ranks(Delta.of(KINDS, asked), bound).tolist() == wanted
 

@@ -92,12 +92,12 @@ BATCHES = [
         1,
         2,
         source="topics",
-        places={"t": {"0": 5, "1": {"at": [1, None, "x"]}}, "u": {}},
+        positions={"t": {"0": 5, "1": {"at": [1, None, "x"]}}, "u": {}},
         notes={"a": b"\0\xff", "gone": None},
         rejected=Delta.of("sssssss", [("s", "t", "0:1", "c", "r", b"k", None)], -1),
     ),
     # What JSON would change.
-    SourceBatch(0, [], 0, 0, places={"t": {"0": (1, 2), "1": 2**70}}),
+    SourceBatch(0, [], 0, 0, positions={"t": {"0": (1, 2), "1": 2**70}}),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from connectors.feed_source import Pin
+from connectors.feed_source import FeedStart
 from connectors.source import MAIN_SOURCE
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
@@ -22,7 +22,7 @@ def core_of(*names: str, are_resumed: bool = True) -> Any:
     """A state that stands at KNOWN, of which these topics are read."""
     positions = Positions(MemoryStore(), MAIN_SOURCE)
     positions.begin(MAIN_SOURCE, 10)
-    positions.begin("events", {name: Pin(place) for name, place in KNOWN.items()})
+    positions.begin("events", {name: FeedStart(position) for name, position in KNOWN.items()})
     titled = [RelationName("events", "events", name) for name in names]
     reads = [(Relation(name, 1, (Field("a", TEXT),)), (0,)) for name in titled]
     builds = Builds()
@@ -59,7 +59,7 @@ def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
     mute = muted(core)
     mute.unmute_reached(3)
     assert mute
-    core.engine.positions.begin("events", {"visits": Pin({"next": 3})})
+    core.engine.positions.begin("events", {"visits": FeedStart({"next": 3})})
     mute.unmute_reached(3)
     assert not mute
 

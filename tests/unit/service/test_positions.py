@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectors.feed_source import Pin
+from connectors.feed_source import FeedStart
 from connectors.source import MAIN_SOURCE, SourceBatch
 from service.engine.positions import Positions
 from storage.memory import MemoryStore
@@ -13,10 +13,10 @@ def test_sources_move_on_by_themselves() -> None:
     positions = Positions(store, MAIN_SOURCE)
     assert (positions.epoch, positions.database, positions.offsets("web")) == (0, 0, {})
     positions.begin(MAIN_SOURCE, 10)
-    positions.begin("web", {"a": Pin({"next": 1}, {"k": b"v"}), "b": Pin({"next": 2})})
+    positions.begin("web", {"a": FeedStart({"next": 1}, {"k": b"v"}), "b": FeedStart({"next": 2})})
     positions.pass_over(SourceBatch(20, [], 1, 1), 1)
     told = SourceBatch(
-        0, [], 1, 1, source="web", places={"a": {"next": 5}}, notes={"k": None, "m": b"w"}
+        0, [], 1, 1, source="web", positions={"a": {"next": 5}}, notes={"k": None, "m": b"w"}
     )
     positions.pass_over(told, 2)
     positions.save()
@@ -30,13 +30,13 @@ def test_sources_move_on_by_themselves() -> None:
 def test_what_is_forgotten_leaves_nothing() -> None:
     store = MemoryStore()
     positions = Positions(store, MAIN_SOURCE)
-    positions.begin("web", {"a": Pin({"n": 1}, {"k": b"v"}), "b": Pin({"n": 2})})
+    positions.begin("web", {"a": FeedStart({"n": 1}, {"k": b"v"}), "b": FeedStart({"n": 2})})
     positions.forget("web", ["a"])
     assert positions.offsets("web") == {"b": {"n": 2}} and positions.notes("web") == {"k": b"v"}
     positions.forget("web", ["b"])
     assert positions.by_source == {} and positions.notes("web") == {}
     positions.forget("web", ["b"])
-    positions.begin("web", {"a": Pin({"n": 1}, {"k": b"v"})})
+    positions.begin("web", {"a": FeedStart({"n": 1}, {"k": b"v"})})
     positions.clear()
     store.commit()
     assert Positions(store, MAIN_SOURCE).progress is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.feed_source import FeedSnapshot, Pin, Places, SourceFeed
+from connectors.feed_source import FeedPositions, FeedSnapshot, FeedStart, SourceFeed
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -25,12 +25,12 @@ class ListedFeed:
 
     lag = skipped = 0
 
-    def __init__(self, source: ListedSource, places: Places) -> None:
+    def __init__(self, source: ListedSource, positions: FeedPositions) -> None:
         self._source = source
-        self.places = places
+        self.positions = positions
         self.is_closed = False
 
-    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         if not self._source.waiting:
             return None
         found = self._source.waiting.pop(0)
@@ -57,22 +57,22 @@ class ListedSource:
 
     def check(self) -> None: ...
 
-    def pin(self, relation: Relation) -> Pin:
-        return Pin({})
+    def start_position(self, relation: Relation) -> FeedStart:
+        return FeedStart({})
 
     def open_snapshot(
-        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
         raise NotImplementedError
 
     def open_feed(
         self,
         relations: Sequence[Relation],
-        places: Places,
+        positions: FeedPositions,
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
-        self.opened.append(ListedFeed(self, places))
+        self.opened.append(ListedFeed(self, positions))
         return self.opened[-1]
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
@@ -101,8 +101,8 @@ def _relation(source: str, name: str) -> Relation:
     return Relation(RelationName(source, source, name), 1, (Field("n", INT8),), is_append=True)
 
 
-def _batch(source: str, **places: Any) -> SourceBatch:
-    return SourceBatch(0, [], 0, 1, source=source, places=places)
+def _batch(source: str, **positions: Any) -> SourceBatch:
+    return SourceBatch(0, [], 0, 1, source=source, positions=positions)
 
 
 class World:
@@ -194,11 +194,11 @@ def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
     world.feeds.open(world.reads)
     world.poll()
     assert [len(s.opened) for s in world.sources.values()] == [1, 1]
-    world.positions.begin("a", {"t": Pin({"next": 5})})
+    world.positions.begin("a", {"t": FeedStart({"next": 5})})
     world.feeds.open([*world.reads, (_relation("a", "u"), (0,))])
     world.poll()
     assert world.sources["a"].opened[0].is_closed
-    assert world.sources["a"].opened[1].places == {"t": {"next": 5}}
+    assert world.sources["a"].opened[1].positions == {"t": {"next": 5}}
     world.feeds.open(world.reads[1:])
     assert world.sources["a"].opened[1].is_closed
     assert list(world.feeds.statuses()) == ["b"]

@@ -26,7 +26,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     source = make_source({**FAST, "relations": {"t": relation}})
     declared = source.relations()[0]
     positions, ready = Positions(MemoryStore(), "source"), threading.Event()
-    positions.begin("in", {"t": source.pin(declared)})
+    positions.begin("in", {"t": source.start_position(declared)})
     feeds = ExternalSources(lambda name: source, positions, ready.set)
     feeds.open([(declared, [0])])
 
