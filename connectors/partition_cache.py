@@ -37,7 +37,7 @@ FOLDER, RUNS = "parts", "run"
 class Progress:
     """Progress of a backfill: snapshot parts read, Spark tasks, rows and bytes so far.
 
-    parts_kept: how many parts an earlier run had read already.
+    parts_reused: how many parts an earlier run had read already.
     """
 
     parts_done: int
@@ -46,7 +46,7 @@ class Progress:
     bytes: int = 0
     tasks_done: int = 0
     tasks_total: int = 0
-    parts_kept: int = 0
+    parts_reused: int = 0
 
 
 OnProgress = Callable[[Progress], None]

@@ -60,23 +60,23 @@ class Progress:
 class ViewChange:
     """A change of a view itself that takes effect with an epoch, beside its rows.
 
-    before, table: its table before and after. facts: columns of its row in the catalog. is_renewed:
-    another version of its query is visible from now on; error rows of the earlier one are removed.
-    status: its new status, unless the view is being dropped; "" changes nothing. ends: the id of
-    the requested change that this completes, if any.
+    before, table: its table before and after. facts: columns of its row in the catalog.
+    is_replaced: another version of its query is visible from now on; error rows of the earlier one
+    are removed. status: its new status, unless the view is being dropped; "" changes nothing. ends:
+    the id of the requested change that this completes, if any.
     """
 
     identity: str
     before: SinkTable
     table: SinkTable
     facts: Mapping[str, Any]
-    is_renewed: bool = False
+    is_replaced: bool = False
     status: str = ""
     ends: str = ""
 
 
 @dataclass(frozen=True)
-class Return:
+class SinkRepair:
     """How a rewound sink is brought to an epoch at once (service/pipeline/sink_rewind.py).
 
     follows: the sink's current epoch. live: identities of the group's views that are live from then
@@ -142,8 +142,8 @@ class SinkEpoch:
     its catalog in the same transaction. rejected: malformed source records
     (connectors/feed_source.py): new ones, and resolved ones at weight -1. later: more deltas and
     errors, on disk, without those of the views in `left_out`; its rows and keys do not occur in the
-    others. changes: of whole views, applied before everything else. returns: where this epoch
-    brings a rewound sink; then it changes the views' tables only. tokens: as passed to `stage`, of
+    others. changes: of whole views, applied before everything else. repair: how it brings back
+    a rewound sink; then it changes only the views' tables. tokens: as passed to `stage`, of
     the views in swaps, because a rewound sink may hold other initial rows.
     """
 
@@ -157,13 +157,13 @@ class SinkEpoch:
     left_out: frozenset[RelationName] = frozenset()
     rejected: Delta | None = None
     changes: tuple[ViewChange, ...] = ()
-    returns: Return | None = None
+    repair: SinkRepair | None = None
     tokens: Mapping[RelationName, str] = field(default_factory=dict)
 
     @property
     def is_non_idempotent(self) -> bool:
         """Return True if the epoch changes more than rows, so that it must not be applied twice."""
-        return bool(self.swaps or self.changes or self.refusals) or self.returns is not None
+        return bool(self.swaps or self.changes or self.refusals) or self.repair is not None
 
     def parts(self) -> Iterator[SinkPart]:
         """Yield all deltas and error rows, in parts of bounded size."""

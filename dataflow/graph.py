@@ -83,9 +83,9 @@ class ViewDataflow:
         deltas = {at: self._read(at, tables) for at in self._scans}
         for at, rows in deltas.items():
             self.rows_out[at] += len(rows)
-        yield from self._go_on(deltas, 0, most_rows)
+        yield from self._step_from(deltas, 0, most_rows)
 
-    def _go_on(self, deltas: dict[int, Delta], start: int, most_rows: int) -> Iterator[Delta]:
+    def _step_from(self, deltas: dict[int, Delta], start: int, most_rows: int) -> Iterator[Delta]:
         """Step the nodes from a position on. Every part of a node's output but the last passes
         through all later nodes before the next part: the sum of steps equals the step of the
         sum."""
@@ -96,7 +96,9 @@ class ViewDataflow:
             self.rows_in[position] += sum(map(len, inputs))
             for out in self._outputs(position, inputs, most_rows):
                 if position in deltas:
-                    yield from self._go_on({position: deltas[position]}, position + 1, most_rows)
+                    yield from self._step_from(
+                        {position: deltas[position]}, position + 1, most_rows
+                    )
                 self.rows_out[position] += len(out)
                 deltas[position] = out
         yield deltas.get(len(self.nodes) - 1, self._empty[-1])

@@ -89,8 +89,8 @@ def owner_of(key: str) -> tuple[str, str, str]:
 class Journal:
     """The emitted files of one relation, by path.
 
-    reading_id: identifies the reading that began with `FilesSource.start_position`, so that notes of
-    an earlier reading are ignored. event: the number of the last event.
+    reading_id: identifies the reading that began with `FilesSource.start_position`, so that notes
+    of an earlier reading are ignored. event: the number of the last event.
     """
 
     relation: str

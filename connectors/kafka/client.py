@@ -147,11 +147,11 @@ class Client:
         return self._make(AdminClient, {})
 
     def refused(
-        self, error: KafkaException | KafkaError, doing: str, asked: Any = None
+        self, error: KafkaException | KafkaError, doing: str, client: Any = None
     ) -> TidemarkError:
         """Return our error for a client error.
 
-        doing: the attempted action, as in "reading its topics". asked: the consumer, producer or
+        doing: the attempted action, as in "reading its topics". client: the consumer, producer or
         admin whose call failed, since its callbacks may hold the reason; do not use a consumer
         after this. TemporaryError `<side>.unreachable`; refusals `<side>.login`, `<side>.tls`,
         `<side>.privilege`, `<side>.failed`.
@@ -159,8 +159,8 @@ class Client:
         reported = error_of(error)
         code = reported.code()
         if code in _AWAY:
-            if asked is not None:
-                asked.poll(0)
+            if client is not None:
+                client.poll(0)
             reported = self._explained(reported)
             code = reported.code()
         detail = f"{doing}: {reported.str()}"

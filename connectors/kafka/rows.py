@@ -152,17 +152,17 @@ class RowReader:
         """Decode with `_key` as the key: a record without a value removes its row."""
         values = np.array([value is not None for value in records.values], np.bool_)
         keys = np.array([key is not None for key in records.keys], np.bool_)
-        asked = np.flatnonzero(values & keys)
+        decodable = np.flatnonzero(values & keys)
         part = records.where((values & keys).tolist())
         decoded = self._format.decode(part.values, part.keys)
-        bad = [BadRecord(int(asked[b.number]), b.code, b.reason) for b in decoded.bad]
+        bad = [BadRecord(int(decodable[b.number]), b.code, b.reason) for b in decoded.bad]
         bad += [_keyless(row) for row in np.flatnonzero(~keys).tolist()]
         removed = np.flatnonzero(~values & keys)
         nulls = [Column.nulls(column.kind, len(removed)) for column in decoded.columns]
         columns = [
             Column.concat([c, empty]) for c, empty in zip(decoded.columns, nulls, strict=True)
         ]
-        rows = np.concatenate([asked[decoded.records], removed])
+        rows = np.concatenate([decodable[decoded.records], removed])
         removes = np.repeat([False, True], [len(decoded), len(removed)])
         order = np.argsort(rows, kind="stable")
         whole = Decoded([c.take(order) for c in columns], rows[order])

@@ -95,13 +95,13 @@ class TopicSetup:
     def _make(
         self, admin: AdminClient, name: str, partitions: int, settings: Mapping[str, str]
     ) -> None:
-        asked = NewTopic(
+        requested = NewTopic(
             name,
             num_partitions=partitions,
             replication_factor=self._options.replication,
             config=dict(settings),
         )
-        made = admin.create_topics([asked], request_timeout=ANSWER_S)[name]
+        made = admin.create_topics([requested], request_timeout=ANSWER_S)[name]
         try:
             made.result()
         except KafkaException as error:

@@ -23,15 +23,15 @@ FREE, BAD, BARRED = "\0free", "\0bad", "\0barred"
 _MARKS = {FREE, BAD, BARRED}
 # How many completed transactions are remembered, and about how many ENDs are read ahead.
 REMEMBERED, AHEAD = 10_000, 2_000
-REMEMBERED_LOOSE = 1_000
+REMEMBERED_UNMATCHED = 1_000
 
 
 @dataclass
 class _Open:
     """An open transaction.
 
-    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. ordinals: by
-    relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
+    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. ordinals:
+    by relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
     lane.
     """
 
@@ -60,7 +60,7 @@ class Transactions:
         self._bounds = {name: dict(bound) for name, bound in bounds.items()}
         self._cut = {name: frozenset(ids) for name, ids in (cut or {}).items()}
         self._open: OrderedDict[str, _Open] = OrderedDict()
-        self._loose: OrderedDict[str, None] = OrderedDict()
+        self._unmatched: OrderedDict[str, None] = OrderedDict()
         # With the tables that their ENDs counted.
         self._done: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._runs: dict[Lane, list[list[Any]]] = {}
@@ -70,13 +70,13 @@ class Transactions:
         for id, begin, counts in (state or {}).get("open", ()):
             self._open[id] = _Open(tuple(begin) if begin else None, counts)
         for id in (state or {}).get("loose", ()):
-            self._loose[id] = None
+            self._unmatched[id] = None
 
     def state(self) -> dict[str, Any]:
         """Return as JSON what the transaction topic has said; events are read again."""
         event = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
                 one.counts is not None]  # fmt: skip
-        return {"open": event, "loose": list(self._loose)}
+        return {"open": event, "loose": list(self._unmatched)}
 
     @property
     def needs_more(self) -> bool:
@@ -103,7 +103,7 @@ class Transactions:
 
     def add_repeated(self, relation: str, id: str, ordinal: int) -> None:
         """Add an event that was emitted before; it counts if its END is also repeated."""
-        if id not in self._done and id not in self._loose:
+        if id not in self._done and id not in self._unmatched:
             one = self._open.setdefault(id, _Open())
             one.ordinals.setdefault(relation, set()).add(ordinal)
             self._resolve(id)
@@ -119,7 +119,7 @@ class Transactions:
                 detail=f"at {partition}:{offset} (partition:offset): {str(marker)[:200]}",
                 hint="set the option transactions to the topic <prefix>.transaction",
             )
-        if id in self._done or id in self._loose:
+        if id in self._done or id in self._unmatched:
             return
         one = self._open.setdefault(id, _Open())
         if status == "BEGIN":
@@ -198,7 +198,7 @@ class Transactions:
         return [mark for mark in found if mark not in _MARKS]
 
     def _mark_of(self, relation: str, id: str, ordinal: int) -> str:
-        if id in self._done or id in self._loose:
+        if id in self._done or id in self._unmatched:
             self._check_listed(relation, self._done.get(id))
             return FREE
         one = self._open.setdefault(id, _Open())
@@ -242,10 +242,10 @@ class Transactions:
         one = self._open.pop(id)
         event = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
         if event - self._desired(id, one).keys():
-            self._loose[id] = None
+            self._unmatched[id] = None
         else:
             self._done[id] = tuple(one.counts or ())
-        for remembered, most in ((self._done, REMEMBERED), (self._loose, REMEMBERED_LOOSE)):
+        for remembered, most in ((self._done, REMEMBERED), (self._unmatched, REMEMBERED_UNMATCHED)):
             if len(remembered) > most:
                 remembered.popitem(last=False)
 

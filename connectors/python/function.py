@@ -41,13 +41,13 @@ class Function:
         wish: passed to a function that accepts it; None requests everything. TidemarkError
         function.failed, function.bad_row.
         """
-        asked: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if COLUMNS in self.takes:
-            asked[COLUMNS] = list(wish.columns) if wish is not None else None
+            arguments[COLUMNS] = list(wish.columns) if wish is not None else None
         if WHERE in self.takes:
-            asked[WHERE] = list(wish.conditions) if wish is not None else []
+            arguments[WHERE] = list(wish.conditions) if wish is not None else []
         try:
-            rows = self._source(**asked) if self.is_called else self._source
+            rows = self._source(**arguments) if self.is_called else self._source
             yield from batches(rows if is_table(rows) else _plain(rows))
         except Interrupted as error:
             raise self._failed(error.n, error.__cause__) from error.__cause__

@@ -89,7 +89,7 @@ class SparkBackfill:
         flat = tuple((name, part) for name, chunks in parts.items() for part in chunks)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
-        waiting = Progress(0, len(flat), parts_kept=sum(is_cached(part) for _, part in flat))
+        waiting = Progress(0, len(flat), parts_reused=sum(is_cached(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
             spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
@@ -144,7 +144,7 @@ class _Watch:
         self._exchange = job.exchange
         self._counted: set[str] = set()
         persisted = sum(is_cached(part) for _, part in job.parts)
-        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=persisted)
+        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_reused=persisted)
 
     def refresh(self) -> Progress:
         """Return the progress of the job."""

@@ -47,7 +47,7 @@ from dataflow.plan.nodes import (
     WindowCall,
     inputs_of,
 )
-from dataflow.plan.properties.view_key import why_bag
+from dataflow.plan.properties.view_key import reason_without_key
 from dataflow.plan.walk import shared_nodes
 from dataflow.plan.window_functions import is_native
 from dataflow.schema import Field
@@ -91,7 +91,7 @@ def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
     """
     if isinstance(plan, ViewPlan):
         names = [plan.root.fields[i].name for i in plan.key]
-        why_no_key = why_bag(plan.root)
+        why_no_key = reason_without_key(plan.root)
         return {
             "key": names,
             "why_no_key": why_no_key,

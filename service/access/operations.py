@@ -21,7 +21,7 @@ class Need(Enum):
 
     - NOTHING: the answer contains nothing of a view's rows or query
     - LISTED: the answer contains only views that the role owns or may read
-    - SEEN: the role owns the view or has SELECT on its table
+    - VISIBLE: the role owns the view or has SELECT on its table
     - READ: the role has SELECT on the view's table
     - OWNED: the role owns the view, or is a member of its owner
     - QUERY: PostgreSQL runs the query with the role's privileges
@@ -33,7 +33,7 @@ class Need(Enum):
 
     NOTHING = "nothing"
     LISTED = "listed"
-    SEEN = "seen"
+    VISIBLE = "seen"
     READ = "read"
     OWNED = "owned"
     QUERY = "query"
@@ -43,7 +43,7 @@ class Need(Enum):
     SERVICE = "service"
 
 
-OF_A_VIEW = (Need.SEEN, Need.READ, Need.OWNED)
+OF_A_VIEW = (Need.VISIBLE, Need.READ, Need.OWNED)
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("overview", _READER, Need.LISTED),
         Operation("table.list", _READER, Need.QUERY),
         Operation("view.list", _READER, Need.LISTED),
-        Operation("view.show", _READER, Need.SEEN),
-        Operation("view.plan", _READER, Need.SEEN),
-        Operation("view.wait", _READER, Need.SEEN),
+        Operation("view.show", _READER, Need.VISIBLE),
+        Operation("view.plan", _READER, Need.VISIBLE),
+        Operation("view.wait", _READER, Need.VISIBLE),
         Operation("view.rows", _READER, Need.READ),
         Operation("view.changes", _READER, Need.READ),
         Operation("view.errors", _READER, Need.READ),
@@ -92,7 +92,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("view.resume", _OPERATOR, Need.OWNED, is_dear=True),
         Operation("view.rename", _OPERATOR, Need.OWNED),
         Operation("view.move", _OPERATOR, Need.OWNED),
-        Operation("sink.list", _READER, Need.SEEN),
+        Operation("sink.list", _READER, Need.VISIBLE),
         Operation("sink.add", _OPERATOR, Need.OWNED, is_dear=True),
         Operation("sink.drop", _OPERATOR, Need.OWNED),
         Operation("source.list", _READER, Need.LISTED),

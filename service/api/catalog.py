@@ -20,7 +20,7 @@ from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
 from dataflow.plan.explain import explain_text
-from dataflow.plan.properties.view_key import why_bag
+from dataflow.plan.properties.view_key import reason_without_key
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
@@ -147,7 +147,7 @@ class Catalog:
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, "auto")
         warnings = [*plan.warnings, *check_rows(estimate, None)]
-        why_no_key = why_bag(plan.root)
+        why_no_key = reason_without_key(plan.root)
         reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
         return Validation(
             kind=kind_of(plan),

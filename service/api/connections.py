@@ -153,11 +153,11 @@ class Connection(H11Protocol):
             cycle.message_event.set()
         has_begun = is_answering and cycle.response_started
         if status and not has_begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._say(status, code, title)
+            self._respond(status, code, title)
         self.transport.close()
         self._cancel()
 
-    def _say(self, status: int, code: str, title: str) -> None:
+    def _respond(self, status: int, code: str, title: str) -> None:
         problem = {"type": "about:blank", "title": title, "status": status, "code": code}
         body = json.dumps(problem).encode()
         headers = [

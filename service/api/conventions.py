@@ -69,16 +69,16 @@ class Conventions:
                 detail=f"allowed: {', '.join(routes.described_methods)}",
                 headers={"Allow": ", ".join(routes.described_methods)},
             )
-        asked = "GET" if method == "HEAD" else method
+        requested = "GET" if method == "HEAD" else method
         parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         names = [name for name, _ in parameters]
-        if unknown := routes.unknown(asked, names):
+        if unknown := routes.unknown(requested, names):
             raise _invalid(f'query: "{unknown[0][:80]}" is not a parameter of this call')
-        if repeated := routes.repeated(asked, names):
+        if repeated := routes.repeated(requested, names):
             raise _invalid(f'query: "{repeated[0][:80]}" is given more than once')
         self._refuse_nul([("path", scope["path"]), *parameters])
         headers = headers_of(scope)
-        if asked == "GET" and not routes.is_stream:
+        if requested == "GET" and not routes.is_stream:
             await self._answer_get(scope, receive, send, headers.get("if-none-match", ""))
             return
         if "if-match" in headers and method != "GET":
@@ -103,10 +103,10 @@ class Conventions:
         self, scope: Scope, receive: Receive, send: Send, known_tags: str
     ) -> None:
         """Answer with an ETag; without a body for HEAD, or as 304 if the client has it."""
-        asked = {**scope, "method": "GET"}
-        found = await self._asked(asked, receive)
+        requested = {**scope, "method": "GET"}
+        found = await self._response_of(requested, receive)
         # Routing results, such as the route, are needed by the outer layer that counts calls.
-        scope.update({k: v for k, v in asked.items() if k not in scope})
+        scope.update({k: v for k, v in requested.items() if k not in scope})
         headers = list(found.start["headers"])
         status, body = found.start["status"], found.body
         if status == 200:
@@ -128,8 +128,8 @@ class Conventions:
         if routes is None or "GET" not in routes.parameters:
             path = path.rpartition("/")[0]
         raw = path.encode()
-        asked = {**scope, "method": "GET", "path": path, "raw_path": raw, "query_string": b""}
-        found = await self._asked(asked, _nothing)
+        requested = {**scope, "method": "GET", "path": path, "raw_path": raw, "query_string": b""}
+        found = await self._response_of(requested, _nothing)
         if found.start["status"] != 200 or expected.strip() == "*":
             return
         lasting = tag_of(found).partition("-")[0]
@@ -142,7 +142,7 @@ class Conventions:
                 hint="read it again, and repeat the request with the new ETag",
             )
 
-    async def _asked(self, scope: Scope, receive: Receive) -> _Answer:
+    async def _response_of(self, scope: Scope, receive: Receive) -> _Answer:
         """Return the application's whole response."""
         found = _Answer()
         await self._app(scope, receive, found.take)

@@ -303,7 +303,7 @@ def _reasons_of_sources(inputs: StatusInputs, stopped: set[str]) -> Iterator[str
             found = source_standing(inputs, row, group)
             if found.status != RUNNING:
                 word = "away" if found.status == RETRYING else found.status
-                yield f'source "{row.name}" is {word}: {_said(found.error)}'
+                yield f'source "{row.name}" is {word}: {_text_of(found.error)}'
                 break
 
 
@@ -312,18 +312,18 @@ def _reasons_of_views(inputs: StatusInputs, stopped: set[str]) -> Iterator[str]:
         if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
             continue
         if row.status == ViewState.FAILED:
-            yield f'view "{row.title}" has failed: {_said(problem_of_row(row))}'
+            yield f'view "{row.title}" has failed: {_text_of(problem_of_row(row))}'
         elif row.status == ViewState.DEGRADED:
-            yield f'view "{row.title}" is being rebuilt: {_said(problem_of_row(row))}'
+            yield f'view "{row.title}" is being rebuilt: {_text_of(problem_of_row(row))}'
         elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
-            yield f'view "{row.title}" is not live yet: {_said(problem_of_row(row))}'
+            yield f'view "{row.title}" is not live yet: {_text_of(problem_of_row(row))}'
 
 
 def _reasons_of_sinks(inputs: StatusInputs) -> Iterator[str]:
     for row in inputs.sinks:
         if row.desired == sink_worker.LIVE and row.status in (sink_worker.FAILED, RETRYING):
             word = "has failed" if row.status == sink_worker.FAILED else "is away"
-            yield f'sink "{row.title}" {word}: {_said(problem_of_row(row))}'
+            yield f'sink "{row.title}" {word}: {_text_of(problem_of_row(row))}'
 
 
 def _few(what: str, reasons: Iterable[str]) -> list[str]:
@@ -336,7 +336,7 @@ def _few(what: str, reasons: Iterable[str]) -> list[str]:
 # --- words -------------------------------------------------------------------------------------
 
 
-def _said(problem: ProblemModel | None) -> str:
+def _text_of(problem: ProblemModel | None) -> str:
     return "the reason is unknown" if problem is None else f"{problem.title} [{problem.code}]"
 
 

@@ -52,7 +52,7 @@ from storage.failpoints import failpoint
 
 
 @dataclass(frozen=True)
-class Asked:
+class AcceptedRequest:
     """An accepted request. name: of the view when it is done, in the form of URL paths. change: its
     id, "" for a pause and for a request that is already done."""
 
@@ -78,7 +78,7 @@ class Life:
 
     def replace(
         self, name: str, query: str, options: Mapping[str, Any] | None = None, *, by: Caller
-    ) -> Asked:
+    ) -> AcceptedRequest:
         """Request another query for a view. options: those to change; the group cannot change.
 
         Both the view's owner and the caller must be able to read the query's tables.
@@ -103,7 +103,7 @@ class Life:
             self._authorization.require_parents(role, definition.parents())
         return self._ask_version(row, definition, changed, "replace")
 
-    def rebuild(self, name: str, *, by: Caller) -> list[Asked]:
+    def rebuild(self, name: str, *, by: Caller) -> list[AcceptedRequest]:
         """Request that a view is computed again from a new snapshot.
 
         Of a failed view, also rebuild the views that failed with it, whoever owns them. The effect
@@ -111,22 +111,22 @@ class Life:
         """
         row = self._to_change(name, "view.rebuild", by)
         definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
-        asked = [self._ask_version(row, definition, row.options, "rebuild")]
-        return asked + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
+        accepted = [self._ask_version(row, definition, row.options, "rebuild")]
+        return accepted + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
 
-    def _rebuild_readers(self, row: ViewRow) -> list[Asked]:
+    def _rebuild_readers(self, row: ViewRow) -> list[AcceptedRequest]:
         """Request rebuilds of the views that read this one and failed for the same reason.
 
         They are planned once it is live: its table may not exist before.
         """
         reasons = {row.code, "view.parent_failed"}
-        asked = []
+        accepted = []
         for found in _staying(row, self._control.list_views()):
             if found.status == ViewState.FAILED and found.change is None and found.code in reasons:
                 names = names_in(found.plan)
                 change = new_version(found, found.query, found.options, [], "rebuild", names=names)
-                asked.append(self._ask(found, *change))
-        return asked
+                accepted.append(self._ask(found, *change))
+        return accepted
 
     def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
         row = self._row(name, operation, by)
@@ -137,7 +137,7 @@ class Life:
 
     def _ask_version(
         self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
-    ) -> Asked:
+    ) -> AcceptedRequest:
         warnings = self._check_version(row, definition)
         if kind == "replace":
             rows = self._control.list_views()
@@ -148,14 +148,14 @@ class Life:
 
     def _ask(
         self, row: ViewRow, change: dict[str, Any], replacing: dict[str, Any], **fields: str
-    ) -> Asked:
+    ) -> AcceptedRequest:
         """Enter a change into the catalog. TidemarkError view.busy if another one came first."""
         if not change_requests.ask_change(
             self._control, row.identity, row.desired, change, replacing=replacing, **fields
         ):
             raise busy(row)
         failpoint("api.change.asked")
-        return Asked(row.identity, path_name(row.schema, row.name), change["id"])
+        return AcceptedRequest(row.identity, path_name(row.schema, row.name), change["id"])
 
     def _planned(
         self,
@@ -227,7 +227,7 @@ class Life:
         if missing:
             raise readers_refuse(row.title, missing)
 
-    def cancel(self, name: str, *, by: Caller) -> Asked:
+    def cancel(self, name: str, *, by: Caller) -> AcceptedRequest:
         """Cancel the change in progress; the view is unchanged. TidemarkError view.no_change."""
         row = self._row(name, "view.cancel", by)
         change = row.change
@@ -243,11 +243,11 @@ class Life:
                 detail="it may have just completed",
                 hint="see its `replacing`",
             )
-        return Asked(row.identity, path_name(row.schema, row.name))
+        return AcceptedRequest(row.identity, path_name(row.schema, row.name))
 
     # --- pauses ----------------------------------------------------------------------------------
 
-    def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
+    def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:
         """Request that a view keeps its rows and is no longer maintained.
 
         cascade: also the views that read it. TidemarkError view.not_live, view.busy,
@@ -273,11 +273,11 @@ class Life:
             if not change_requests.ask_pause(self._control, found.identity):
                 raise busy(found)
         return [
-            Asked(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
+            AcceptedRequest(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
             for r in (row, *readers)
         ]
 
-    def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
+    def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:
         """Request that a paused view is rebuilt and maintained again.
 
         cascade: also the paused views that read it. TidemarkError view.not_paused, and the errors
@@ -314,7 +314,7 @@ class Life:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def rename(self, name: str, new: str, *, by: Caller) -> Asked:
+    def rename(self, name: str, new: str, *, by: Caller) -> AcceptedRequest:
         """Request another name in the same schema, on which the caller needs CREATE.
 
         TidemarkError view.bad_name, view.name_taken, sink.name_taken, view.has_sinks, view.busy.
@@ -332,7 +332,7 @@ class Life:
             ) from None
         return self._move(row, SinkTable(row.schema, plain, (), (0,)))
 
-    def move(self, name: str, schema: str, *, by: Caller) -> Asked:
+    def move(self, name: str, schema: str, *, by: Caller) -> AcceptedRequest:
         """Request another schema. TidemarkError of `rename`, sink.schema_missing."""
         row = self._row(name, "view.move", by)
         # Parsed as part of a name, so that it is folded and refused in the same way.
@@ -340,7 +340,7 @@ class Life:
         self._authorization.require_schema(by, folded)
         return self._move(row, SinkTable(folded, row.name, (), (0,)))
 
-    def _move(self, row: ViewRow, table: SinkTable) -> Asked:
+    def _move(self, row: ViewRow, table: SinkTable) -> AcceptedRequest:
         require_status(row, *CHANGEABLE)
         require_free(row)
         require_not_pausing(row)
@@ -354,30 +354,30 @@ class Life:
             )
         self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
         queries = _renamed_queries(row, table, children_of(row, rows))
-        asked = self._ask(row, *new_name(row, table.schema, table.name, queries))
-        return replace(asked, name=path_name(table.schema, table.name))
+        accepted = self._ask(row, *new_name(row, table.schema, table.name, queries))
+        return replace(accepted, name=path_name(table.schema, table.name))
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def is_done(self, asked: Asked) -> bool:
+    def is_done(self, accepted: AcceptedRequest) -> bool:
         """Return True once the request is done. Raise the error of a request that failed."""
-        row = next((r for r in self._control.list_views() if r.identity == asked.identity), None)
+        row = next((r for r in self._control.list_views() if r.identity == accepted.identity), None)
         if row is None:
             raise TidemarkError("view.not_found", "the view was dropped", hint="see GET /views")
-        if asked.status:
-            return row.status == asked.status
-        if not asked.change or (row.change or {}).get("id") == asked.change:
-            return not asked.change
+        if accepted.status:
+            return row.status == accepted.status
+        if not accepted.change or (row.change or {}).get("id") == accepted.change:
+            return not accepted.change
         facts = row.replacing or {}
-        if facts.get("id") == asked.change and facts.get("status") in (FAILED, CANCELLED):
+        if facts.get("id") == accepted.change and facts.get("status") in (FAILED, CANCELLED):
             raise failure_of(row, facts)
         return True
 
-    def name_now(self, asked: Asked) -> str:
+    def name_now(self, accepted: AcceptedRequest) -> str:
         """Return the view's current name for URL paths; a rename may still be in progress."""
         rows = self._control.list_views()
-        row = next((r for r in rows if r.identity == asked.identity), None)
-        return asked.name if row is None else path_name(row.schema, row.name)
+        row = next((r for r in rows if r.identity == accepted.identity), None)
+        return accepted.name if row is None else path_name(row.schema, row.name)
 
     # --- inside ----------------------------------------------------------------------------------
 

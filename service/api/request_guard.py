@@ -259,8 +259,8 @@ def _takes_query_token(scope: Scope, headers: dict[str, str]) -> bool:
 
     Browsers cannot set headers for those. No other request may carry a token in its query.
     """
-    asked = operation_at(scope.get("method", "GET"), scope["path"])
-    if asked is None or asked[0].name != "view.changes":
+    operation = operation_at(scope.get("method", "GET"), scope["path"])
+    if operation is None or operation[0].name != "view.changes":
         return False
     is_events = "text/event-stream" in headers.get("accept", "")
     return scope["type"] == "websocket" or (scope["method"] == "GET" and is_events)

@@ -53,7 +53,7 @@ class CachedRelation:
     names: list[str] = field(default_factory=list)
 
 
-class Kept:
+class BackfillManifest:
     """The parts of one build. notes: why something that was read is read again, for people.
 
     token: stands in the state beside the count of the spool's batches. A state from before the

@@ -84,10 +84,10 @@ class BuildStatus:
             "engine": self.engine,
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,
-            "parts_reused": found.parts_kept,
+            "parts_reused": found.parts_reused,
             # The earlier names, for one release.
             "road": self.engine,
-            "parts_kept": found.parts_kept,
+            "parts_kept": found.parts_reused,
             "rows": found.rows,
             "bytes": found.bytes,
             "elapsed_s": round(now - self.started_at, 1),
@@ -105,8 +105,8 @@ class BuildStatus:
         By the estimate until the first of them is made.
         """
         found = self.progress
-        done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
-        total = found.parts_total - found.parts_kept + found.tasks_total
+        done = max(found.parts_done - found.parts_reused, 0) + found.tasks_done
+        total = found.parts_total - found.parts_reused + found.tasks_total
         if not done or not self.read_since:
             expected_s = self.expected_s
             return (

@@ -70,7 +70,7 @@ class Children:
             result = child.result(on_progress)
             return result
         finally:
-            self._put_back(child, result)
+            self._keep_idle(child, result)
 
     def close(self) -> None:
         """End the idle ones."""
@@ -98,7 +98,7 @@ class Children:
                     raise _died() from None
                 # Somebody has ended it while it had nothing to do.
 
-    def _put_back(self, child: _Child, result: BackfillResult | None) -> None:
+    def _keep_idle(self, child: _Child, result: BackfillResult | None) -> None:
         with self._lock:
             if result is not None and result.rows <= MOST_ROWS and len(self._idle) < MOST_IDLE:
                 self._idle.append(child)

@@ -93,7 +93,7 @@ class FirstRows:
         self._sink = sink
         self._beside = beside
         self._bounds = bounds
-        self._wants_epochs = False
+        self._needs_epochs = False
         self._old_epoch: int | None = None
 
     def bring(self, rows: Iterable[Delta], status: BuildStatus) -> None:
@@ -151,7 +151,7 @@ class FirstRows:
     def _await_epochs(self) -> None:
         passed = self._bounds.passed
         with passed:
-            self._wants_epochs = True
+            self._needs_epochs = True
             passed.wait_for(lambda: self._bounds.is_cancelled() or self.holds_after is not None)
 
     def _take(self, rows: Iterable[Delta], difference: Difference) -> None:
@@ -166,7 +166,7 @@ class FirstRows:
     def hold(self, written: int) -> None:
         """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
         with self._bounds.passed:
-            if self._wants_epochs and self.holds_after is None:
+            if self._needs_epochs and self.holds_after is None:
                 self.holds_after = written
                 self._bounds.passed.notify_all()
 

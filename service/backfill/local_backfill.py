@@ -103,7 +103,7 @@ class _Reader:
         self.progress = replace(
             self.progress,
             parts_done=self.progress.parts_done + 1,
-            parts_kept=self.progress.parts_kept + is_cached(part),
+            parts_reused=self.progress.parts_reused + is_cached(part),
             rows=rows,
             bytes=size_bytes,
         )

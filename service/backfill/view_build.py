@@ -25,7 +25,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
-from service.backfill.backfill_manifest import Kept
+from service.backfill.backfill_manifest import BackfillManifest
 from service.backfill.build_parts import BuildParts
 from service.backfill.build_status import BuildPhase, BuildStatus
 from service.backfill.initial_load import Beside, Bounds, FirstRows, dropped
@@ -120,8 +120,8 @@ class ViewBuild:
         self._count(spool)
         return spool
 
-    def _new_manifest(self) -> Kept:
-        return Kept(self._folder, self._exchange, self.definition.building)
+    def _new_manifest(self) -> BackfillManifest:
+        return BackfillManifest(self._folder, self._exchange, self.definition.building)
 
     def _count(self, spool: Spool) -> None:
         """Store with the open epoch how much of the spool belongs to it."""
@@ -364,7 +364,7 @@ class ViewBuild:
             parts = self._snapshot_parts(held)
             status.notes = self._manifest.notes
             kept = sum(is_cached(part) for chunks in parts.values() for part in chunks)
-            status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
+            status.progress = Progress(0, sum(map(len, parts.values())), parts_reused=kept)
             status.enter(BuildPhase.BACKFILL)
             status.read_since = self._runtime.time()
             job = BackfillJob(

@@ -89,7 +89,7 @@ def _create_directly(name: str, role: str, db_role: str, days: float | None) -> 
     from service.api.token_models import CreateToken
 
     try:
-        asked = CreateToken.model_validate(
+        requested = CreateToken.model_validate(
             {"name": name, "role": role, "db_role": db_role or None, "expires_days": days}
         )
     except ValidationError as error:
@@ -98,10 +98,10 @@ def _create_directly(name: str, role: str, db_role: str, days: float | None) -> 
         raise typer.Exit(1) from None
     opened = _opened()
     try:
-        if asked.db_role:
+        if requested.db_role:
             from service.factory.service_factory import ServiceFactory
 
-            ServiceFactory(settings_of()).source.check_role(asked.db_role)
+            ServiceFactory(settings_of()).source.check_role(requested.db_role)
         lifetime_s = None if days is None else days * 86_400
         return opened.create(name, role, db_role=db_role, lifetime_s=lifetime_s, by="direct")[0]
     except TidemarkError as error:

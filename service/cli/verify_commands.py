@@ -95,14 +95,14 @@ def validate(
         return
     keyed = f"keyed view, key: {', '.join(found.key)}"
     unkeyed = f"multiset view without a key ({found.why_no_key})"
-    _say(f"{keyed if found.key else unkeyed}; columns:")
+    _echo(f"{keyed if found.key else unkeyed}; columns:")
     for field in found.fields:
-        _say(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
+        _echo(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
     for warning in found.warnings:
-        _say(f"warning: {warning}")
+        _echo(f"warning: {warning}")
     for expression in found.in_postgres:
-        _say(f"in PostgreSQL: {expression}")
-    _say(found.plan)
+        _echo(f"in PostgreSQL: {expression}")
+    _echo(found.plan)
     if found.estimate:
         _print_estimate(found.estimate)
 
@@ -119,19 +119,19 @@ def _query_in(query: str) -> str:
 
 
 def _print_estimate(found: tidemark.Estimate) -> None:
-    _say(
+    _echo(
         f"reads {found.source_rows:,} rows, returns {found.output_rows:,}; state about "
         f"{_bytes(found.state_bytes)}; backfill about {found.backfill_s:,.1f} s "
         f"({found.engine})"
     )
     for name, effect in found.amplification.items():
         out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"
-        _say(f"  a changed row of {name} changes {out} rows of the view, touches {touched}")
+        _echo(f"  a changed row of {name} changes {out} rows of the view, touches {touched}")
     for risk in found.risks:
-        _say(f"risk: {risk.operator}: {risk.why}")
-        _say(f"  hint: {risk.hint}")
+        _echo(f"risk: {risk.operator}: {risk.why}")
+        _echo(f"  hint: {risk.hint}")
     for note in found.notes:
-        _say(f"note: {note}")
+        _echo(f"note: {note}")
 
 
 def _bytes(size: float) -> str:
@@ -142,5 +142,5 @@ def _bytes(size: float) -> str:
     return f"{size:,.1f} TB"
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)

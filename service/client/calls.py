@@ -61,14 +61,14 @@ class Call(Generic[T]):
 class Sends:
     """Sends calls and waits for the response."""
 
-    def _send(self, asked: Call[T]) -> T:
+    def _send(self, call: Call[T]) -> T:
         raise NotImplementedError
 
 
 class SendsLater:
     """Sends calls asynchronously."""
 
-    async def _send(self, asked: Call[T]) -> T:
+    async def _send(self, call: Call[T]) -> T:
         raise NotImplementedError
 
 
@@ -81,8 +81,8 @@ class call(Generic[P, T]):
     ...         '''In cents.'''
     ...         return Call(method="GET", path=f"/{goods}", read=lambda reply: reply.body)
     >>> class Till(Shop, Sends):
-    ...     def _send(self, asked):
-    ...         return asked.read(Reply(200, b"7"))
+    ...     def _send(self, call):
+    ...         return call.read(Reply(200, b"7"))
     >>> Till().price(goods="tea"), Till.price.__doc__
     (7, 'In cents.')
     """
@@ -112,13 +112,13 @@ class Named(Protocol[T_co]):
 class NamedSends(Named[T_co], Protocol[T_co]):
     """A synchronous client."""
 
-    def _send(self, asked: Call[T]) -> T: ...
+    def _send(self, call: Call[T]) -> T: ...
 
 
 class NamedSendsLater(Named[T_co], Protocol[T_co]):
     """An asynchronous client."""
 
-    async def _send(self, asked: Call[T]) -> T: ...
+    async def _send(self, call: Call[T]) -> T: ...
 
 
 class call_for_view(Generic[P]):

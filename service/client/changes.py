@@ -103,7 +103,7 @@ class Changes(_Served[httpx.Client]):
 
     def _open(self, step: Open) -> None:
         self.close()
-        request = self._session.build_request(**self._endpoint.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.call))
         stream = self._session.send(request, stream=True)
         if not stream.is_success:
             with contextlib.closing(stream):
@@ -170,7 +170,7 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
 
     async def _open(self, step: Open) -> None:
         await self.aclose()
-        request = self._session.build_request(**self._endpoint.request(step.asked))
+        request = self._session.build_request(**self._endpoint.request(step.call))
         stream = await self._session.send(request, stream=True)
         if not stream.is_success:
             async with contextlib.aclosing(stream):

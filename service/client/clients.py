@@ -73,12 +73,12 @@ class Client(ServiceCalls, Sends):
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
         return View(self, name)
 
-    def _send(self, asked: Call[T]) -> T:
+    def _send(self, call: Call[T]) -> T:
         try:
-            answer = self._session.request(**self._endpoint.request(asked))
+            answer = self._session.request(**self._endpoint.request(call))
         except NETWORK_ERRORS as error:
             raise self._endpoint.unreachable(error) from error
-        return self._endpoint.read(asked, answer)
+        return self._endpoint.read(call, answer)
 
 
 class View(ViewReads[Rows, Changes], Sends):
@@ -114,8 +114,8 @@ class View(ViewReads[Rows, Changes], Sends):
     def _changes_of(self, course: Course) -> Changes:
         return Changes(self._client._session, self._client._endpoint, course)
 
-    def _send(self, asked: Call[T]) -> T:
-        return self._client._send(asked)
+    def _send(self, call: Call[T]) -> T:
+        return self._client._send(call)
 
 
 class AsyncClient(ServiceCalls, SendsLater):
@@ -143,12 +143,12 @@ class AsyncClient(ServiceCalls, SendsLater):
         """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
         return AsyncView(self, name)
 
-    async def _send(self, asked: Call[T]) -> T:
+    async def _send(self, call: Call[T]) -> T:
         try:
-            answer = await self._session.request(**self._endpoint.request(asked))
+            answer = await self._session.request(**self._endpoint.request(call))
         except NETWORK_ERRORS as error:
             raise self._endpoint.unreachable(error) from error
-        return self._endpoint.read(asked, answer)
+        return self._endpoint.read(call, answer)
 
 
 class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
@@ -180,5 +180,5 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
     def _changes_of(self, course: Course) -> AsyncChanges:
         return AsyncChanges(self._client._session, self._client._endpoint, course)
 
-    async def _send(self, asked: Call[T]) -> T:
-        return await self._client._send(asked)
+    async def _send(self, call: Call[T]) -> T:
+        return await self._client._send(call)

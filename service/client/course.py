@@ -62,7 +62,7 @@ class ChangesWish:
 class Open:
     """Open the stream. silence_s: how long a read of it may take."""
 
-    asked: Call[Reply]
+    call: Call[Reply]
     silence_s: float
 
 
@@ -121,7 +121,7 @@ class Course:
                 if not self._is_open:
                     # Before the first rows, silence means nothing: the table may be large.
                     has_rows = bool(self._gathering.token)
-                    yield Open(self._asked(), self._wish.silence_s(has_rows=has_rows))
+                    yield Open(self._call(), self._wish.silence_s(has_rows=has_rows))
                     self._is_open = self._was_open = True
                     self._quiet_since = self._clock() + (0 if has_rows else FIRST_ROWS_S)
                 self._take((yield Read()) or b"")
@@ -134,7 +134,7 @@ class Course:
                     yield Pause(self._pause_s())
         raise AssertionError("unreachable")
 
-    def _asked(self) -> Call[Reply]:
+    def _call(self) -> Call[Reply]:
         token = self._gathering.token
         return Call(
             method="GET",

@@ -38,10 +38,10 @@ class RowWish:
 
     def described(self, kind: str) -> str:
         """Return the request as text, without reading rows."""
-        asked = [f"{name}={value!r}" for name, value in self.params]
-        asked += [f"limit={self.limit}"] if self.limit is not None else []
+        call = [f"{name}={value!r}" for name, value in self.params]
+        call += [f"limit={self.limit}"] if self.limit is not None else []
         path = unquote(self.path.removeprefix("/views/").partition("/")[0])
-        return f"<{kind} of {', '.join([path, *asked])}: iterate over them, or to_list()>"
+        return f"<{kind} of {', '.join([path, *call])}: iterate over them, or to_list()>"
 
     def pages(self) -> Generator[Call[Page], Page, None]:
         """Yield the call for each page; the caller sends the page back."""
@@ -97,11 +97,11 @@ class Rows:
     def pages(self) -> Iterator[Page]:
         """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
-        asked = next(calls, None)
-        while asked is not None:
-            page = self._sender._send(asked)
+        call = next(calls, None)
+        while call is not None:
+            page = self._sender._send(call)
             yield page
-            asked = _after(calls, page)
+            call = _after(calls, page)
 
     def __iter__(self) -> Iterator[Row]:
         for page in self.pages():
@@ -141,11 +141,11 @@ class AsyncRows:
     async def pages(self) -> AsyncIterator[Page]:
         """Yield the rows by page, with the epoch and positions of each page."""
         calls = self._wish.pages()
-        asked = next(calls, None)
-        while asked is not None:
-            page = await self._sender._send(asked)
+        call = next(calls, None)
+        while call is not None:
+            page = await self._sender._send(call)
             yield page
-            asked = _after(calls, page)
+            call = _after(calls, page)
 
     async def __aiter__(self) -> AsyncIterator[Row]:
         async for page in self.pages():

@@ -211,7 +211,7 @@ class ViewCalls:
         return f"{self._path}/sinks/{quote(name, safe='')}"
 
     def _changed(
-        self, what: str, wait_s: float, body: Any = None, **asked: bool
+        self, what: str, wait_s: float, body: Any = None, **options: bool
     ) -> Call[ViewState]:
         def read(reply: Reply) -> ViewState:
             found = ViewState.of(reply.body)
@@ -222,7 +222,7 @@ class ViewCalls:
             method="POST",
             path=f"{self._path}/{what}",
             read=read,
-            params={"wait_s": wait_s, **asked},
+            params={"wait_s": wait_s, **options},
             body=body,
             wait_s=wait_s,
         )

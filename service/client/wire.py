@@ -59,21 +59,21 @@ class Endpoint:
             arguments["verify"] = ssl.create_default_context(cafile=self.ca)
         return arguments
 
-    def request(self, asked: Call[Any]) -> dict[str, Any]:
+    def request(self, call: Call[Any]) -> dict[str, Any]:
         """Return a call as arguments of an httpx request."""
         return {
-            "method": asked.method,
-            "url": self.url + asked.path,
-            "params": _params(asked.params),
-            "json": asked.body,
-            "headers": dict(asked.headers),
-            "timeout": httpx.Timeout(asked.wait_s + MARGIN_S, connect=CONNECT_S),
+            "method": call.method,
+            "url": self.url + call.path,
+            "params": _params(call.params),
+            "json": call.body,
+            "headers": dict(call.headers),
+            "timeout": httpx.Timeout(call.wait_s + MARGIN_S, connect=CONNECT_S),
         }
 
-    def read(self, asked: Call[T], answer: httpx.Response) -> T:
+    def read(self, call: Call[T], answer: httpx.Response) -> T:
         """Return a call's result. TidemarkError of the service, service.not_tidemark."""
-        if answer.is_success or answer.status_code in asked.also:
-            return asked.read(Reply(answer.status_code, answer.content))
+        if answer.is_success or answer.status_code in call.also:
+            return call.read(Reply(answer.status_code, answer.content))
         raise self.refusal(answer)
 
     def refusal(self, answer: httpx.Response) -> TidemarkError:

@@ -111,8 +111,8 @@ class Demo:
         ):
             dsn = server.dsn
             shop = Shop(dsn, self._size.customers, self._size.orders)
-            self._say(f"private PostgreSQL {server.version} on port {server.port}")
-            self._say(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
+            self._show(f"private PostgreSQL {server.version} on port {server.port}")
+            self._show(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
             shop.fill()
             self._clicks = self._open_clicks(others, Path(folder))
             self._verdicts = {name: Verdict() for name in self._views}
@@ -135,10 +135,10 @@ class Demo:
         """Start a broker and its clicks; return None if there is no broker."""
         reason = missing()
         if reason is not None:
-            self._say(f"[yellow]without Kafka: {reason}[/]")
+            self._show(f"[yellow]without Kafka: {reason}[/]")
             return None
         broker = stack.enter_context(EmbeddedKafka())
-        self._say(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
+        self._show(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
         (folder / "products").mkdir()
         clicks = Clicks(broker, folder / "products", self._size.customers)
         clicks.fill()
@@ -160,7 +160,7 @@ class Demo:
         service = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
         try:
             self._await_service(service, folder / "service.log")
-            self._say(f"the console: {self._url}/")
+            self._show(f"the console: {self._url}/")
             yield
         finally:
             service.send_signal(signal.SIGTERM)
@@ -208,7 +208,7 @@ class Demo:
         self._verdicts[TOPIC] = Verdict()
 
     def _watch(self, shop: Shop, dsn: str) -> None:
-        self._say("live traffic; each view is compared with its query every few seconds")
+        self._show("live traffic; each view is compared with its query every few seconds")
         ends_at = time.monotonic() + (self._size.seconds or float("inf"))
         verify_at = time.monotonic() + 1
         screen = Live(console=self._console, auto_refresh=False, transient=False)
@@ -284,7 +284,7 @@ class Demo:
         verdict.rows = rows
         if different:
             verdict.wrong += 1
-            self._say(f"[red]{name}: {different} rows differ[/]")
+            self._show(f"[red]{name}: {different} rows differ[/]")
         else:
             verdict.equal += 1
 
@@ -327,13 +327,13 @@ class Demo:
         return answer.json()
 
     def _result(self) -> int:
-        self._say("")
+        self._show("")
         wrong = sum(v.wrong for v in self._verdicts.values())
         equal = sum(v.equal for v in self._verdicts.values())
-        self._say(f"{equal} comparisons equal, {wrong} different")
+        self._show(f"{equal} comparisons equal, {wrong} different")
         return 0 if equal and not wrong else 1
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self._console.print(text, highlight=False)
 
 

@@ -160,15 +160,15 @@ class Engine:
         below = functions_below(views, tables) & registered.keys()
         narrow = {name for name in direct - below if registered[name].is_narrow}
         is_both = {name for name in direct & below if registered[name].is_narrow}
-        asked = self._asked(sql, width) if narrow or is_both else {}
+        wishes = self._wishes(sql, width) if narrow or is_both else {}
         again = [n for n in sorted((direct | below) - narrow) if not registered[n].is_spent]
         wide = {
-            n: asked.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
+            n: wishes.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
         }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
             self.settle()
-        stand_ins = [self._functions.stand_in(n, asked.get(n)) for n in sorted(narrow)]
+        stand_ins = [self._functions.stand_in(n, wishes.get(n)) for n in sorted(narrow)]
         try:
             return row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
         finally:
@@ -200,9 +200,9 @@ class Engine:
                 f'function "{name}" would be hidden by a view of this name',
                 hint="choose another name for the view",
             )
-        asked = wishes_of(self.client.validate(sql).told["reads"])
+        wishes = wishes_of(self.client.validate(sql).told["reads"])
         try:
-            self._functions.widen(asked)
+            self._functions.widen(wishes)
             try:
                 return self.client.create(name, sql, wait_s=wait_s, backfill=backfill)
             except TidemarkError as error:
@@ -210,7 +210,7 @@ class Engine:
                     raise
                 return self._taken(name, sql, replace, wait_s, error)
         finally:
-            self._functions.forget(asked)
+            self._functions.forget(wishes)
 
     def _taken(
         self, name: str, sql: str, replace: bool, wait_s: float, refusal: TidemarkError
@@ -259,7 +259,7 @@ class Engine:
         self._require_open()
         return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
-    def _asked(self, sql: str, width: int) -> dict[str, Wish]:
+    def _wishes(self, sql: str, width: int) -> dict[str, Wish]:
         """Return what a query needs of each function; {} if it is not maintainable as a view."""
         try:
             return wishes_of(self.client.validate(sql).told["reads"])
@@ -267,7 +267,7 @@ class Engine:
             if error.is_temporary:
                 raise
             if error.code == "sql.duplicate_column":
-                return self._asked(engine_query.with_other_names(sql, width), 0)
+                return self._wishes(engine_query.with_other_names(sql, width), 0)
             return {}
 
 
@@ -283,7 +283,7 @@ class _EngineClient(Client):
 class _ClosedEndpoint(Endpoint):
     """The endpoint of a closed engine."""
 
-    def request(self, asked: Call[Any]) -> NoReturn:
+    def request(self, wishes: Call[Any]) -> NoReturn:
         """TidemarkError engine.closed."""
         raise _closed()
 

@@ -61,7 +61,7 @@ class FunctionState:
 
 @dataclass
 class Registered:
-    """One function. wish: what the table of a narrow one contains. asked: wishes of views that are
+    """One function. wish: what the table of a narrow one contains. wishes: wishes of views that are
     being created. digest, number: of the last result, and of the table version with it."""
 
     function: Function
@@ -69,7 +69,7 @@ class Registered:
     is_declared: bool
     refresh_every_s: float | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
-    asked: list[Wish] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
     wish: Wish | None = None
     digest: bytes = b""
     number: int = 0
@@ -148,7 +148,7 @@ class Functions:
         made.due_at = time.monotonic() + (refresh_every_s or 0)
         before = self._registered.get(name)
         if before is not None:
-            made.asked = before.asked
+            made.wishes = before.wishes
         with self._locked([before] if before is not None else []):
             if made.is_narrow:
                 self._tables.declare(table)
@@ -217,35 +217,35 @@ class Functions:
                 if self._are_registered(chosen):
                     return self._refresh(chosen)
 
-    def refresh_for(self, names: Sequence[str], asked: Mapping[str, Wish]) -> None:
+    def refresh_for(self, names: Sequence[str], wishes: Mapping[str, Wish]) -> None:
         """Refresh functions for one query; narrow ones also for what the query needs."""
         try:
-            for name, wish in asked.items():
-                self.of(name).asked.append(wish)
+            for name, wish in wishes.items():
+                self.of(name).wishes.append(wish)
             self.refresh(names)
         finally:
-            self.forget(asked)
+            self.forget(wishes)
 
-    def widen(self, asked: Mapping[str, Wish]) -> None:
+    def widen(self, wishes: Mapping[str, Wish]) -> None:
         """Extend the tables of narrow functions by what a new view will need."""
-        chosen = [self.of(n) for n in asked if n in self._registered]
+        chosen = [self.of(n) for n in wishes if n in self._registered]
         narrow = [one for one in chosen if one.is_narrow]
         for one in narrow:
-            wish = asked[one.function.name]
-            if wish not in one.asked:
-                one.asked.append(wish)
+            wish = wishes[one.function.name]
+            if wish not in one.wishes:
+                one.wishes.append(wish)
         with self._locked(narrow):
             if self._are_registered(narrow):
                 self._refresh(narrow)
                 return
-        self.widen(asked)
+        self.widen(wishes)
 
-    def forget(self, asked: Mapping[str, Wish]) -> None:
+    def forget(self, wishes: Mapping[str, Wish]) -> None:
         """Remove temporary wishes: the view is now in the catalog, or was not created."""
-        for name, wish in asked.items():
+        for name, wish in wishes.items():
             found = self._registered.get(name)
-            if found is not None and wish in found.asked:
-                found.asked.remove(wish)
+            if found is not None and wish in found.wishes:
+                found.wishes.remove(wish)
 
     def grown(self) -> list[str]:
         """Return the narrow functions whose views need more than their tables contain."""
@@ -302,7 +302,7 @@ class Functions:
             return None
         name = one.function.name
         wishes = [v.wishes[name] for v in views if name in v.wishes]
-        need = need_of([*wishes, *one.asked], [n for n, _ in one.table.columns])
+        need = need_of([*wishes, *one.wishes], [n for n, _ in one.table.columns])
         return need and Wish(_with_key(one, need.columns), need.conditions)
 
     def _read(

@@ -116,11 +116,11 @@ class ViewDefinition:
 class StateLayout:
     """Where the state of live views is stored.
 
-    homes: of each node of each view, by the view's identity. A view that is missing has all its
+    locations: of each node of each view, by the view's identity. A view that is missing has all its
     state in its own scope, as before views shared state.
     """
 
-    homes: dict[str, list[StateLocation | None]] = field(default_factory=dict)
+    locations: dict[str, list[StateLocation | None]] = field(default_factory=dict)
     tables: list[TableLocation] = field(default_factory=list)
 
 

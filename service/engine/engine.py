@@ -94,7 +94,7 @@ class Engine:
         for location in layout.tables:
             self.dataflow.tables.add(location)
         for definition in definitions:
-            unread += self._enter(definition, layout.homes.get(definition.identity))
+            unread += self._enter(definition, layout.locations.get(definition.identity))
         unread += self.dataflow.tables.assign_scans()
         self._drop(unread)
 
@@ -123,11 +123,11 @@ class Engine:
         for prefix in prefixes:
             self.store.drop(prefix)
         layout = self._layout()
-        self.store.put(_LAYOUT, encode(layout) if layout.homes else None)
+        self.store.put(_LAYOUT, encode(layout) if layout.locations else None)
 
     def _layout(self) -> StateLayout:
-        homes = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
-        return StateLayout(homes, self.dataflow.tables.locations)
+        locations = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
+        return StateLayout(locations, self.dataflow.tables.locations)
 
     @property
     def position(self) -> int:
@@ -204,7 +204,7 @@ class Engine:
             if fresh is not None and d is definition:
                 unread += self._enter(d, None, fresh.locations)
             else:
-                unread += self._enter(d, layout.homes[d.identity])
+                unread += self._enter(d, layout.locations[d.identity])
         # Restarts open them in this order: parents before children.
         for number, d in enumerate(moved.values()):
             self._forget(d)
@@ -374,7 +374,7 @@ class Engine:
         for found in (errors, view.errors.take()):
             if found is not None and len(found):
                 buffered.add(table, named(table, found), is_errors=True)
-        self.positions.stand(self.epoch + 1)
+        self.positions.set_epoch(self.epoch + 1)
         epoch = self._buffered_epoch(buffered, swaps=(table,) if is_staged else ())
         epoch.rejected = _rejected(rejected, view.rejected())
         return epoch
@@ -386,7 +386,7 @@ class Engine:
 
         buffered: changes of their rows and error rows.
         """
-        self.positions.stand(self.epoch + 1)
+        self.positions.set_epoch(self.epoch + 1)
         epoch = self._buffered_epoch(self.gather() if buffered is None else buffered)
         epoch.changes = tuple(changes)
         return epoch

@@ -178,7 +178,7 @@ class Outbox:
         stored = later if isinstance(later, StoredParts) else None
         count, size = (stored.count, size + stored.nbytes) if stored else (0, size)
         until = size + (self._entries[-1].until if self._entries else 0)
-        follows = None if epoch.returns is None else epoch.returns.follows
+        follows = None if epoch.repair is None else epoch.repair.follows
         self._entries.append(_Entry(number, count, size, until, follows))
         if epoch.is_non_idempotent:
             self._unrepeatable.append(number)

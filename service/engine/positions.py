@@ -112,7 +112,7 @@ class Positions:
         self._move(epoch, batch.source, batch.positions or {})
         self._store_notes(batch.source, batch.notes)
 
-    def stand(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Start another epoch at the same positions."""
         self.progress = Progress(epoch, self.by_source)
 

@@ -211,4 +211,4 @@ class BuildStart:
             return None
         before = table_of(row)
         has_readers = bool(self._engine.readers_of(before.relation))
-        return Beside(before, has_readers, self._engine.find_epoch, self._epochs.behind)
+        return Beside(before, has_readers, self._engine.find_epoch, self._epochs.rewound_to)

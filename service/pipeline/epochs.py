@@ -33,8 +33,8 @@ IDLE_PROGRESS_S = 5.0
 class Epochs:
     """Used by the pipeline's thread.
 
-    mute: what the sink has already. behind: the epoch of a rewound sink that lacks more than the
-    outbox has. awaits_sink: nothing is read until the sink has every epoch.
+    mute: what the sink has already. rewound_to: the epoch of a rewound sink that lacks more than
+    the outbox has. awaits_sink: nothing is read until the sink has every epoch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Epochs:
         self._runtime = runtime
         self._writer: SinkWriter | None = None
         self._progressed_at = 0.0
-        self.behind: int | None = None
+        self.rewound_to: int | None = None
         self._returned = 0
         self.awaits_sink = False
 
@@ -69,7 +69,7 @@ class Epochs:
         """Begin with state and sink at one position, or mute the sink until they are."""
         self._writer = writer
         self._mute.start(mute, writer.written)
-        self.behind = writer.written if writer.written < self._engine.epoch else None
+        self.rewound_to = writer.written if writer.written < self._engine.epoch else None
         self._mute.adopt_epoch(writer.written)
         logs = self._change_logs
         writer.on_written, writer.on_refused = self._note_written, logs.refuse
@@ -93,7 +93,7 @@ class Epochs:
     @property
     def is_lagging(self) -> bool:
         """Return whether the sink was rewound, and its repair is not committed yet."""
-        return self.behind is not None
+        return self.rewound_to is not None
 
     @property
     def is_returning(self) -> bool:
@@ -154,7 +154,7 @@ class Epochs:
         self._metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self._mute:
             # The sink has all of this already; keep the number of the epoch.
-            engine.positions.stand(before)
+            engine.positions.set_epoch(before)
             failpoint("epoch.muted.before")
             self.commit()
             if epoch.later is not None:
@@ -185,17 +185,17 @@ class Epochs:
 
     def repair_sink(self, epoch: SinkEpoch) -> None:
         """Commit the epoch that repairs a rewound sink, and submit it."""
-        assert epoch.returns is not None
-        self.behind = None
+        assert epoch.repair is not None
+        self.rewound_to = None
         self._returned = epoch.progress.epoch
         self.finish(epoch, sync=True)
 
     def forget_sink(self) -> None:
         """No epoch of before counts any more, of either: what comes has a higher number."""
         self._mute.clear()
-        self.behind, self._returned = None, 0
+        self.rewound_to, self._returned = None, 0
         positions = self._engine.positions
-        positions.stand(max(positions.epoch, self.writer.written))
+        positions.set_epoch(max(positions.epoch, self.writer.written))
         positions.clear()
         self.writer.restart(positions.floor)
 

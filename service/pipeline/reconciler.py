@@ -134,7 +134,7 @@ class CatalogReconciler:
         return None if change["id"] in self._refused else change
 
     @property
-    def asks_replacement(self) -> bool:
+    def requests_replacement(self) -> bool:
         """Whether another version of any view is asked for."""
         return any(self.replacement(row) is not None for row in self._rows)
 
@@ -153,8 +153,10 @@ class CatalogReconciler:
 
     def to_rename(self) -> list[ViewRow]:
         """Views that are to have another name."""
-        asked = [r for r in self._rows if r.change and r.change["kind"] == requested_changes.RENAME]
-        return [r for r in asked if r.identity not in self._abandoned]
+        requested = [
+            r for r in self._rows if r.change and r.change["kind"] == requested_changes.RENAME
+        ]
+        return [r for r in requested if r.identity not in self._abandoned]
 
     def options(self, row: ViewRow) -> Mapping[str, Any]:
         """Of the version that is to be built."""
@@ -207,8 +209,8 @@ class CatalogReconciler:
     def _has_failed(self, row: ViewRow) -> bool:
         """A version after the one that has failed may be on its way to the sink."""
         live = self.live(row.identity)
-        is_renewed = live is not None and live.version > row.version
-        return row.status == ViewState.FAILED and not is_renewed
+        is_replaced = live is not None and live.version > row.version
+        return row.status == ViewState.FAILED and not is_replaced
 
     def failed_names(self) -> set[RelationName]:
         """Their names, as other views call them."""
@@ -329,7 +331,7 @@ class CatalogReconciler:
                 why = "nobody asks for the pause"
                 self._reports.happened(row.identity, ViewEvent.RECALL, why)
 
-    def recall_lost(self) -> None:
+    def rebuild_lost(self) -> None:
         """Views called live whose state is gone are built again: before anything new is shown. So
         are those that a lost slot has failed, where the state has been given up since."""
         is_new = self._engine.positions.progress is None

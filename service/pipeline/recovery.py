@@ -51,13 +51,13 @@ def recover(
         epochs = lacking(engine, sink, in_sink)
     if epochs is None:
         # Further than the sink is, whatever the number of its epoch.
-        engine.positions.stand(max(engine.epoch, engine.positions.awaited, in_sink + 1))
+        engine.positions.set_epoch(max(engine.epoch, engine.positions.awaited, in_sink + 1))
         log.error("sink.set_back", state_epoch=engine.epoch, sink_epoch=in_sink)
         return writer, {}
     if epochs:
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
         writer.leave_out(left_out)
-        for epoch in as_views_stand(epochs, engine):
+        for epoch in for_current_views(epochs, engine):
             writer.submit(epoch)
         writer.forgive()
     elif found is not None and in_sink > engine.epoch:
@@ -71,7 +71,7 @@ def recover(
     return writer, {}
 
 
-def as_views_stand(epochs: Sequence[SinkEpoch], engine: Engine) -> Iterator[SinkEpoch]:
+def for_current_views(epochs: Sequence[SinkEpoch], engine: Engine) -> Iterator[SinkEpoch]:
     """The epochs as they are now told: a view that has left the engine since it joined, to be built
     anew, is not called live by the one in which it did, since those after it move on without it."""
     live = {definition.identity for definition in engine.views.values()}
@@ -117,7 +117,7 @@ def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
         return None
     acknowledged = engine.positions.acknowledged
     for epoch in epochs:
-        if epoch.is_non_idempotent and epoch.returns is None and in_sink < acknowledged:
+        if epoch.is_non_idempotent and epoch.repair is None and in_sink < acknowledged:
             return None
         if not all(sink.is_staged(t, epoch.tokens.get(t.relation, "")) for t in epoch.swaps):
             return None

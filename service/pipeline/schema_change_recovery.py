@@ -40,13 +40,13 @@ class SchemaChangeRecovery:
     def take_out(self, error: TidemarkError) -> list[ViewDefinition]:
         """The views that leave the engine for this refusal; part of the open epoch."""
         if isinstance(error, TablesChanged):
-            taken = self._mend(error.lost)
+            taken = self._recover(error.lost)
             failpoint("ddl.mend.after")
             self._watch.accept(error.found)
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):
             readers = self._failures.readers_of(error.relation)
-            return self._mend({d.building: error for d in readers})
+            return self._recover({d.building: error for d in readers})
         return self._failures.fail_readers(error)
 
     def note_names(self) -> None:
@@ -55,7 +55,7 @@ class SchemaChangeRecovery:
             self._reconciler.note_names(self._watch.renamed)
             self._watch.renamed = {}
 
-    def _mend(self, lost: Mapping[str, SourceError]) -> list[ViewDefinition]:
+    def _recover(self, lost: Mapping[str, SourceError]) -> list[ViewDefinition]:
         """lost: why, by `ViewDefinition.building`: a version that is built beside a live view may
         read what that does not."""
         taken: list[ViewDefinition] = []

@@ -113,5 +113,5 @@ class SinkMute:
         """Give the state the sink's epoch once nothing is muted; not before."""
         if not self.by_source:
             if self._positions.epoch < written:
-                self._positions.stand(written)
+                self._positions.set_epoch(written)
             self._positions.awaited = 0

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Return, SinkEpoch, ViewChange
+from connectors.sink import SinkEpoch, SinkRepair, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
@@ -73,20 +73,20 @@ class SinkRewind:
     def begin(self) -> None:
         """Rebuild the views that the sink's catalog knows otherwise; compare the others."""
         self._failures.remove_unmatched()
-        self._reconciler.recall_lost()
+        self._reconciler.rebuild_lost()
         if not (self._engine.views or self._reconciler.has_views()):
             self._reset.forget_all()
         self.report()
 
     def report(self, caught_up: int = 0) -> None:
         """Show in the metrics how far the repair is."""
-        behind, views = self._epochs.behind, len(self._engine.views)
+        rewound_to, views = self._epochs.rewound_to, len(self._engine.views)
         self._metrics.sink_error = (
             ""
-            if behind is None
+            if rewound_to is None
             else (
-                f"the sink was set back to epoch {behind}, of {self._engine.epoch}: {caught_up} of "
-                f"{views} views are ready to be brought back [sink.behind]"
+                f"the sink went back to epoch {rewound_to}, of {self._engine.epoch}: {caught_up} "
+                f"of {views} views are ready to be repaired [sink.behind]"
             )
         )
 
@@ -124,10 +124,10 @@ class SinkRewind:
         builds = [self._builds.join(d.identity) for d in views]
         for build in builds:
             self._store.drop(build.definition.scope + "/")
-        behind = self._epochs.behind
-        assert behind is not None
+        rewound_to = self._epochs.rewound_to
+        assert rewound_to is not None
         live = frozenset(d.identity for d in views)
-        epoch.returns = Return(behind, live, self._group, self._group == DEFAULT_GROUP)
+        epoch.repair = SinkRepair(rewound_to, live, self._group, self._group == DEFAULT_GROUP)
         failpoint("sink.return.before")
         self._epochs.repair_sink(epoch)
         failpoint("sink.return.after")
@@ -174,7 +174,7 @@ class SinkRewind:
         """The catalog may be from before the view was built anew under other names."""
         table, row = definition.table, self._reconciler.row(definition.identity)
         facts = {} if row is None else changed_facts(definition, row)
-        return ViewChange(definition.identity, table, table, facts, is_renewed=True)
+        return ViewChange(definition.identity, table, table, facts, is_replaced=True)
 
     def _changes(
         self,

@@ -82,7 +82,7 @@ class SourceRefusal:
             if self._reconciler.refresh():
                 for row in self._reconciler.to_drop():
                     self._drops.remove(row)
-                if error.code in ABANDONED and self._reconciler.asks_replacement:
+                if error.code in ABANDONED and self._reconciler.requests_replacement:
                     self._give_up_position(error)
                     return
             self._reconciler.wait(RECONCILE_S)

@@ -145,7 +145,7 @@ class StateRecovery:
         self._check_owner()
         require_known(self._engine, self._sink)
         is_older = self._failures.remove_strangers()
-        self._reconciler.recall_lost()
+        self._reconciler.rebuild_lost()
         failed, before = self._reconciler.failed_names(), self._engine.epoch
         found = recover(
             self._engine,
@@ -182,4 +182,4 @@ class StateRecovery:
     def _remove_outdated(self) -> None:
         """The state is older than the sink: rebuild the views whose sources cannot replay."""
         self._failures.remove_outdated(self._external_sources.not_replayable(self._mute.by_source))
-        self._reconciler.recall_lost()
+        self._reconciler.rebuild_lost()

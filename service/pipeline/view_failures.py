@@ -54,10 +54,10 @@ class Failures:
         return [
             d
             for d in self.definitions()
-            if (d.name == name and self._bears_name(d)) or name in _names_read(d)
+            if (d.name == name and self._has_name(d)) or name in _names_read(d)
         ]
 
-    def _bears_name(self, definition: ViewDefinition) -> bool:
+    def _has_name(self, definition: ViewDefinition) -> bool:
         """What is built beside a live view is shown to nobody under its name yet."""
         return self._engine.views.get(definition.name, definition) is definition
 
@@ -136,7 +136,7 @@ class Failures:
         found = []
         for definition in self.definitions():
             if id(definition) in chosen or names.intersection(definition.parents()):
-                if self._bears_name(definition):
+                if self._has_name(definition):
                     names.add(definition.name)
                 found.append(definition)
         return found[::-1]

@@ -141,7 +141,7 @@ class ViewReplacement:
             table,
             table,
             facts,
-            is_renewed=True,
+            is_replaced=True,
             status=ViewState.LIVE.value,
             ends=ends,
         )

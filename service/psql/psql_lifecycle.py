@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.catalog.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.access.authorization import of_session
-from service.api.lifecycle_requests import Asked, Life
+from service.api.lifecycle_requests import AcceptedRequest, Life
 from service.api.models import ReplaceView
 from service.psql.psql_errors import failure_of
 from service.psql.psql_operations import NoOptions, Owned, Poll, Subject, parsed
@@ -102,12 +102,12 @@ class LifeOperations:
         body = parsed(Cascade, request.arguments)
         row = self._subject(request, body.name)
         if request.status == "running" and row.desired == DesiredState.PAUSED:
-            asked = [Asked(row.identity, row.title, status=ViewState.PAUSED)]
+            accepted = [AcceptedRequest(row.identity, row.title, status=ViewState.PAUSED)]
         else:
             name = path_name(row.schema, row.name)
             by = of_session(request.asker)
-            asked = self._life.pause(name, by=by, cascade=body.options.cascade)
-        return lambda _: self._poll(asked, f"view {row.title} is paused")
+            accepted = self._life.pause(name, by=by, cascade=body.options.cascade)
+        return lambda _: self._poll(accepted, f"view {row.title} is paused")
 
     def _resume(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
@@ -153,18 +153,20 @@ class LifeOperations:
         request: Request,
         text: str,
         kind: str,
-        ask: Callable[[str], Sequence[Asked]],
+        ask: Callable[[str], Sequence[AcceptedRequest]],
     ) -> Poll:
         row = self._subject(request, text)
         if request.status == "running" and self._is_begun(request, row, kind):
             change = row.change or {}
-            asked: Sequence[Asked] = [Asked(row.identity, row.title, change.get("id", ""))]
+            accepted: Sequence[AcceptedRequest] = [
+                AcceptedRequest(row.identity, row.title, change.get("id", ""))
+            ]
         else:
-            asked = ask(path_name(row.schema, row.name))
+            accepted = ask(path_name(row.schema, row.name))
         said = f"view {row.title}: {kind} is done"
         if kind not in _PLANNING:
-            return lambda _: self._poll(asked, said)
-        return lambda rows: self._poll(asked, said, rows.get(row.identity))
+            return lambda _: self._poll(accepted, said)
+        return lambda rows: self._poll(accepted, said, rows.get(row.identity))
 
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
         """Return True if this request already began the change, which may be done since."""
@@ -195,11 +197,11 @@ class LifeOperations:
         return row
 
     def _poll(
-        self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
+        self, accepted: Sequence[AcceptedRequest], said: str, planned: ViewRow | None = None
     ) -> Outcome | None:
         """Return the outcome; None while in progress. planned: the view, if planned again."""
         try:
-            if not all(self._life.is_done(a) for a in asked):
+            if not all(self._life.is_done(a) for a in accepted):
                 return None
             return Outcome(said, warnings=() if planned is None else planned.warnings)
         except TidemarkError as error:

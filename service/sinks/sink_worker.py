@@ -270,7 +270,7 @@ class SinkWorker:
         if found is None:
             raise _lost(f"epoch {number} is no longer in the outbox")
         table = self._route.table
-        if found.returns is not None:
+        if found.repair is not None:
             # It repairs the view's table, which is another sink.
             found = replace(found, deltas=[], later=None)
         own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]

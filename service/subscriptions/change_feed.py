@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from service.runtime.log import log
-from service.subscriptions.change_log import WANTED, LogHead
+from service.subscriptions.change_log import REQUESTED, LogHead
 from service.subscriptions.change_reader import ChangeReader, LogPosition
 from service.subscriptions.folder_watch import FolderWatch
 
@@ -176,10 +176,10 @@ def touch(folders: Sequence[Path]) -> None:
     """Request the logs in these folders."""
     for folder in folders:
         try:
-            if not (folder / WANTED).exists():
+            if not (folder / REQUESTED).exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / WANTED).touch()
-            os.utime(folder / WANTED)
+                (folder / REQUESTED).touch()
+            os.utime(folder / REQUESTED)
         except OSError as error:
             # Usually a full disk; the request is repeated, and subscribers get an error if nothing
             # comes.

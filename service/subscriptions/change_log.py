@@ -29,7 +29,7 @@ from storage.failpoints import failpoint
 # Epoch, end of its lines, time of writing, checksum of its lines and of these three.
 RECORD = struct.Struct("<QQQQ")
 _FACTS = struct.Struct("<QQQ")
-HEAD, ENDED, WANTED, CHECKED = "log.json", "ended", "wanted", "checked"
+HEAD, ENDED, REQUESTED, CHECKED = "log.json", "ended", "wanted", "checked"
 ROWS, INDEX = ".rows", ".index"
 FOLDER = "changes"
 # The unit in which old epochs are deleted.
@@ -125,7 +125,7 @@ class ChangeLog:
         """Start a new log after epoch `floor`, replacing the one that exists."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in os.listdir(folder):
-            if name != WANTED:
+            if name != REQUESTED:
                 (folder / name).unlink()
         head = LogHead(secrets.token_hex(8), floor, retention_s)
         log = ChangeLog(folder, head, most_bytes, runtime)

@@ -25,7 +25,7 @@ from service.runtime.runtime import RUNTIME, Runtime, Thread
 from service.runtime.settings import Settings
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import change_lines, marker_line
-from service.subscriptions.change_log import FOLDER, WANTED, ChangeLog, forget
+from service.subscriptions.change_log import FOLDER, REQUESTED, ChangeLog, forget
 from service.views.lifecycle import ViewState
 
 # How often subscribers learn of epochs that do not change their view.
@@ -206,7 +206,7 @@ class ChangeLogs:
         """
         now = self._runtime.monotonic()
         try:
-            touched = (folder / WANTED).stat().st_mtime_ns
+            touched = (folder / REQUESTED).stat().st_mtime_ns
         except FileNotFoundError:
             self._touches.pop(folder, None)
             return False
@@ -269,7 +269,7 @@ class ChangeLogs:
         for followed in lacking:
             if epoch is None:
                 followed.ending = "an epoch is no longer in the outbox"
-            elif epoch.returns is not None or any(
+            elif epoch.repair is not None or any(
                 t.relation == followed.table.relation for t in epoch.swaps
             ):
                 followed.ending = "the view was rebuilt"

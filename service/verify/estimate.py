@@ -21,7 +21,7 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.graph import needed_columns
 from dataflow.plan.nodes import Filter, Join, Scan
-from dataflow.plan.properties.view_key import why_bag
+from dataflow.plan.properties.view_key import reason_without_key
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower.estimate_queries import groups_query, predicate_query, queries_of
 from dataflow.sql.lower.footprint import (
@@ -154,7 +154,7 @@ class Estimator:
 
     def _measure(self, planner: PlannerStatistics, deadline: float) -> None:
         """Compute the size of each node, inputs first."""
-        queries = queries_of(self.nodes, self._stand)
+        queries = queries_of(self.nodes, self._assumed_rows)
         groups = groups_in(self.nodes)
         scales: list[float] = []
         for i, (node, query) in enumerate(zip(self.nodes, queries, strict=True)):
@@ -189,7 +189,7 @@ class Estimator:
         if facts is None or facts.has_statistics:
             return scale
         counts = planner.counts(predicate_query(below, node.plan.predicate, facts.sample_percent))
-        guess = planner.guess(queries_of([*self._two(node)], self._stand)[-1] or "")
+        guess = planner.guess(queries_of([*self._two(node)], self._assumed_rows)[-1] or "")
         if counts is None or guess is None or not counts[0]:
             return scale
         # Half a row if the sample has none.
@@ -201,7 +201,7 @@ class Estimator:
         scan = self.nodes[node.inputs[0]]
         return scan, Node(node.name, node.plan, (0,), node.exchange)
 
-    def _stand(self, relation: Relation) -> int | None:
+    def _assumed_rows(self, relation: Relation) -> int | None:
         """Return the assumed row count of a relation outside the database; None inside it."""
         name = relation.name
         if name.source == VIEW_SOURCE:
@@ -228,7 +228,7 @@ class Estimator:
         return {n.plan.relation.name: s.width for n, s in pairs if isinstance(n.plan, Scan)}
 
     def _risks(self) -> list:
-        return risks_of(self.nodes, self.sizes, why_bag(self._definition.plan.root))
+        return risks_of(self.nodes, self.sizes, reason_without_key(self._definition.plan.root))
 
 
 def _is_crossed(node: Node) -> bool:

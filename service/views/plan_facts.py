@@ -35,10 +35,10 @@ def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
     """Return what a plan reads of each base relation, in the form of the API's `ReadModel`."""
     return [
         {
-            "source": asked.relation.source,
-            "schema": asked.relation.schema,
-            "name": asked.relation.name,
-            "columns": list(asked.columns),
+            "source": required.relation.source,
+            "schema": required.relation.schema,
+            "name": required.relation.name,
+            "columns": list(required.columns),
             "conditions": [
                 {
                     "column": c.column,
@@ -46,9 +46,9 @@ def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
                     "kind": c.kind,
                     "values": list(c.values),
                 }
-                for c in asked.conditions
+                for c in required.conditions
             ],
         }
-        for asked in requirements_of(plan.root)
-        if asked.relation.source != VIEW_SOURCE
+        for required in requirements_of(plan.root)
+        if required.relation.source != VIEW_SOURCE
     ]

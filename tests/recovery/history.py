@@ -200,7 +200,7 @@ def go_on(folder: Path, known: Known, world: World) -> dict[str, Counter]:
     writer = None
     try:
         if not engine.views:
-            # The catalog knows them: they are built anew (`Desk.recall_lost`).
+            # The catalog knows them: they are built anew (`Desk.rebuild_lost`).
             return {}
         writer, mute = recover(engine, sink, PipelineMetrics(folder), (), 1 << 20)  # type: ignore[arg-type]
         writer.drain()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from connectors.sink import Progress, Return, SinkEpoch, SinkPart, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkPart, SinkRepair, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import Position, SinkError, TemporaryError
 from dataflow.schema import Field
@@ -195,7 +195,9 @@ def odd_epochs() -> list[SinkEpoch]:
             changes=(ViewChange("i", one, two, facts, True, "live", "c"),),
             tokens={one.relation: "token"},
         ),
-        SinkEpoch(Progress(4, positions), [], returns=Return(2, frozenset({"a", "b"}), "g", True)),
+        SinkEpoch(
+            Progress(4, positions), [], repair=SinkRepair(2, frozenset({"a", "b"}), "g", True)
+        ),
         SinkEpoch(Progress(5, positions), [(two, rows)], later=_Parts(parts)),
     ]
 

@@ -21,7 +21,7 @@ from connectors.source import SnapshotPart
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
 from service.backfill import backfill_manifest as kept_module
-from service.backfill.backfill_manifest import Kept, forget_others, is_left
+from service.backfill.backfill_manifest import BackfillManifest, forget_others, is_left
 from service.backfill.spool import Spool
 from tests.connectors.postgres.reading import following, read_all, relation_of, table_rows
 from tests.connectors.postgres.reading import text_rows as texts
@@ -78,9 +78,9 @@ class Interrupted:
     @contextmanager
     def snapshot(
         self, source: PostgresSource, stream: ReplicationStream
-    ) -> Iterator[tuple[list[SnapshotPart], Counter, Kept]]:
+    ) -> Iterator[tuple[list[SnapshotPart], Counter, BackfillManifest]]:
         """The parts to read as a process that starts anew has them, and the table at this time."""
-        kept = Kept(self.folder, FolderExchange(self.folder), "v1")
+        kept = BackfillManifest(self.folder, FolderExchange(self.folder), "v1")
         kept.recall()
         columns = kept.columns([self.relation], {self.relation.name: self.columns})
         snapshot = source.open_snapshot([self.relation])
@@ -259,7 +259,7 @@ def test_a_spool_has_what_was_committed(database: Database, tmp_path: Path) -> N
 def test_what_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
     for scope in ("va", "vb"):
         (tmp_path / scope).mkdir()
-        kept = Kept(tmp_path / scope, FolderExchange(tmp_path / scope), scope[1:])
+        kept = BackfillManifest(tmp_path / scope, FolderExchange(tmp_path / scope), scope[1:])
         kept.begin(7)
         kept.save()
     assert is_left(tmp_path, "a")
@@ -267,20 +267,20 @@ def test_what_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
     forget_others(tmp_path, {"va"})
     assert is_left(tmp_path, "a")
     assert not is_left(tmp_path, "b")
-    assert not Kept(tmp_path / "va", FolderExchange(tmp_path / "va"), "c").recall()
+    assert not BackfillManifest(tmp_path / "va", FolderExchange(tmp_path / "va"), "c").recall()
 
 
 def test_what_holds_no_more_holds_for_no_later_try_either(tmp_path: Path) -> None:
     """One that found its changes lost and then failed, before it had read anything."""
     columns = tuple(range(len(LOG.fields)))
-    before = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    before = BackfillManifest(tmp_path, FolderExchange(tmp_path), "v1")
     before.begin(0)
     before.cut(lambda *_: [DrawnPart(LOG, columns, range(9))], LOG, columns, 1)
     before.save()
-    interrupted = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    interrupted = BackfillManifest(tmp_path, FolderExchange(tmp_path), "v1")
     assert interrupted.recall()
     interrupted.forget("what changed since then is lost or damaged")
-    later = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    later = BackfillManifest(tmp_path, FolderExchange(tmp_path), "v1")
     assert later.recall()
     later.forget_relation(LOG.name, "it is not to be there")
     assert later.notes == []
@@ -293,8 +293,8 @@ def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -
     def parts_of(columns: tuple[int, ...], count: int, known: object) -> list[DrawnPart]:
         return [DrawnPart(LOG, columns, range(n, n + 9)) for n in range(0, 9 * count, 9)]
 
-    def opened(place: int) -> tuple[Kept, object, list[CachedPartition]]:
-        kept = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    def opened(place: int) -> tuple[BackfillManifest, object, list[CachedPartition]]:
+        kept = BackfillManifest(tmp_path, FolderExchange(tmp_path), "v1")
         kept.recall()
         kept.begin(0)
         start = kept.start_of("shop", {"log": {"0": place}}, {"note": bytes([place])})
@@ -316,7 +316,7 @@ def test_parts_that_lie_elsewhere_are_read_with_the_key_of_their_build(tmp_path:
 
     def opened(folder: str) -> list[CachedPartition]:
         (tmp_path / folder).mkdir(exist_ok=True)
-        kept = Kept(tmp_path / folder, elsewhere.below(folder), "v1")
+        kept = BackfillManifest(tmp_path / folder, elsewhere.below(folder), "v1")
         kept.recall()
         kept.begin(0)
         cut = kept.cut(

@@ -28,7 +28,7 @@ LEVELS = (NOBODY, READER, OPERATOR, ADMIN)
 # and one of the service's from which it may SELECT.
 SUBJECTS = ("own", "others", "services", "granted")
 EVERY, NONE = frozenset(SUBJECTS), frozenset[str]()
-OWNED, SEEN = frozenset({"own"}), frozenset({"own", "granted"})
+OWNED, VISIBLE = frozenset({"own"}), frozenset({"own", "granted"})
 
 # (method, path) -> the least API role, and the views on which a database role may do it.
 ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
@@ -45,15 +45,15 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/views"): (READER, EVERY),
     ("POST", "/views"): (OPERATOR, EVERY),
     ("POST", "/views/validate"): (READER, EVERY),
-    ("GET", "/views/{name}"): (READER, SEEN),
+    ("GET", "/views/{name}"): (READER, VISIBLE),
     ("DELETE", "/views/{name}"): (OPERATOR, OWNED),
-    ("GET", "/views/{name}/wait"): (READER, SEEN),
-    ("GET", "/views/{name}/plan"): (READER, SEEN),
-    ("GET", "/views/{name}/dataflow"): (READER, SEEN),
-    ("GET", "/views/{name}/rows"): (READER, SEEN),
-    ("GET", "/views/{name}/changes"): (READER, SEEN),
-    ("GET", "/views/{name}/errors"): (READER, SEEN),
-    ("POST", "/views/{name}/verify"): (READER, SEEN),
+    ("GET", "/views/{name}/wait"): (READER, VISIBLE),
+    ("GET", "/views/{name}/plan"): (READER, VISIBLE),
+    ("GET", "/views/{name}/dataflow"): (READER, VISIBLE),
+    ("GET", "/views/{name}/rows"): (READER, VISIBLE),
+    ("GET", "/views/{name}/changes"): (READER, VISIBLE),
+    ("GET", "/views/{name}/errors"): (READER, VISIBLE),
+    ("POST", "/views/{name}/verify"): (READER, VISIBLE),
     ("POST", "/views/{name}/replace"): (OPERATOR, OWNED),
     ("DELETE", "/views/{name}/replace"): (OPERATOR, OWNED),
     ("POST", "/views/{name}/rebuild"): (OPERATOR, OWNED),
@@ -61,9 +61,9 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("POST", "/views/{name}/resume"): (OPERATOR, OWNED),
     ("POST", "/views/{name}/rename"): (OPERATOR, OWNED),
     ("POST", "/views/{name}/move"): (OPERATOR, OWNED),
-    ("GET", "/views/{view}/sinks"): (READER, SEEN),
+    ("GET", "/views/{view}/sinks"): (READER, VISIBLE),
     ("POST", "/views/{view}/sinks"): (OPERATOR, OWNED),
-    ("GET", "/views/{view}/sinks/{sink}"): (READER, SEEN),
+    ("GET", "/views/{view}/sinks/{sink}"): (READER, VISIBLE),
     ("DELETE", "/views/{view}/sinks/{sink}"): (OPERATOR, OWNED),
     ("GET", "/sources"): (READER, EVERY),
     ("POST", "/sources"): (OPERATOR, NONE),

@@ -18,8 +18,8 @@ from service.subscriptions.change_log import (
     FOLDER,
     INDEX,
     RECORD,
+    REQUESTED,
     ROWS,
-    WANTED,
     read_head,
     segment_floors,
 )
@@ -34,8 +34,8 @@ def want_logs(state: Path, database: Database, random: Random, now: float) -> No
         return
     folder = state / FOLDER / random.choice(live)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / WANTED).touch()
-    os.utime(folder / WANTED, (now, now))
+    (folder / REQUESTED).touch()
+    os.utime(folder / REQUESTED, (now, now))
 
 
 def let_go(pipeline: Pipeline | None) -> None:

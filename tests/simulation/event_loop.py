@@ -14,7 +14,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from service.subscriptions.change_log import WANTED
+from service.subscriptions.change_log import REQUESTED
 from tests.simulation.fibers import FOREVER, Fiber, Killed, Loop
 
 
@@ -84,8 +84,8 @@ def touch(folders: Sequence[Path]) -> None:
     assert isinstance(fiber, Fiber)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / WANTED).touch()
-        os.utime(folder / WANTED, (fiber.loop.now, fiber.loop.now))
+        (folder / REQUESTED).touch()
+        os.utime(folder / REQUESTED, (fiber.loop.now, fiber.loop.now))
 
 
 class SilentWatch:

@@ -131,8 +131,8 @@ class Database:
         before, number = self.progress, epoch.progress.epoch
         # The first epoch may have any number.
         at = number - 1 if before is None else before.epoch
-        if at != (number - 1 if epoch.returns is None else epoch.returns.follows):
-            if at < number - 1 and epoch.returns is None:
+        if at != (number - 1 if epoch.repair is None else epoch.repair.follows):
+            if at < number - 1 and epoch.repair is None:
                 raise SinkLagging(at, number - 1)
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
@@ -152,8 +152,8 @@ class Database:
         self.save()
 
     def _apply(self, epoch: SinkEpoch) -> None:
-        if epoch.returns is not None:
-            self._recall_others(epoch.returns.live)
+        if epoch.repair is not None:
+            self._recall_others(epoch.repair.live)
         for change in epoch.changes:
             self.change(change)
         for table in epoch.swaps:
@@ -237,10 +237,10 @@ class Database:
         elif found is not None:
             row = self.view(change.identity)
             is_told_live = change.status == "live" or (row is not None and row.status == "live")
-            moves = found.moves or (change.is_renewed and is_told_live)
+            moves = found.moves or (change.is_replaced and is_told_live)
             moves &= change.status != "paused"
             self.tables[after] = replace(found, table=change.table, moves=moves)
-        if change.is_renewed:
+        if change.is_replaced:
             self.forget_errors(change.table)
         reported: dict[str, Any] = dict(change.facts)
         if before != after:

@@ -94,7 +94,7 @@ def never_muted(*given: Any, **named: Any) -> Any:
 def meets_sink_at_once(self: Epochs, writer: SinkWriter, mute: dict[str, Any]) -> None:
     """The state bears the sink's epoch before it is there: a second crash forgets the mute."""
     START(self, writer, mute)
-    self._engine.positions.stand(max(self._engine.epoch, writer.written))
+    self._engine.positions.set_epoch(max(self._engine.epoch, writer.written))
 
 
 def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.plan.explain import explain_tree
-from dataflow.plan.properties.view_key import why_bag
+from dataflow.plan.properties.view_key import reason_without_key
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 
@@ -191,9 +191,11 @@ def test_key_of_a_view(shop: Database, query: str, key: list[str]) -> None:
 )
 def test_a_bag_says_why(shop: Database, query: str, why: str) -> None:
     found = plan(shop, query)
-    assert why in why_bag(found.root) and bool(why_bag(found.root)) == bool(why)
+    assert why in reason_without_key(found.root) and bool(reason_without_key(found.root)) == bool(
+        why
+    )
     tree = explain_tree(found)
-    assert tree["why_no_key"] == tree["why_bag"] == why_bag(found.root)
+    assert tree["why_no_key"] == tree["why_bag"] == reason_without_key(found.root)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,6 @@ def selected(table: SinkTable, target: Target) -> str:
     """
     columns = ", ".join(f"t.{quote_name(f.name)}" for f in table.fields)
     sql = f"SELECT {columns} FROM ONLY {target.sql} AS t"
-    if target.is_bag:
+    if target.is_multiset:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)})"
     return sql

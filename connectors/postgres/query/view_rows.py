@@ -155,7 +155,7 @@ def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target) -> st
     columns = [_column(name) for name in request.columns]
     columns += [_as_text(part.sql, is_users=part.is_users) for part in parts]
     sql = f"SELECT {', '.join(columns)} FROM ONLY {target.sql} AS t"
-    if target.is_bag:
+    if target.is_multiset:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)}) AS s(n)"
     types = {f.name: f.type for f in request.table.fields}
     conditions = [_condition(c, types[c.column]) for c in request.conditions]
@@ -194,7 +194,7 @@ def _parts(request: PageRequest) -> list[_Part]:
         for o in request.order
     ]
     target = target_of(table)
-    if target.is_bag:
+    if target.is_multiset:
         return [*parts, _Part(f"t.{quote_name(target.hash)}"), _Part("s.n")]
     named = {o.column for o in request.order}
     keys = [table.fields[i] for i in table.key]

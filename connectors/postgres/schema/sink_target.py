@@ -40,7 +40,7 @@ class Target:
     is_wide: bool = False
 
     @property
-    def is_bag(self) -> bool:
+    def is_multiset(self) -> bool:
         """Return whether rows are found by their hash and have a count."""
         return not self.key
 
@@ -52,14 +52,14 @@ class Target:
     @property
     def columns(self) -> tuple[Field, ...]:
         """Return all physical columns in order: hash and count first, for a multiset."""
-        if not self.is_bag:
+        if not self.is_multiset:
             return self.fields
         return (Field(self.hash, UUID, False), Field(self.count, INT8, False), *self.fields)
 
     @property
     def key_columns(self) -> tuple[Field, ...]:
         """Return the columns of the primary key."""
-        return self.columns[:1] if self.is_bag else tuple(self.fields[i] for i in self.key)
+        return self.columns[:1] if self.is_multiset else tuple(self.fields[i] for i in self.key)
 
     @property
     def other_columns(self) -> tuple[Field, ...]:
@@ -118,7 +118,7 @@ def create_table(target: Target, collations: frozenset[str] = frozenset()) -> st
 def add_key(target: Target) -> str:
     """Return the statement that adds the primary key to a filled table."""
     key = ", ".join(quote_name(c.name) for c in target.key_columns)
-    extra = f", ALTER {quote_name(target.count)} SET NOT NULL" if target.is_bag else ""
+    extra = f", ALTER {quote_name(target.count)} SET NOT NULL" if target.is_multiset else ""
     return f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({key}){extra}"
 
 
@@ -172,7 +172,7 @@ def changes_of(target: Target) -> dict[str, Change]:
 
     Keyed: "d" delete, "u" update in place, "i" insert. Multiset: "d" remove rows, "i" add rows.
     """
-    found = _bag_changes(target) if target.is_bag else _keyed_changes(target)
+    found = _multiset_changes(target) if target.is_multiset else _keyed_changes(target)
     return {letter: found[letter] for letter in ("d", "u", "i") if letter in found}
 
 
@@ -237,7 +237,7 @@ def _passed_hash(target: Target, supplied: Sequence[int]) -> str:
     return key_hash(target, {k: f"u.c{i + 1}" for k, i in enumerate(supplied)})
 
 
-def _bag_changes(target: Target) -> dict[str, Change]:
+def _multiset_changes(target: Target) -> dict[str, Change]:
     sql, columns = target.sql, target.columns
     count, hash_column = quote_name(target.count), quote_name(target.hash)
     names = ", ".join(quote_name(c.name) for c in columns)

@@ -48,11 +48,11 @@ def split_delta(target: Target, delta: Delta) -> Changes:
 
     InvariantError sink.key_violation when a key is inserted or deleted twice.
     """
-    parts = _split_bag(target, delta) if target.is_bag else _split_keyed(target, delta)
+    parts = _split_multiset(target, delta) if target.is_multiset else _split_keyed(target, delta)
     return [(letter, columns, n) for letter, columns, n in parts if n]
 
 
-def _split_bag(target: Target, delta: Delta) -> Changes:
+def _split_multiset(target: Target, delta: Delta) -> Changes:
     hashes = copy_text.uuid_texts(*row_hashes(delta.columns, len(delta)))
     out, up = np.flatnonzero(delta.weights < 0), np.flatnonzero(delta.weights > 0)
     types = [c.type for c in target.fields]
@@ -183,7 +183,7 @@ def take_copied(target: Target, changes: Changes) -> Changes:
     Apply them after the other changes. Not for a multiset, whose rows may exist, nor for a wide
     key, where only the statement detects duplicates.
     """
-    if target.is_bag or target.is_wide or not changes:
+    if target.is_multiset or target.is_wide or not changes:
         return []
     letter, _, n = changes[-1]
     return [changes.pop()] if letter == "i" and n >= COPIED_ROWS else []

@@ -201,7 +201,7 @@ def give(cursor: Any, table: SinkTable, additions: UserAdditions) -> list[str]:
     warnings = [f"not carried over to the new table: {title}" for title in additions.lost]
     target = target_of(table)
     visible = f"{quote_name(table.schema)}.{quote_name(table.name)}"
-    word = "VIEW" if target.is_bag else "TABLE"
+    word = "VIEW" if target.is_multiset else "TABLE"
     ready = {(i.is_unique, i.tail): i.name for i in indexes_of(cursor, found[0])}
     steps = [(f'index "{i.name}"', _index_step(i, ready, target)) for i in additions.indexes]
     for part, privilege, role, is_grantable in additions.grants:

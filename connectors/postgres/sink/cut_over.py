@@ -24,12 +24,12 @@ def apply(cursor: Any, change: ViewChange) -> None:
     """Apply a change. SinkError sink.name_taken, sink.schema_missing, sink.privilege."""
     if change.before.relation != change.table.relation:
         _rename(cursor, change)
-    if change.is_renewed:
+    if change.is_replaced:
         sink_tables.forget_errors(cursor, [change.table])
     _report(cursor, change)
     found = carry_over.oids_of(cursor, change.table)
     # A table of the other kind is about to be replaced by one that has its own comment.
-    if found is not None and (found[0] != found[1]) == target_of(change.table).is_bag:
+    if found is not None and (found[0] != found[1]) == target_of(change.table).is_multiset:
         sink_tables.comment(cursor, change.table)
 
 

@@ -41,7 +41,7 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
     if state == FENCED_STATE or diagnostics.table_name == "progress":
         found = progress_of(cursor, key)
         at = 0 if found is None else found.epoch
-        if at < number - 1 and epoch.returns is None:
+        if at < number - 1 and epoch.repair is None:
             return SinkLagging(at, number - 1)
         return SinkError(
             "sink.fenced",

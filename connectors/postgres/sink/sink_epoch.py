@@ -12,7 +12,7 @@ from typing import Any
 
 from connectors.postgres.schema import view_status
 from connectors.postgres.session.quoting import quote_text
-from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
+from connectors.sink import SinkEpoch, SinkRepair, SinkTable, errors_by_view
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
 
@@ -56,19 +56,19 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     number, name = epoch.progress.epoch, quote_text(key)
     owner = f", {quote_text(token)}" if token else ""
     statements = [f"SELECT tidemark.advance({name}, {number}, {positions}{owner})"]
-    if epoch.returns is not None:
+    if epoch.repair is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
-        statements.insert(0, f"{before} AND epoch = {epoch.returns.follows}")
-        statements.append(_recall_others(epoch.returns))
+        statements.insert(0, f"{before} AND epoch = {epoch.repair.follows}")
+        statements.append(_recall_others(epoch.repair))
     return [b"BEGIN", *(s.encode() for s in statements)]
 
 
-def _recall_others(returns: Return) -> str:
+def _recall_others(repair: SinkRepair) -> str:
     """Views of the group that are called live, and are not, are to be built anew."""
-    live = ", ".join(quote_text(identity) for identity in sorted(returns.live))
-    group = quote_text(returns.group)
+    live = ", ".join(quote_text(identity) for identity in sorted(repair.live))
+    group = quote_text(repair.group)
     is_of_group = f"options->>'group' = {group}"
-    if returns.is_default:
+    if repair.is_default:
         is_of_group = f"coalesce(options->>'group', {group}) = {group}"
     return view_status.recalled(f"identity <> ALL (ARRAY[{live}]::text[]) AND {is_of_group}")
 

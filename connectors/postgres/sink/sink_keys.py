@@ -70,7 +70,7 @@ class WideKeys:
             self._names = frozenset(cursor.fetchall())
         target = target_of(table)
         name = (target.schema, target.name)
-        if target.is_bag or (name not in self._names and table not in widened):
+        if target.is_multiset or (name not in self._names and table not in widened):
             return target
         if name in self._names:
             return replace(target, is_wide=True)
@@ -98,7 +98,7 @@ def add_key(cursor: Any, target: Target) -> None:
         cursor.execute(sink_target.add_key(target))
     except states.UniqueViolation as error:
         cursor.execute("ROLLBACK TO before_key")
-        if not target.is_bag:
+        if not target.is_multiset:
             raise key_violation(target, str(error.diag.message_detail)) from None
         hash_column, count = quote_name(target.hash), quote_name(target.count)
         cursor.execute(_ADD_UP.format(hash=hash_column, count=count, table=target.sql))

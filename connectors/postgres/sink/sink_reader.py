@@ -37,7 +37,7 @@ def rows_of(
     does not match its hash.
     """
     target = target_of(table)
-    if not target.is_bag:
+    if not target.is_multiset:
         yield from _keyed_rows(cursor, dsn, table)
         return
     hash_column, *columns = target.columns

@@ -41,7 +41,7 @@ def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
     dsn: of the cursor's session.
     """
     target = target_of(table)
-    rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
+    rows = f"sum({quote_name(target.count)})" if target.is_multiset else "count(*)"
     cursor.execute(
         "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)", (target.sql,)
     )
@@ -208,7 +208,7 @@ def swap(cursor: Any, table: SinkTable, token: str = "") -> None:
     with NamesOf(table):
         cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
         view = None
-        if target.is_bag:
+        if target.is_multiset:
             cursor.execute(sink_target.create_view(table))
             view = f"{quote_name(table.schema)}.{quote_name(table.name)}"
     rename_key(cursor, table)
@@ -277,7 +277,7 @@ def comment(cursor: Any, table: SinkTable) -> None:
     found = cursor.fetchone()
     query = f": {found[0]}" if found else ""
     text = quote_text(f"{carry_over.OURS}, do not write{query}")
-    if target.is_bag:
+    if target.is_multiset:
         name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
         cursor.execute(f"COMMENT ON VIEW {name} IS {text}")
         count = quote_text(f"Rows of view {table.name}, each with its count; by Tidemark")

@@ -75,8 +75,8 @@ class Percentiles:
     def _at(self, keys: Sequence[Column], position: np.ndarray, sizes: np.ndarray) -> Column:
         """Return the value at a position of each group; NULL for an empty one."""
         held = np.flatnonzero(sizes)
-        asked = position[held]
-        found = self._rows.ranges([k.take(held) for k in keys], asked, asked + 1)
+        ranks = position[held]
+        found = self._rows.ranges([k.take(held) for k in keys], ranks, ranks + 1)
         at = np.full(len(position), -1, np.int64)
         at[held[found.index]] = np.arange(len(found.index))
         return value_at(found.rows.columns[-1], at)

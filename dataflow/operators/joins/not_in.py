@@ -96,6 +96,6 @@ class NotInOperator:
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
             return
-        asked = tuple(c.take(chosen) for c in keys)
-        for index, rows in self._left.lookup_parts(asked, most_rows):
+        chosen_keys = tuple(c.take(chosen) for c in keys)
+        for index, rows in self._left.lookup_parts(chosen_keys, most_rows):
             yield rows.weighted(rows.weights * turns[chosen][index])

@@ -126,17 +126,17 @@ class NodeStore:
         level = np.zeros(count, np.int64)
         without = np.ones(count, np.bool_)
         without[owner] = False
-        asked = np.flatnonzero(without)
-        taken = [k.take(asked) for k in keys]
-        found, entries = self.read(1, taken, np.zeros(len(asked), np.int64))
-        level[asked[found]] = entries.columns[self.width + LEVEL].values
+        lacking = np.flatnonzero(without)
+        taken = [k.take(lacking) for k in keys]
+        found, entries = self.read(1, taken, np.zeros(len(lacking), np.int64))
+        level[lacking[found]] = entries.columns[self.width + LEVEL].values
         out = []
         for number in range(int(level.max(initial=0)) + 1):
             chosen = np.flatnonzero(level == number) if len(found) else every
             items, of = rows, owner
             if number:
-                own = np.flatnonzero(level[asked[found]] == number)
-                items, of = entries.take(own), asked[found][own]
+                own = np.flatnonzero(level[lacking[found]] == number)
+                items, of = entries.take(own), lacking[found][own]
             position = np.full(count, -1, np.int64)
             position[chosen] = np.arange(len(chosen))
             none = np.full(len(chosen), -1, np.int64)

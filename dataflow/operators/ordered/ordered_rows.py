@@ -90,9 +90,9 @@ class OrderedRows:
             return
         touched = touch(columns_at(delta, self._partition), len(delta))
         columns = delta.columns
-        way = _Way(self._store, touched.keys, touched.count)
-        at, _ = way.down(columns, touched.group, AFTER_ROW)
-        OrderedChange(self._store, touched.keys, way.levels).run(delta, at)
+        descent = _Descent(self._store, touched.keys, touched.count)
+        at, _ = descent.down(columns, touched.group, AFTER_ROW)
+        OrderedChange(self._store, touched.keys, descent.levels).run(delta, at)
 
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
         """Return Return int64[n]: how many rows, with their weights, each partition has.
@@ -116,9 +116,9 @@ class OrderedRows:
             return np.empty(0, np.int64)
         touched = touch(columns_at(rows, self._partition), len(rows))
         columns = rows.columns
-        way = _Way(self._store, touched.keys, touched.count)
-        at, before = way.down(columns, touched.group, bound)
-        leaves = way.levels[0]
+        descent = _Descent(self._store, touched.keys, touched.count)
+        at, before = descent.down(columns, touched.group, bound)
+        leaves = descent.levels[0]
         last = self._store.seek(leaves, columns, at, bound)
         total = _summed(leaves.items.weights)
         return before + total[last + 1] - total[leaves.starts()[at]]
@@ -154,7 +154,7 @@ class OrderedRows:
         return Range(part[chosen], rows, first[chosen], sizes[chosen])
 
 
-class _Way:
+class _Descent:
     """The nodes visited on the descent to some rows, by level."""
 
     def __init__(self, store: NodeStore, keys: Sequence[Column], count: int) -> None:

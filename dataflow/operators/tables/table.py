@@ -80,20 +80,20 @@ class TableState:
         if relation.is_append:
             return
         self._rows = store.arrange(spec)
-        self._bag: Arrangement | NarrowedRows = self._rows
+        self._multiset: Arrangement | NarrowedRows = self._rows
         if dead and not self._is_keyed:
             since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
             positions = [i for i, name in enumerate(self._names) if name in self._dead]
-            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), positions)
+            self._multiset = NarrowedRows(self._rows, store.arrange_sums(since), positions)
 
     def load(self, delta: Delta) -> None:
         """Load snapshot rows of exactly the needed columns into the state."""
         if len(delta) and not self._relation.is_append:
-            self._bag.apply(delta)
+            self._multiset.apply(delta)
 
     def row_count(self) -> int:
         """Return an estimate of the number of distinct stored rows."""
-        return 0 if self._relation.is_append else self._bag.row_count()
+        return 0 if self._relation.is_append else self._multiset.row_count()
 
     def emptied(self) -> Iterator[Delta]:
         """Yield the retraction of all rows, in chunks of bounded size; after the last one the state
@@ -101,9 +101,9 @@ class TableState:
 
         Each is consolidated; readers of the table may be stepped between two of them.
         """
-        for stored in self._bag.scan():
+        for stored in self._multiset.scan():
             yield stored.negate()
-        self._bag.clear()
+        self._multiset.clear()
 
     def resolve(self, changes: Changes) -> Delta:
         """Return the exact, consolidated delta of the needed columns; the state includes it on
@@ -141,7 +141,7 @@ class TableState:
                 delta = self._by_key(kinds, rows, unchanged)
             else:
                 delta = self._by_row(kinds, rows, unchanged).consolidate()
-            self._bag.apply(delta)
+            self._multiset.apply(delta)
             if not parts:
                 return delta
             parts.append(delta)
@@ -193,18 +193,18 @@ class TableState:
         broken = ~is_first & (present != removes)
         if broken.any():
             raise self._refusal("two changes of one row contradict each other", rows, broken)
-        asked = np.flatnonzero(is_first & removes)
-        index, stored = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
-        found = np.bincount(index, minlength=len(asked))
+        removed = np.flatnonzero(is_first & removes)
+        index, stored = self._rows.lookup([rows.columns[i].take(removed) for i in self._key])
+        found = np.bincount(index, minlength=len(removed))
         if (found != 1).any():
             missing = np.zeros(n, np.bool_)
-            missing[asked[found != 1]] = True
+            missing[removed[found != 1]] = True
             raise self._refusal("the old row of a change is not in the state", rows, missing)
         columns = rows.columns
         if unchanged:
             # The position of a row's predecessor: stored rows from n on, else in the batch.
             past = previous.copy()
-            past[asked[index]] = n + np.arange(len(index))
+            past[removed[index]] = n + np.arange(len(index))
             past[follows] = past[np.flatnonzero(follows) - 1]
             columns = [
                 _filled(c, unchanged.get(i), Column.concat([c, stored.columns[i]]), past)
@@ -212,7 +212,7 @@ class TableState:
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return _difference(stored, group[asked[index]], added, group[final], touched.count)
+        return _difference(stored, group[removed[index]], added, group[final], touched.count)
 
     def _by_presence(
         self,

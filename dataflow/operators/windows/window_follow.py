@@ -64,7 +64,7 @@ class IncrementalWindowOperator:
         self._states = None
         if self._state_kinds:
             self._states = context.arrange("states", kinds + self._state_kinds, self._row)
-        self._goes_on = any(k != "local" for k in self._kind)
+        self._is_carried = any(k != "local" for k in self._kind)
 
     def step(self, delta: Delta) -> Delta:
         """Return the change of the rows whose values differ."""
@@ -73,7 +73,7 @@ class IncrementalWindowOperator:
         touched = touch(columns_at(delta, self._partition), len(delta))
         self._rows.apply(delta)
         changes = Changes.of(delta, touched.group, touched.keys, touched.count, self._rows)
-        slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._goes_on)
+        slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._is_carried)
         while True:
             turn = read_turn(slabs, changes, self._rows)
             extent = self._find_extent(turn)
@@ -104,7 +104,7 @@ class IncrementalWindowOperator:
         rest = turn.counts_of(unreached).min(axis=0)
         ran = self._run(turn, origin)
         is_resolved = rest > 0
-        if self._goes_on:
+        if self._is_carried:
             edge = self._edge(turn)
             is_resolved = (edge > 0) & (edge <= rest) & self._is_resolved(turn, edge, ran)
             rest = np.where(turn.is_right_open, edge, 0)
@@ -142,12 +142,12 @@ class IncrementalWindowOperator:
         if self._states is None:
             return {}
         rows = turn.rows
-        asked = np.flatnonzero(turn.is_left_open)
-        at = turn.at(1, origin)[asked]
+        open_left = np.flatnonzero(turn.is_left_open)
+        at = turn.at(1, origin)[open_left]
         index, found = self._states.lookup([rows.columns[i].take(at) for i in self._row])
         width = len(rows.columns)
         position = np.zeros(len(turn.change), np.int64)
-        position[asked[index]] = 1 + np.arange(len(index))
+        position[open_left[index]] = 1 + np.arange(len(index))
         start, ran = rows.begin + origin[turn.slab], {}
         for i, call in self._running.items():
             stored = found.columns[width : width + len(call.kinds)]

@@ -45,9 +45,9 @@ class Changes:
         sizes = rows.sizes(keys, count)
         first, last = np.zeros(len(delta), np.int64), sizes[part]
         in_long = np.flatnonzero(last > _SHORT)
-        asked = delta.take(in_long)
-        first[in_long] = rows.ranks(asked, BEFORE_ROW)
-        last[in_long] = rows.ranks(asked, AFTER_ROW)
+        probed = delta.take(in_long)
+        first[in_long] = rows.ranks(probed, BEFORE_ROW)
+        last[in_long] = rows.ranks(probed, AFTER_ROW)
         return Changes(delta, part, first, last, keys, sizes)
 
 

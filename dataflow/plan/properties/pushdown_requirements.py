@@ -52,7 +52,7 @@ _OF_TEXT = ("=", "<>", "in")
 
 
 @dataclass(frozen=True)
-class Asked:
+class PushedCondition:
     """One condition. kind: bool, int, decimal, float, text, date, timestamp, timestamptz or uuid;
     values: as PostgreSQL prints them, none for "is null" and "is not null"."""
 
@@ -69,14 +69,14 @@ class PushdownRequirements:
 
     relation: RelationName
     columns: tuple[str, ...]
-    conditions: tuple[Asked, ...]
+    conditions: tuple[PushedCondition, ...]
 
 
 def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
     """Return the requirements of a plan, after the rules, on the relations that it reads, each
     once."""
     columns: dict[RelationName, dict[str, None]] = {}
-    conditions: dict[RelationName, list[Asked]] = {}
+    conditions: dict[RelationName, list[PushedCondition]] = {}
     for scan, found in _readings(root):
         name = scan.relation.name
         read = [scan.relation.fields[i].name for i in scan.columns]
@@ -89,7 +89,7 @@ def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
     )
 
 
-def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:
+def _readings(root: Plan) -> Iterator[tuple[Scan, list[PushedCondition]]]:
     """Return each scan with the filters of each of its readers."""
     nodes = nodes_of(root)
     if isinstance(root, Scan):
@@ -98,15 +98,17 @@ def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:
         for below in inputs_of(node):
             if isinstance(below, Scan):
                 parts = conjuncts(node.predicate) if isinstance(node, Filter) else []
-                found = [_asked(part, below) for part in parts]
+                found = [_condition(part, below) for part in parts]
                 yield below, list(dict.fromkeys(a for a in found if a is not None))
 
 
-def _asked(part: Expression, scan: Scan) -> Asked | None:
+def _condition(part: Expression, scan: Scan) -> PushedCondition | None:
     """Return one conjunct as a condition on a column, if it is one."""
     if isinstance(part, ColumnRef):
         found = _column(part, scan)
-        return Asked(found[0], "=", "bool", ("t",)) if found and found[1] == "bool" else None
+        return (
+            PushedCondition(found[0], "=", "bool", ("t",)) if found and found[1] == "bool" else None
+        )
     if not isinstance(part, Call) or not part.arguments:
         return None
     if part.function == "not":
@@ -115,7 +117,7 @@ def _asked(part: Expression, scan: Scan) -> Asked | None:
         column = part.arguments[0]
         if isinstance(column, ColumnRef):
             name = scan.relation.fields[scan.columns[column.index]].name
-            return Asked(name, part.function, "text", ())
+            return PushedCondition(name, part.function, "text", ())
         return None
     first, *rest = part.arguments
     operator = part.function
@@ -126,19 +128,19 @@ def _asked(part: Expression, scan: Scan) -> Asked | None:
     return _compared(first, operator, rest, scan)
 
 
-def _negated(part: Expression, scan: Scan) -> Asked | None:
-    asked = _asked(part, scan)
-    if asked is None or asked.operator not in _NEGATED:
+def _negated(part: Expression, scan: Scan) -> PushedCondition | None:
+    condition = _condition(part, scan)
+    if condition is None or condition.operator not in _NEGATED:
         return None
-    if asked.kind == "bool" and asked.operator == "=":
-        other = "f" if asked.values == ("t",) else "t"
-        return replace(asked, values=(other,))
-    return replace(asked, operator=_NEGATED[asked.operator])
+    if condition.kind == "bool" and condition.operator == "=":
+        other = "f" if condition.values == ("t",) else "t"
+        return replace(condition, values=(other,))
+    return replace(condition, operator=_NEGATED[condition.operator])
 
 
 def _compared(
     first: Expression, operator: str, values: Sequence[Expression], scan: Scan
-) -> Asked | None:
+) -> PushedCondition | None:
     column = _column(first, scan)
     if column is None or not values:
         return None
@@ -152,9 +154,9 @@ def _compared(
     if kind == "text" and (not type.is_deterministic or operator not in _OF_TEXT):
         return None
     if kinds == {kind}:
-        return Asked(name, operator, kind, tuple(texts))
+        return PushedCondition(name, operator, kind, tuple(texts))
     if kind in _NUMBERS and kinds <= set(_NUMBERS):
-        return Asked(name, operator, "decimal", tuple(texts))
+        return PushedCondition(name, operator, "decimal", tuple(texts))
     return None
 
 

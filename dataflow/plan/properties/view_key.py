@@ -29,7 +29,7 @@ def view_key(plan: Plan) -> tuple[int, ...]:
     return min(found, key=lambda k: (len(k), k)) if found else ()
 
 
-def why_bag(plan: Plan) -> str:
+def reason_without_key(plan: Plan) -> str:
     """Return a sentence why a plan's view has no primary key; "" if it has one."""
     if view_key(plan):
         return ""

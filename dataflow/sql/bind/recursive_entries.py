@@ -51,7 +51,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
             reference = RecursionRef(unique, fields)
             visible = trail.shown(reference, is_inside=True)
             context.ctes[alias.name] = entry_of(visible)
-            step = trail.go_on(bind_query(context, term))
+            step = trail.extend(bind_query(context, term))
             step = in_types(step, [f.type for f in fields], fields)
             found = tuple(
                 Field(f.name, f.type, f.is_nullable or s.is_nullable)

@@ -162,8 +162,10 @@ class Relations:
     def _relation(self, node: exp.Table) -> FromEntry:
         known, name = self._context.relations, (node.db, node.name, self._is_ordered)
         if name not in known:
-            asked = self._context.analyzer.relation(node.db, node.name)
-            known[name] = self._ordinary_view(asked) if isinstance(asked, Analysis) else asked
+            looked_up = self._context.analyzer.relation(node.db, node.name)
+            known[name] = (
+                self._ordinary_view(looked_up) if isinstance(looked_up, Analysis) else looked_up
+            )
         found = known[name]
         if not isinstance(found, Table):
             return found

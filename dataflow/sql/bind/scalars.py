@@ -400,8 +400,8 @@ class Scalars:
         key = (word, left, right)
         if key not in self._steps:
             try:
-                asked = self._context.analyzer.types([left, right], [f"(c1 {word} c2)"])
-                self._steps[key] = asked[0]
+                resolved = self._context.analyzer.types([left, right], [f"(c1 {word} c2)"])
+                self._steps[key] = resolved[0]
             except SqlError:
                 self._steps[key] = None
         return self._steps[key]

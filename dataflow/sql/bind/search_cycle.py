@@ -67,7 +67,7 @@ class Trail:
             added += [(".mark", self._marks[1]), (".path", path)]
         return _extended(base, len(base.fields), added)
 
-    def go_on(self, step: Plan) -> Plan:
+    def extend(self, step: Plan) -> Plan:
         """Return the rows of the step, which end with the state of the row that each came from."""
         if self.is_empty:
             return step

@@ -41,20 +41,21 @@ from dataflow.sql.lower.lowering import Node
 from dataflow.types import SqlType
 
 # The placeholder of a relation outside the database, by its number of rows.
-Stand = Callable[[Relation], int | None]
+AssumedRows = Callable[[Relation], int | None]
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">="}
 _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
 _LONGEST = 100_000
 _ELEMENTS = 10
 
 
-def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
-    """Return the query of each node. stand: the number of rows of a relation that PostgreSQL lacks;
-    None for its own relations."""
+def queries_of(nodes: Sequence[Node], assumed_rows: AssumedRows) -> list[str | None]:
+    """Return the query of each node. assumed_rows: the number of rows of a relation that PostgreSQL
+    lacks; None for its own relations.
+    """
     found: list[str | None] = []
     for node in nodes:
         inputs = [found[i] for i in node.inputs]
-        query = None if None in inputs else _query(node, [q for q in inputs if q], stand)
+        query = None if None in inputs else _query(node, [q for q in inputs if q], assumed_rows)
         found.append(query if query is not None and len(query) < _LONGEST else None)
     return found
 
@@ -75,10 +76,10 @@ def predicate_query(scan: Scan, predicate: Expression, percent: float) -> str:
     return f"SELECT count(*) AS read, {met} AS met FROM ({rows}) i"
 
 
-def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
+def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str | None:
     plan = node.plan
     if isinstance(plan, Scan):
-        return _scan(plan, stand)
+        return _scan(plan, assumed_rows)
     if isinstance(plan, Values):
         return _values(plan)
     if isinstance(plan, Filter):
@@ -119,8 +120,8 @@ def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
     return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i, generate_series(1, {_ELEMENTS}) g"
 
 
-def _scan(plan: Scan, stand: Stand) -> str:
-    name, rows = plan.relation.name, stand(plan.relation)
+def _scan(plan: Scan, assumed_rows: AssumedRows) -> str:
+    name, rows = plan.relation.name, assumed_rows(plan.relation)
     if rows is None:
         return f"SELECT {_columns(plan)} FROM {_quoted(name.schema)}.{_quoted(name.name)}"
     cells = ", ".join(f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields))

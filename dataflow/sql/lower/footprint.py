@@ -140,16 +140,16 @@ def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationNam
     return found
 
 
-def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list[Risk]:
+def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_no_key: str) -> list[Risk]:
     """Return the expensive operators, by name."""
     found: list[Risk] = []
     for node, size in zip(nodes, sizes, strict=True):
         inputs = [sizes[i] for i in node.inputs]
         found += _risks(node, size, inputs)
-    if why_bag:
+    if why_no_key:
         hint = "select the key's columns, and a change of a row is one update by its key"
         found.append(
-            Risk("output", f"the view is a multiset view (no unique key): {why_bag}", hint)
+            Risk("output", f"the view is a multiset view (no unique key): {why_no_key}", hint)
         )
     return found
 

@@ -59,11 +59,11 @@ class _Condition:
 
 def find_thresholds(plan: Plan) -> Plan:
     """Threshold filters for all joins that are only comparisons with one row."""
-    wanted: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    wanted[id(plan)] = set(range(len(plan.fields)))
+    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    required[id(plan)] = set(range(len(plan.fields)))
     for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, wanted[id(node)]), strict=True):
-            wanted[id(below)] |= columns
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+            required[id(below)] |= columns
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)
@@ -73,7 +73,7 @@ def find_thresholds(plan: Plan) -> Plan:
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         over = with_inputs(node, inputs)
         if isinstance(over, Join) and id(node) not in within:
-            over = _filtered(over, wanted[id(node)], kept) or over
+            over = _filtered(over, required[id(node)], kept) or over
         if id(node) in shared:
             kept[id(over)] = over
         return over
@@ -81,14 +81,14 @@ def find_thresholds(plan: Plan) -> Plan:
     return fold(plan, visit)
 
 
-def _filtered(plan: Join, wanted: set[int], kept: Mapping[int, Plan]) -> Plan | None:
+def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan | None:
     """The join as threshold filters, with NULLs for the columns that nothing reads."""
     if plan.kind != "inner" or plan.left_keys or plan.residual is None:
         return None
     n, width = len(plan.left.fields), len(plan.fields)
     for rows, start, single, at in ((plan.left, 0, plan.right, n), (plan.right, n, plan.left, 0)):
         own = range(start, start + len(rows.fields))
-        if not wanted <= set(own) or not _moves(single) or has_at_most_one_row(rows):
+        if not required <= set(own) or not _moves(single) or has_at_most_one_row(rows):
             continue
         found = [_condition(part, own, start, at) for part in conjuncts(plan.residual)]
         conditions = [condition for condition in found if condition is not None]

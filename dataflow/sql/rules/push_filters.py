@@ -142,8 +142,8 @@ def _columns(expressions: Sequence[Expression]) -> set[int]:
 def _may_pass(part: Expression, plan: Project) -> bool:
     """Return whether a condition may pass: computing a kernel twice is worth it, a query to
     PostgreSQL is not."""
-    asked = any(in_postgres(plan.expressions[i]) for i in columns_of(part))
-    return not asked and can_substitute(part, plan.expressions)
+    is_remote = any(in_postgres(plan.expressions[i]) for i in columns_of(part))
+    return not is_remote and can_substitute(part, plan.expressions)
 
 
 def _keep(plan: Plan, parts: list[Expression], moved: list[Expression]) -> Plan:

@@ -81,9 +81,9 @@ class EventStream(Response):
             async for pieces in frames:
                 if not await _is_taken(put(b"".join(pieces)), self._subscription):
                     last = _error_frame("sse", too_slow("the reader read nothing for too long"))
-                    await _say(put(last), self._subscription)
+                    await _deliver(put(last), self._subscription)
                     return
-        await _say(put(b"", is_more=False), self._subscription)
+        await _deliver(put(b"", is_more=False), self._subscription)
 
 
 def _wish(
@@ -132,15 +132,15 @@ async def _pump_socket(socket: WebSocket, subscription: Subscription) -> None:
             for piece in pieces:
                 if not await _is_taken(socket.send_text(piece.decode()), subscription):
                     error = too_slow("the reader read nothing for too long")
-                    await _say(
+                    await _deliver(
                         socket.send_text(_error_frame("socket", error).decode()), subscription
                     )
                     code = _CLOSE + problem_of(error).status
-                    await _say(socket.close(code, error.code), subscription)
+                    await _deliver(socket.close(code, error.code), subscription)
                     return
     if subscription.error is not None:
         code, reason = _CLOSE + problem_of(subscription.error).status, subscription.error.code
-    await _say(socket.close(code, reason), subscription)
+    await _deliver(socket.close(code, reason), subscription)
 
 
 def _error_frame(framing: Framing, error: TidemarkError) -> bytes:
@@ -184,7 +184,7 @@ async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> boo
         return False
 
 
-async def _say(sending: Awaitable[None], subscription: Subscription) -> None:
+async def _deliver(sending: Awaitable[None], subscription: Subscription) -> None:
     """Send a last message; ignore a timeout."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(subscription.timeout_s):

@@ -41,8 +41,8 @@ def _answer(request: Request, path: str) -> Response:
             f'the console has no file "{path}"',
             hint="reload the page" if files else "the console was not built; run: make console",
         )
-    asked = request.headers
+    requested = request.headers
     status, body, headers = found.answer(
-        asked.get("accept-encoding", ""), asked.get("if-none-match", "")
+        requested.get("accept-encoding", ""), requested.get("if-none-match", "")
     )
     return Response(body, status_code=status, headers=headers)

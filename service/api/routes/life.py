@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from service.access.tokens import Caller
 from service.api.call_limits import run_limited
 from service.api.catalog import Catalog
-from service.api.lifecycle_requests import Asked, Life
+from service.api.lifecycle_requests import AcceptedRequest, Life
 from service.api.models import MoveView, RenameView, ReplaceView, ViewModel
 
 LATER = {"model": ViewModel, "description": "still in progress after wait_s"}
@@ -100,15 +100,15 @@ async def move_view(
 async def _done(
     request: Request,
     response: Response,
-    ask: Callable[[Life, Caller], Sequence[Asked]],
+    ask: Callable[[Life, Caller], Sequence[AcceptedRequest]],
     wait_s: float,
 ) -> ViewModel:
     """Request the operation, wait, and return the first view that it concerns."""
     life: Life = request.app.state.life
     catalog: Catalog = request.app.state.catalog
-    asked = await run_limited(request, ask, life, request.state.caller)
+    accepted = await run_limited(request, ask, life, request.state.caller)
     deadline = time.monotonic() + wait_s
-    waiting = list(asked)
+    waiting = list(accepted)
     while True:
         waiting = [one for one in waiting if not await run_in_threadpool(life.is_done, one)]
         if not waiting or time.monotonic() >= deadline:
@@ -116,4 +116,4 @@ async def _done(
         await asyncio.sleep(_POLL_S)
     if waiting:
         response.status_code = 202
-    return await run_in_threadpool(lambda: catalog.view(life.name_now(asked[0])))
+    return await run_in_threadpool(lambda: catalog.view(life.name_now(accepted[0])))

@@ -62,8 +62,8 @@ def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
     for name in ("swaps", "refusals", "left_out", "changes", "tokens"):
         if value := getattr(epoch, name):
             more[name] = value
-    if epoch.returns is not None:
-        more["returns"] = epoch.returns
+    if epoch.repair is not None:
+        more["returns"] = epoch.repair
     if later is not None:
         more["later"] = [later.count, later.nbytes, dict(later.rows)]
     facts = [
@@ -101,6 +101,7 @@ def _read_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
         rest.pop(0) if has_errors else None,
         commit_time_us,
         rejected=rest.pop(0) if has_rejected else None,
+        repair=more.pop("returns", None),
         **more,
     )
     return epoch, later

@@ -11,7 +11,7 @@ from __future__ import annotations
 from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from connectors.postgres.replication.table_facts import ColumnFacts, PartFacts, TableFacts
 from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
-from connectors.sink import Return, SinkTable, ViewChange
+from connectors.sink import SinkRepair, SinkTable, ViewChange
 from dataflow import errors
 from dataflow.expressions import ir
 from dataflow.live_tables import TableLocation
@@ -100,7 +100,7 @@ _VIEWS = (
         ViewDefinition,
         "identity table query plan rebuilt version role names",
     ),
-    _type("state.layout", StateLayout, "homes tables"),
+    _type("state.layout", StateLayout, "homes=locations tables"),
     _type("state.home", StateLocation, "scope name"),
     _type("state.table_home", TableLocation, "scope relation columns dead"),
 )
@@ -122,8 +122,12 @@ _SOURCE_TABLES = (
 )
 _ERROR = "code what detail hint position relation"
 _EPOCHS = (
-    _type("epoch.view_change", ViewChange, "identity before table facts is_renewed status ends"),
-    _type("epoch.return", Return, "follows live group is_default"),
+    _type(
+        "epoch.view_change",
+        ViewChange,
+        "identity before table facts is_renewed=is_replaced status ends",
+    ),
+    _type("epoch.return", SinkRepair, "follows live group is_default"),
     _type("error.position", errors.Position, "line column"),
     _type("error.any", errors.TidemarkError, _ERROR),
     _type("error.sql", errors.SqlError, _ERROR),

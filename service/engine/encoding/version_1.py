@@ -160,7 +160,7 @@ def _epoch(found: Record) -> bytes:
     progress, later = _fields_of(facts["progress"], "1.progress"), facts["later"]
     rest = {
         name: decode(encode(facts[name]))
-        for name in ("swaps", "refusals", "left_out", "changes", "returns", "tokens")
+        for name in ("swaps", "refusals", "left_out", "changes", "tokens")
     }
     epoch = SinkEpoch(
         Progress(progress["epoch"], progress["positions"]),
@@ -168,6 +168,7 @@ def _epoch(found: Record) -> bytes:
         facts["errors"],
         facts["commit_time_us"],
         rejected=facts["rejected"],
+        repair=decode(encode(facts["returns"])),
         **rest,
     )
     if later is None:

@@ -34,7 +34,7 @@ def make_source(options: Mapping[str, Any], name: str = "in") -> FilesSource:
     return make(name, options, relations)
 
 
-class Kept:
+class SourceMirror:
     """One relation as its source tells it, checked as the engine would check it."""
 
     def __init__(self, source: FilesSource, relation: int = 0) -> None:

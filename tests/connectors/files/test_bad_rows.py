@@ -13,7 +13,7 @@ import pytest
 
 from connectors.files.rejected import rejected_delta
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 COLUMNS = [{"name": "id", "type": "int4"}, {"name": "v", "type": "varchar(5)"}]
 
@@ -54,18 +54,18 @@ NUMBERS = {
 def test_a_bad_record_among_others(format: str, on_error: str, tmp_path: Path) -> None:
     more = {"row_tag": "r"} if format == "xml" else {}
     source = source_of(f"{tmp_path}/*.{format}", on_error, **more)
-    empty = Kept(source)
+    empty = SourceMirror(source)
     empty.begin(source)
     write_bad(tmp_path, format)
     first, last, bad = NUMBERS[format]
     name = f"a.{format}"
     wanted = {(name, first): ("1", "a\nb"), (name, last): ("3", "c")}
 
-    def check(kept: Kept) -> None:
+    def check(kept: SourceMirror) -> None:
         assert {key: row[:2] for key, row in kept.rows.items()} == wanted
         assert list(kept.rejected) == ([f"{name}:{bad}"] if on_error == "dead_letter" else [])
 
-    whole = Kept(source)
+    whole = SourceMirror(source)
     if on_error == "fail":
         for failing in (lambda: whole.begin(source), lambda: empty.follow(source, lambda _: False)):
             with pytest.raises(SourceError) as refused:
@@ -99,12 +99,12 @@ def test_a_file_that_is_broken_has_no_rows_and_is_rejected(name: str, tmp_path: 
     format = name.rpartition(".")[2]
     more = {"row_tag": "r"} if format == "xml" else {}
     source = source_of(f"{tmp_path}/*.{format}", **more)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     (tmp_path / name).write_bytes(BROKEN[name])
     kept.follow(source, lambda kept: name in kept.rejected)
     assert kept.rejected[name][0] == "record.file" and not kept.rows
-    fresh = Kept(source)
+    fresh = SourceMirror(source)
     fresh.begin(source)
     assert fresh.rejected.keys() == {name} and not fresh.rows
     # The other road from the feed's journal.
@@ -113,7 +113,7 @@ def test_a_file_that_is_broken_has_no_rows_and_is_rejected(name: str, tmp_path: 
     assert kept.rejected.keys() == {name} and not kept.rows
     with pytest.raises(SourceError) as refused:
         failing = source_of(f"{tmp_path}/*.{format}", "fail", **more)
-        Kept(failing).begin(failing)
+        SourceMirror(failing).begin(failing)
     assert refused.value.code == "source.bad_record"
     # Repaired, it is told like any other file; an empty one has no rows and is whole.
     if format != "parquet":
@@ -125,7 +125,7 @@ def test_a_file_that_is_broken_has_no_rows_and_is_rejected(name: str, tmp_path: 
 def test_a_file_that_breaks_takes_its_rows_along(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"id":1},{"id":2}]')
     source = source_of(f"{tmp_path}/*.json")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert len(kept.rows) == 2
     (tmp_path / "a.json").write_text('[{"id":1},{"id":2},{"id":3}')
@@ -133,14 +133,14 @@ def test_a_file_that_breaks_takes_its_rows_along(tmp_path: Path) -> None:
     assert not kept.rows
 
 
-def letters(kept: Kept, source: Any, position: str, version: bytes) -> Any:
+def letters(kept: SourceMirror, source: Any, position: str, version: bytes) -> Any:
     name = kept.relation.name
     code, value = kept.rejected[position]
     row = (name.source, name.name, position, code, "why", version, value)
     return rejected_delta([row])
 
 
-def version_of(kept: Kept) -> bytes:
+def version_of(kept: SourceMirror) -> bytes:
     (note,) = kept.notes.values()
     return json.loads(note)[1].encode()
 
@@ -148,7 +148,7 @@ def version_of(kept: Kept) -> bytes:
 def test_rejected_rows_are_tried_again(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,v\n1,a\n2,too long\n")
     strict = source_of(f"{tmp_path}/*.csv")
-    kept = Kept(strict)
+    kept = SourceMirror(strict)
     kept.begin(strict)
     assert list(kept.rejected) == ["a.csv:3"]
     old = letters(kept, strict, "a.csv:3", version_of(kept))

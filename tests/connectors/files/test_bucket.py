@@ -11,7 +11,7 @@ import pytest
 from connectors.files.options import read_options
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.files.formats import FORMATS, packed, random_rows, read, write
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 from tests.connectors.files.store import BUCKET, KEYS, Store, running_store
 from tests.connectors.files.test_formats import check, options_of, rows_of
 
@@ -35,7 +35,7 @@ def source_of(store: Store, path: str, **more: Any) -> Any:
     return make_source({"poll_interval_ms": 10, **store.options(), "relations": {"t": relation}})
 
 
-def ids(kept: Kept) -> dict[tuple[str, int], str | None]:
+def ids(kept: SourceMirror) -> dict[tuple[str, int], str | None]:
     return {key: row[0] for key, row in kept.rows.items()}
 
 
@@ -49,7 +49,7 @@ def test_every_format(format: str, is_packed: bool, store: Store) -> None:
     path = f"s3://{BUCKET}/{prefix}/*"
     source = make_source({**options_of(path, format), **store.options()})
     source.check()
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     check(rows_of(kept), read(format, contents[0]))
     store.put(f"{prefix}/2", files[1])
@@ -64,7 +64,7 @@ def test_new_replaced_and_removed_objects(store: Store) -> None:
     store.put("w/day=1/a b%c.jsonl", b'{"id":1}\n{"id":2}\n')
     store.put("w/other.txt", b"no")
     source = source_of(store, "w/**/*.jsonl")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert ids(kept) == {("day=1/a b%c.jsonl", 1): "1", ("day=1/a b%c.jsonl", 2): "2"}
     store.put("w/b.jsonl", b'{"id":3}')
@@ -81,7 +81,7 @@ def test_a_long_object_is_read_by_ranges_of_one_version(store: Store) -> None:
     assert len(lines) > 12 << 20
     store.put("long/a.jsonl", lines)
     source = source_of(store, "long/*.jsonl")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert len(kept.rows) == 30_000
     snapshot = source.open_snapshot([kept.relation], {"t": kept.position}, kept.notes)
@@ -115,7 +115,7 @@ def test_secrets_are_references_and_stay_out_of_sight(
         read_options(plain)
     assert refused.value.code == "secret.plain" and "hunter2" not in str(refused.value)
     source = source_of(store, "w/*.jsonl")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     snapshot = source.open_snapshot([kept.relation], {"t": kept.position}, kept.notes)
     for part in snapshot.parts(kept.relation, [0], 1):

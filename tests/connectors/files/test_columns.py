@@ -14,7 +14,7 @@ import pytest
 
 from connectors.files.source import declare
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 DAY = [{"name": "id", "type": "int8"}, {"name": "year", "type": "int4"}]
 
@@ -24,8 +24,8 @@ def source_of(path: str, columns: Any, **more: Any) -> Any:
     return make_source({"settle_ms": 0, "poll_interval_ms": 10, "relations": {"t": relation}})
 
 
-def whole(source: Any) -> Kept:
-    kept = Kept(source)
+def whole(source: Any) -> SourceMirror:
+    kept = SourceMirror(source)
     kept.begin(source)
     return kept
 

@@ -10,7 +10,7 @@ import pytest
 from connectors.files.source import declare, discover
 from dataflow.errors import SourceError
 from tests.connectors.files.formats import COLUMNS, FORMATS, random_rows, write
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 
 def discovered(path: str, **more: Any) -> dict[str, str]:
@@ -43,7 +43,7 @@ def test_what_is_proposed_fits(format: str, tmp_path: Path) -> None:
     relation = {"path": path, "columns": columns, **more}
     source = make_source({"settle_ms": 0, "relations": {"t": relation}})
     source.check()
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert len(kept.rows) == 200
 

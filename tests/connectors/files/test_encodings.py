@@ -13,7 +13,7 @@ import pytest
 
 from connectors.files.source import discover
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 TEXTS = ["café", 'a "b", c', "line\nbreak", "Zürich"]
 COLUMNS = [{"name": "id", "type": "int4"}, {"name": "ort é", "type": "text"}]
@@ -57,7 +57,7 @@ def test_text_is_read_in_its_encoding(format: str, declared: str, tmp_path: Path
     encoding, mark = ENCODINGS[declared]
     content = mark + text_of(format, TEXTS).encode(encoding)
     source = source_of(f"{tmp_path}/*", encoding=declared, format=format)
-    kept, fed = Kept(source), Kept(source)
+    kept, fed = SourceMirror(source), SourceMirror(source)
     fed.begin(source)
     for name, whole in ((f"a.{format}", content), (f"b.{format}.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(whole)
@@ -78,7 +78,7 @@ def test_a_large_file_of_another_encoding(encoding: str, tmp_path: Path) -> None
     (tmp_path / "a.csv").write_bytes("\n".join(["id,ort e", *rows]).encode(encoding))
     columns = [COLUMNS[0], {"name": "v", "type": "text", "path": "$.ort e"}]
     source = source_of(f"{tmp_path}/a.csv", encoding=encoding, columns=columns)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert len(kept.rows) == 60_000
     assert kept.rows["a.csv", 59_999 + 2][:2] == ("59999", "x" * (59_999 % 97))
@@ -114,12 +114,12 @@ def test_a_file_of_another_encoding_is_a_dead_letter(name: str, tmp_path: Path) 
     more: dict[str, Any] = {"row_tag": "r"} if format == "xml" else {}
     more |= {"encoding": encoding} if encoding else {}
     source = source_of(f"{tmp_path}/*.{format}", **more)
-    fed = Kept(source)
+    fed = SourceMirror(source)
     fed.begin(source)
     (tmp_path / name).write_bytes(content)
     # Some of its records may be told before it is known that the file is none.
     fed.follow(source, lambda kept: name in kept.rejected)
-    whole = Kept(source)
+    whole = SourceMirror(source)
     whole.begin(source)
     for kept in (fed, whole):
         assert name in kept.rejected and not kept.rows
@@ -132,7 +132,7 @@ def test_a_file_of_another_encoding_is_a_dead_letter(name: str, tmp_path: Path) 
     assert word in reasons[0]
     failing = source_of(f"{tmp_path}/*.{format}", "fail", **more)
     with pytest.raises(SourceError) as refused:
-        Kept(failing).begin(failing)
+        SourceMirror(failing).begin(failing)
     assert refused.value.code == "source.bad_record"
 
 
@@ -169,7 +169,7 @@ def test_bytes_that_are_no_text_spoil_their_row_alone(name: str, tmp_path: Path)
     more = {"encoding": encoding} if encoding else {}
     source = source_of(f"{tmp_path}/{name}", columns=columns, **more)
     source.check()
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert sorted(number for _, number in kept.rows) == good
     assert sorted(kept.rejected) == sorted(f"{name}:{number}" for number in bad)
@@ -182,14 +182,14 @@ def test_xml_is_read_as_it_declares_itself_unless_told(tmp_path: Path) -> None:
     (tmp_path / "b.xml").write_bytes(declared.format("utf-16").encode("utf-16"))
     columns = [COLUMNS[0], {"name": "v", "type": "text"}]
     source = source_of(f"{tmp_path}/*.xml", row_tag="r", columns=columns)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert {row[:2] for row in kept.rows.values()} == {("1", "é")} and len(kept.rows) == 2
     # A document that was given another encoding on its way still says the old one.
     (tmp_path / "b.xml").write_bytes(declared.format("utf-8").encode("latin-1"))
     (tmp_path / "a.xml").unlink()
     source = source_of(f"{tmp_path}/*.xml", row_tag="r", columns=columns, encoding="latin-1")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert [row[:2] for row in kept.rows.values()] == [("1", "é")]
 
@@ -215,7 +215,7 @@ def test_an_encoding_that_is_none_is_refused(encoding: str) -> None:
 def test_a_file_name_that_is_not_utf8(on_error: str, tmp_path: Path) -> None:
     """In the folder, and of a folder; the other files are read."""
     source = source_of(f"{tmp_path}/**/*.csv", on_error)
-    fed = Kept(source)
+    fed = SourceMirror(source)
     fed.begin(source)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("id,ort é\n1,a\n")
@@ -225,7 +225,7 @@ def test_a_file_name_that_is_not_utf8(on_error: str, tmp_path: Path) -> None:
         with open(os.fsencode(tmp_path) + b"/" + name, "wb") as file:
             file.write("id,ort é\n2,b\n".encode())
     if on_error == "fail":
-        for call in (source.check, lambda: Kept(source).begin(source)):
+        for call in (source.check, lambda: SourceMirror(source).begin(source)):
             with pytest.raises(SourceError) as refused:
                 call()
             assert refused.value.code in ("source.file_name", "source.bad_record")
@@ -236,7 +236,7 @@ def test_a_file_name_that_is_not_utf8(on_error: str, tmp_path: Path) -> None:
     wanted = {"./caf\\xe9.csv", "./\\xe9.csv", "./d\\xe9/b.csv"}
     wanted = wanted if on_error == "dead_letter" else set()
     fed.follow(source, lambda kept: len(kept.rows) == 2 and kept.rejected.keys() == wanted)
-    whole = Kept(source)
+    whole = SourceMirror(source)
     whole.begin(source)
     for kept in (fed, whole):
         assert sorted(file for file, _ in kept.rows) == ["\\xe9.csv", "in/a.csv"]
@@ -254,7 +254,7 @@ def test_a_folder_that_names_a_value_which_is_not_utf8(tmp_path: Path) -> None:
         (tmp_path / folder / "a.csv").write_text("id\n1\n")
     columns = [COLUMNS[0], {"name": "v", "type": "text"}]
     source = source_of(f"{tmp_path}/*/a.csv", columns=columns)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert [row[:2] for row in kept.rows.values()] == [("1", "café")]
     assert sorted(kept.rejected) == ["v=caf%E9/a.csv", "v=x%00/a.csv"]
@@ -272,7 +272,7 @@ def test_texts_in_parquet_that_are_not_utf8(tmp_path: Path) -> None:
     for name, type in of.items():
         columns = [COLUMNS[0], {"name": name, "type": type}]
         source = source_of(f"{tmp_path}/a.parquet", columns=columns)
-        kept = Kept(source)
+        kept = SourceMirror(source)
         kept.begin(source)
         assert {number for _, number in kept.rows} == expected[name], name
     discover({"relations": {"t": {"path": f"{tmp_path}/a.parquet"}}})

@@ -16,7 +16,7 @@ from tests.connectors.files.formats import (
     read,
     write,
 )
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 
 def options_of(path: str, format: str, **more: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def options_of(path: str, format: str, **more: Any) -> dict[str, Any]:
     return {"settle_ms": 0, "poll_interval_ms": 10, "relations": {"t": relation}}
 
 
-def rows_of(kept: Kept) -> list[dict[str, str | None]]:
+def rows_of(kept: SourceMirror) -> list[dict[str, str | None]]:
     """The rows in the order of their files, without metadata."""
     names = [name for name, _ in COLUMNS]
     found = [row for _, row in sorted(kept.rows.items())]
@@ -53,7 +53,7 @@ def test_every_format_as_snapshot_and_as_change(
     (tmp_path / f"1.{suffix}").write_bytes(files[0])
     source = make_source(options_of(f"{tmp_path}/*", format))
     source.check()
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     check(rows_of(kept), read(format, contents[0]))
     (tmp_path / f"2.{suffix}").write_bytes(files[1])

@@ -18,7 +18,7 @@ from connectors.files.folder import LocalFolder
 from connectors.files.journal import decode_note, owner_of
 from connectors.files.pattern import split_pattern
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.files.kept import Kept, make_source
+from tests.connectors.files.kept import SourceMirror, make_source
 
 COLUMNS = [{"name": "id", "type": "int8"}, {"name": "v", "type": "text"}]
 FAST = {"settle_ms": 40, "poll_interval_ms": 10}
@@ -47,7 +47,7 @@ def there(folder: Path) -> dict[tuple[str, int], tuple[str, str]]:
     return found
 
 
-def content(kept: Kept) -> dict[tuple[str, int], tuple[Any, Any]]:
+def content(kept: SourceMirror) -> dict[tuple[str, int], tuple[Any, Any]]:
     return {key: (row[0], row[1]) for key, row in kept.rows.items()}
 
 
@@ -58,7 +58,7 @@ def follows(folder: Path) -> Any:
 def is_through(folder: Path) -> Any:
     """Every file was told to its end in the version that is there."""
 
-    def holds(kept: Kept) -> bool:
+    def holds(kept: SourceMirror) -> bool:
         found = LocalFolder(split_pattern(f"{folder}/**/*.jsonl"), 0).list_files()
         notes = {owner_of(key)[2]: decode_note(note) for key, note in kept.notes.items()}
         told = {path: note.version for path, note in notes.items()}
@@ -73,7 +73,7 @@ def test_new_replaced_and_removed_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines((1, "one"), (2, "two"), (3, "three")))
     source = source_of(tmp_path)
     source.check()
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert content(kept) == there(tmp_path) and len(kept.rows) == 3
 
@@ -102,7 +102,7 @@ def test_removed_files_are_kept_where_that_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines((1, "one"), (2, "two")))
     (tmp_path / "b.jsonl").write_text(lines((3, "three")))
     source = source_of(tmp_path, on_removed="keep")
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "c.jsonl").write_text(lines((4, "four")))
@@ -124,7 +124,7 @@ def test_a_file_counts_when_it_is_left_alone(tmp_path: Path) -> None:
             "relations": {"t": {"path": f"{tmp_path}/*.jsonl", "columns": COLUMNS}},
         }
     )
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     ready = threading.Event()
     feed = kept.open(source, ready.set)
@@ -151,13 +151,13 @@ def test_unfinished_names_are_ignored(tmp_path: Path) -> None:
         (tmp_path / name).write_text(lines((1, "no")))
     (tmp_path / "b.jsonl").write_text(lines((2, "yes")))
     source = source_of(tmp_path)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     assert list(kept.rows) == [("b.jsonl", 1)]
     (tmp_path / "a.jsonl.tmp").rename(tmp_path / "a.jsonl")
     kept.follow(source, lambda kept: ("a.jsonl", 1) in kept.rows)
     other = source_of(tmp_path, ignore=["b*"])
-    kept = Kept(other)
+    kept = SourceMirror(other)
     kept.begin(other)
     assert {file for file, _ in kept.rows} == {
         "a.jsonl",
@@ -172,7 +172,7 @@ def test_rows_that_are_only_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "a.jsonl").write_text(lines((1, "one")))
     source = source_of(tmp_path, append_only=True)
     assert source.relations()[0].is_append
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     (tmp_path / "b.jsonl").write_text(lines(*((i, "x") for i in range(20))))
     # Interrupted after each piece, a file goes on where it was: Kept refuses a row told twice.
@@ -196,7 +196,7 @@ def test_a_folder_that_is_away_takes_nothing_back(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.jsonl").write_text(lines((1, "one")))
     source = source_of(folder)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     folder.rename(tmp_path / "away")
     with pytest.raises(TemporaryError) as away:
@@ -213,7 +213,7 @@ def test_a_folder_that_is_away_takes_nothing_back(tmp_path: Path) -> None:
 def test_a_snapshot_of_a_file_that_was_replaced_since_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines((1, "one")))
     source = source_of(tmp_path)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     (tmp_path / "a.jsonl").write_text(lines((1, "one"), (2, "two")))
     with pytest.raises(TemporaryError) as changed:
@@ -223,7 +223,7 @@ def test_a_snapshot_of_a_file_that_was_replaced_since_says_so(tmp_path: Path) ->
 
 def test_places_that_are_not_to_be_passed(tmp_path: Path) -> None:
     source = source_of(tmp_path)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     for name in "abcd":
         (tmp_path / f"{name}.jsonl").write_text(lines((1, name)))
@@ -250,7 +250,7 @@ def test_places_that_are_not_to_be_passed(tmp_path: Path) -> None:
 def test_notes_of_an_earlier_reading_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines((1, "one")))
     source = source_of(tmp_path)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source)
     stale = dict(kept.notes)
     kept.begin(source)
@@ -321,7 +321,7 @@ def test_random_changes_with_restarts_anywhere(
     for _ in range(5):
         folder.step(is_append)
     source = source_of(tmp_path, append_only=is_append)
-    kept = Kept(source)
+    kept = SourceMirror(source)
     kept.begin(source, parts=random_.randrange(1, 6))
     feed, ready = kept.open(source), threading.Event()
     try:

@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.error_rows import read_left_out
 from connectors.postgres.schema import schema_setup
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable, ViewChange
 from connectors.view_states import ANY, DesiredState, ViewEvent, ViewState, follow
 from dataflow import types
 from dataflow.delta import Delta
@@ -187,12 +187,12 @@ def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
     sink.write(SinkEpoch(Progress(1, {}), []))
     statuses = lambda: {r.name: r.status for r in control.list_views()}  # noqa: E731
     live = frozenset({"kept"})
-    returns = Return(1, live, "default", is_default=True)
-    sink.write(SinkEpoch(Progress(9, {}), [], returns=returns))
+    repair = SinkRepair(1, live, "default", is_default=True)
+    sink.write(SinkEpoch(Progress(9, {}), [], repair=repair))
     backfilling = {"lost": "backfilling"}
     assert statuses() == dict.fromkeys(groups, "live") | backfilling
-    returns = Return(9, live, "other", is_default=False)
-    sink.write(SinkEpoch(Progress(12, {}), [], returns=returns))
+    repair = SinkRepair(9, live, "other", is_default=False)
+    sink.write(SinkEpoch(Progress(12, {}), [], repair=repair))
     assert statuses() == dict.fromkeys(groups, "live") | backfilling | {"theirs": "backfilling"}
     sink.close()
 

@@ -13,7 +13,7 @@ import pytest
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, Return, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TemporaryError, TidemarkError
@@ -139,8 +139,8 @@ def test_column_names_and_types_are_the_views(every_database: Database, sink: Po
     assert options == ["fillfactor=85"]
 
 
-def _returning(follows: int, *live: str, group: str = "default") -> Return:
-    return Return(follows, frozenset(live), group, group == "default")
+def _returning(follows: int, *live: str, group: str = "default") -> SinkRepair:
+    return SinkRepair(follows, frozenset(live), group, group == "default")
 
 
 def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSink) -> None:
@@ -153,7 +153,7 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
             rival.write(_epoch(number, _small([(9, "zombie")], [1])))
         assert raised.value.code == code
     with pytest.raises(SinkError, match="fenced"):
-        rival.write(_epoch(9, _small([(9, "zombie")], [1]), returns=_returning(1)))
+        rival.write(_epoch(9, _small([(9, "zombie")], [1]), repair=_returning(1)))
     assert rival.read_progress() == Progress(2, {"source": 20})
     sink.write(_epoch(3, _small([(1, "a"), (1, "c")], [-1, 1])))
     assert every_database.rows("SELECT * FROM small ORDER BY id") == [(1, "c"), (2, "b")]
@@ -163,7 +163,7 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
     other.forget_progress()
     assert other.read_progress() is None
     assert sink.read_progress() == Progress(3, {"source": 30})
-    sink.write(_epoch(9, _small([(2, "b")], [-1]), returns=_returning(3)))
+    sink.write(_epoch(9, _small([(2, "b")], [-1]), repair=_returning(3)))
     assert sink.read_progress() == Progress(9, {"source": 90})
     rival.close()
     other.close()

@@ -170,10 +170,10 @@ def test_a_version_of_the_other_kind_takes_the_place_of_a_table(
     bag = SinkTable("public", "pair", PAIR.fields[1:], ())
     sink.load(PAIR, [_delta({(1, "a"): 1}, 1)], Progress(0, {}))
     sink.stage(bag, [Delta.of("si", [("b", 2)], [2])])
-    change = ViewChange("no such", PAIR, bag, {}, is_renewed=True)
+    change = ViewChange("no such", PAIR, bag, {}, is_replaced=True)
     _write(sink, 1, (bag, Delta.of("si", [("c", 3)], [1])), changes=(change,), swaps=(bag,))
     assert every_database.rows("SELECT v FROM pair ORDER BY v") == [(2,), (2,), (3,)]
     sink.stage(PAIR, [_delta({(1, "a"): 1}, 1)])
-    change = ViewChange("no such", bag, PAIR, {}, is_renewed=True)
+    change = ViewChange("no such", bag, PAIR, {}, is_replaced=True)
     _write(sink, 2, changes=(change,), swaps=(PAIR,))
     assert every_database.rows("SELECT n, v FROM pair") == [(1, 1)]

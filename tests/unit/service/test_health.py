@@ -47,7 +47,7 @@ def known(told: dict[str, Any], **more: Any) -> StatusInputs:
     return StatusInputs(told, views=ALL, sources=(DEPOT,), **more)
 
 
-def stand(found: StatusInputs) -> dict[str, tuple[str, str]]:
+def states_of(found: StatusInputs) -> dict[str, tuple[str, str]]:
     """Status and code of each view."""
     each = {row.name: view_standing(found, row) for row in ALL}
     return {n: (s.status, "" if s.error is None else s.error.code) for n, s in each.items()}
@@ -55,14 +55,14 @@ def stand(found: StatusInputs) -> dict[str, tuple[str, str]]:
 
 def test_all_is_well() -> None:
     found = known(fed("running"))
-    assert set(stand(found).values()) == {("live", "")}
+    assert set(states_of(found).values()) == {("live", "")}
     assert service_standing(found) == ("ok", [])
 
 
 def test_a_stopped_source_degrades_what_depends_on_it_alone() -> None:
     found = known(fed("stopped", BAD))
     stopped = ("degraded", "source.bad_record")
-    assert stand(found) == {
+    assert states_of(found) == {
         "orders_of": ("live", ""),
         "prices_of": stopped,
         "above": stopped,
@@ -77,16 +77,16 @@ def test_a_stopped_source_degrades_what_depends_on_it_alone() -> None:
 
 def test_a_source_that_is_away_is_told_by_its_views() -> None:
     found = known(fed("retrying", {"code": "kafka.unreachable", "detail": "gone", "hint": ""}))
-    assert stand(found)["higher"] == ("live", "kafka.unreachable")
+    assert states_of(found)["higher"] == ("live", "kafka.unreachable")
     assert service_standing(found)[1] == ['source "depot" is away: gone [kafka.unreachable]']
     away = known({"default": figures(source_error="no answer [source.unreachable]")})
-    assert stand(away)["orders_of"] == ("live", "source.unreachable")
+    assert states_of(away)["orders_of"] == ("live", "source.unreachable")
     assert database_standing(away, "default").status == "retrying"
 
 
 def test_a_refused_pipeline() -> None:
     found = known({"default": figures(refused=REFUSED)})
-    assert set(stand(found).values()) == {("failed", "source.slot_missing")}
+    assert set(states_of(found).values()) == {("failed", "source.slot_missing")}
     assert source_standing(found, DEPOT).status == "stopped"
     assert service_standing(found) == ("degraded", ["the slot is gone [source.slot_missing]"])
 
@@ -151,7 +151,7 @@ def test_a_pipeline_that_ends(
     ages_s, exit_code, is_over = process
     processes = ended(*ages_s, code=exit_code, is_over=is_over)
     found = known({"default": figures(age_s)}, processes=processes)
-    assert set(stand(found).values()) == {("degraded" if code else "live", code)}
+    assert set(states_of(found).values()) == {("degraded" if code else "live", code)}
     status, reasons = service_standing(found)
     assert (status, code in " ".join(reasons)) == ("degraded" if code else "ok", True)
 
@@ -160,7 +160,7 @@ def test_what_has_just_begun_is_starting_unless_it_ends_again_and_again() -> Non
     old: dict[str, Any] = {"default": figures(1000)}
     young = known(old, is_young=True)
     assert service_standing(young) == ("starting", [])
-    assert set(stand(young).values()) == {("live", "")}
+    assert set(states_of(young).values()) == {("live", "")}
     dying = known(old, is_young=True, processes=ended(2, 1, 0))
     assert service_standing(dying)[0] == "degraded"
 
@@ -199,4 +199,4 @@ def test_a_sink_that_has_failed() -> None:
 
 def test_a_sink_that_refuses_degrades_all_views() -> None:
     found = known({"default": figures(sink_error="it is read-only [sink.read_only]")})
-    assert set(stand(found).values()) == {("degraded", "sink.read_only")}
+    assert set(states_of(found).values()) == {("degraded", "sink.read_only")}

@@ -23,7 +23,7 @@ import pytest
 import xxhash
 
 from connectors.postgres.replication.wire_shapes import KnownTable
-from connectors.sink import Return, SinkTable, ViewChange
+from connectors.sink import SinkRepair, SinkTable, ViewChange
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.ir import Call, ColumnRef, Literal
 from dataflow.plan.nodes import Filter, Join, Plan, Scan, ViewPlan
@@ -35,7 +35,7 @@ from service.engine.encoding.registered import REGISTRY, decode, encode
 from storage.errors import StorageError
 from tests.harness.trap import Trap
 
-ROOTS = (ViewDefinition, StateLayout, KnownTable, SinkTable, Relation, ViewChange, Return)
+ROOTS = (ViewDefinition, StateLayout, KnownTable, SinkTable, Relation, ViewChange, SinkRepair)
 FORMAT = Path(__file__).with_name("state_format.txt")
 CODES = {"state.corrupt", "state.unknown_type", "state.unknown_field"}
 T = Relation(RelationName("source", "public", "t"), 9, (Field("id", INT4, False),), (0,))

@@ -18,7 +18,7 @@ class Quick(Runtime):
         return 0.0
 
 
-class Asked:
+class ScriptedProbe:
     """Answers in turn; the last one is no error."""
 
     def __init__(self, *errors: TidemarkError) -> None:
@@ -32,7 +32,7 @@ class Asked:
 
 
 def test_it_is_asked_until_it_answers() -> None:
-    asked = Asked(AWAY, AWAY, TemporaryError("source.busy", "it is full"))
+    asked = ScriptedProbe(AWAY, AWAY, TemporaryError("source.busy", "it is full"))
     assert asked.reconnect.is_open and asked.reconnect.error is None
     asked.reconnect.lost(AWAY)
     assert asked.found.wait(10) and asked.reconnect.is_open
@@ -44,13 +44,13 @@ def test_it_is_asked_until_it_answers() -> None:
 
 
 def test_a_refusal_is_for_the_pipeline_to_meet() -> None:
-    asked = Asked(SourceError("source.login", "no"), AWAY)
+    asked = ScriptedProbe(SourceError("source.login", "no"), AWAY)
     asked.reconnect.lost(AWAY)
     assert asked.found.wait(10) and asked.reconnect.is_open and len(asked.errors) == 1
 
 
 def test_pauses_grow_until_it_is_read_again() -> None:
-    asked = Asked()
+    asked = ScriptedProbe()
     pauses = []
     for _ in range(3):
         asked.found.clear()
