@@ -111,6 +111,8 @@ PRIVATE_WORDS = {
     *("desk", "told", "tell", "tells", "untold", "headway", "bury", "anew", "mending", "renewal"),
     *("renewals", "likeness", "agenda", "pace", "room", "rooms", "unwanted", "shadow", "shadows"),
     *("asking", "pins", "lent", "look", "looks", "confined", "follower", "followers", "gathered"),
+    *("road", "roads", "asked", "homes", "mend", "mended", "loose", "bag", "bags", "wants", "say"),
+    *("wanted", "borne", "bears", "stand", "behind"),
 }
 # What users type already, and what a protocol of Python's calls so.
 PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up")

@@ -112,12 +112,12 @@ def _content(options: FileOptions) -> tuple[DeclaredColumn, ...]:
                 "source.bad_option", what, hint="declare it with this type, or remove it"
             )
         if name not in _METADATA:
-            _check_place(options, column)
+            _check_origin(options, column)
             content.append(column)
     return tuple(content)
 
 
-def _check_place(options: FileOptions, column: DeclaredColumn) -> None:
+def _check_origin(options: FileOptions, column: DeclaredColumn) -> None:
     name = column.field.name
     if column.origin != VALUE:
         what = f'column "{name}" is in the key, but records of files have no key'

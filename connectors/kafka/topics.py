@@ -84,7 +84,7 @@ class Topics:
 
         The term is -1 if the broker does not send it (connectors/kafka/leader_epochs.py).
         """
-        found = self._asked_offsets(topic, partitions, OffsetSpec.latest())
+        found = self._list_offsets(topic, partitions, OffsetSpec.latest())
         return {p: (one.offset, _term(one.leader_epoch)) for p, one in found.items()}
 
     def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
@@ -114,10 +114,10 @@ class Topics:
         return False
 
     def _offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
-        found = self._asked_offsets(topic, partitions, spec)
+        found = self._list_offsets(topic, partitions, spec)
         return {number: one.offset for number, one in found.items()}
 
-    def _asked_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
+    def _list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
         requested = {Partition(topic, number): spec for number in partitions}
         if not requested:
             return {}

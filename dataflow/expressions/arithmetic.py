@@ -95,7 +95,7 @@ def _checked(compute: Callable[..., tuple[np.ndarray, np.ndarray]], result: SqlT
     return Kernel(run, can_fail=True)
 
 
-def _division(wants_quotient: bool, result: SqlType) -> Kernel:
+def _division(is_quotient: bool, result: SqlType) -> Kernel:
     low, _high, message = INT_RANGES[result.kind]
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
@@ -110,13 +110,13 @@ def _division(wants_quotient: bool, result: SqlType) -> Kernel:
         wrong = (a == low) & (b == -1)
         if wrong.any():
             b = np.where(wrong, 1, b)
-            if wants_quotient:
+            if is_quotient:
                 frame.fail(at_valid(wrong, valid), OUT_OF_RANGE, message)
         # numpy rounds down, PostgreSQL toward zero.
         floor = a // b
         rest = a - floor * b
         is_low = (rest != 0) & ((a < 0) != (b < 0))
-        return fixed_width(floor + is_low if wants_quotient else rest - is_low * b, valid)
+        return fixed_width(floor + is_low if is_quotient else rest - is_low * b, valid)
 
     return Kernel(run, can_fail=True)
 

@@ -228,7 +228,7 @@ def with_valid(value: Value, valid: np.ndarray) -> Value:
     return Column(value.values, valid, value.data)
 
 
-def _extreme(wants_greatest: bool, types: tuple[SqlType, ...]) -> Kernel | None:
+def _extreme(is_greatest: bool, types: tuple[SqlType, ...]) -> Kernel | None:
     pair = comparable(types[0], types[-1], True)
     if pair is None or any(
         (t.kind, t.oid, t.is_bytewise) != (types[0].kind, types[0].oid, types[0].is_bytewise)
@@ -236,7 +236,7 @@ def _extreme(wants_greatest: bool, types: tuple[SqlType, ...]) -> Kernel | None:
         for t in types
     ):
         return None
-    better = operator.gt if wants_greatest else operator.lt
+    better = operator.gt if is_greatest else operator.lt
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         best = values[0]

@@ -58,8 +58,8 @@ app.command()(validate)
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         console.print(f"tidemark {release.VERSION}", highlight=False)
         raise typer.Exit
 

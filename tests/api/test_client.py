@@ -100,7 +100,7 @@ def _answers(face: Face) -> None:
     found = face.ask(face.client.validate(NOTES))
     assert found.kind == "bag" and found.why_no_key and found.estimate.source_rows >= 0
     # The earlier names are in answers and in the client for one release.
-    assert found.reason_without_key == found.why_no_key == found.told["why_bag"]
+    assert found.why_bag == found.why_no_key == found.told["why_bag"]
     assert found.estimate.road == found.estimate.engine == found.estimate.told["road"]
     assert found.told["reads"] and found.told["asks"] == found.told["reads"]
     assert all(effect.rows_out >= 0 for effect in found.estimate.amplification.values())

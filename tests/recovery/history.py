@@ -208,13 +208,13 @@ def go_on(folder: Path, known: Known, world: World) -> dict[str, Counter]:
             raise SourceError("source.slot_advanced", "the slot is ahead", hint="rebuild")
         until, in_sink = mute.get(MAIN_SOURCE, 0), writer.written
         if not until and engine.epoch < in_sink:
-            engine.positions.stand(in_sink)
+            engine.positions.set_epoch(in_sink)
         while engine.position < BATCHES + MORE:
             before = engine.epoch
             epoch = engine.step(world.batch(engine.position + 1))
             if engine.position <= until:
                 # As `Epochs` does: where the sink is, with the epoch of the sink.
-                engine.positions.stand(before if engine.position < until else in_sink)
+                engine.positions.set_epoch(before if engine.position < until else in_sink)
                 engine.commit(None, written=engine.epoch)
                 continue
             engine.commit(epoch, written=writer.written, sync=engine.position % 7 == 0)

@@ -119,7 +119,7 @@ class SimParts:
             run=_run_in_rocks if "rocks" in self._world.parts else _run,
             evaluator=functools.partial(self.evaluator, definition.role),
             sink=self.sink(),
-            road="local",
+            engine="local",
             parts=PARTS,
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,

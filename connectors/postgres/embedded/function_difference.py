@@ -58,7 +58,7 @@ def fill(
     if key:
         changes = _by_key(cursor, title, new, names, key)
     else:
-        changes = _as_bags(cursor, title, new, names)
+        changes = _as_multisets(cursor, title, new, names)
     cursor.execute(SQL("DROP TABLE {}").format(new))
     return rows, *changes
 
@@ -165,7 +165,7 @@ def _number(cursor: Any, new: Composable, row_ctid: str) -> int:
     return cursor.fetchone()[0]
 
 
-_BAGS = """
+_MULTISETS = """
 CREATE TEMP TABLE {difference} AS
 SELECT line, sum(count)::bigint AS count FROM (
     SELECT {new_row}::text COLLATE "C" AS line, 1 AS count FROM {new} AS n
@@ -191,11 +191,11 @@ INSERT INTO {old} ({names}) SELECT {names} FROM {new} WHERE ctid = ANY (ARRAY(
 """
 
 
-def _as_bags(
+def _as_multisets(
     cursor: Any, old: Composable, new: Identifier, names: Sequence[str]
 ) -> tuple[int, int, int]:
     parts = _parts(old, new, names)
-    cursor.execute(SQL(_BAGS).format(**parts))
+    cursor.execute(SQL(_MULTISETS).format(**parts))
     inserted = deleted = 0
     if cursor.rowcount:
         cursor.execute(SQL(_FEWER).format(**parts))

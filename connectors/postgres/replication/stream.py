@@ -338,7 +338,7 @@ class ReplicationStream:
             what = f"the source has been silent for {silent_s:.0f} s"
             raise TemporaryError("source.unreachable", what)
         is_silent = silent_s > self._limits.status_s / 2
-        self._connection.send_status(self._received, confirmed, wants_reply=is_silent)
+        self._connection.send_status(self._received, confirmed, needs_reply=is_silent)
         self._sent_confirmed, self._status_at, self._is_reply_due = confirmed, now, False
 
     def _drain(self) -> bool:
@@ -348,8 +348,8 @@ class ReplicationStream:
         while count < _DRAIN_PAYLOADS and (payload := read()) is not None:
             count += 1
             if payload[0] == _KEEPALIVE:
-                position, is_asked = keepalive_of(payload)
-                self._is_reply_due = self._is_reply_due or is_asked
+                position, needs_reply = keepalive_of(payload)
+                self._is_reply_due = self._is_reply_due or needs_reply
                 if transaction is None:
                     self._reach(position)
                 continue

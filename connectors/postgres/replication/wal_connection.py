@@ -189,10 +189,10 @@ class WalConnection:
             return None
         raise self._lost()
 
-    def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
+    def send_status(self, received: int, confirmed: int, *, needs_reply: bool = False) -> None:
         """Report our positions to the server; confirmed 0 confirms nothing."""
         now_us = int(clock.wall() * 1e6) - EPOCH_2000_US
-        status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, wants_reply)
+        status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, needs_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
         deadline = time.monotonic() + TIME_LIMITS.silence_s

@@ -99,8 +99,8 @@ class IncrementalWindowOperator:
         if left.any():
             nowhere = np.zeros(len(left), np.bool_)
             return _Extent(left, nowhere, np.empty(0, np.int64), frames, errors, {})
-        behind = turn.of_versions(turn.after_changes)
-        unreached = (turn.index >= behind) & (low - rows.begin >= behind)
+        after_last = turn.of_versions(turn.after_changes)
+        unreached = (turn.index >= after_last) & (low - rows.begin >= after_last)
         rest = turn.counts_of(unreached).min(axis=0)
         ran = self._run(turn, origin)
         is_resolved = rest > 0

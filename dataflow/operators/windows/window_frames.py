@@ -115,8 +115,8 @@ def _excluded(exclude: str, low: np.ndarray, high: np.ndarray, rows: WindowRows)
     if exclude == "current row":
         first, last = position, position + 1
     before = np.clip(first, low, high)
-    behind = np.clip(last, low, high)
-    lows, highs = [low, behind], [before, high]
+    clipped = np.clip(last, low, high)
+    lows, highs = [low, clipped], [before, high]
     if exclude == "ties":
         lows.insert(1, np.clip(position, low, high))
         highs.insert(1, np.clip(position + 1, low, high))

@@ -152,9 +152,9 @@ def read_turn(slabs: Slabs, changes: Changes, ordered: OrderedRows) -> Turn:
     rows = sequence_rows(given, 2 * number + side, ordered.order)
     s = len(slabs.part)
     change = np.full(s, _STRIDE)
-    behind = np.zeros(s, np.int64)
+    after_last = np.zeros(s, np.int64)
     np.minimum.at(change, slabs.of, changes.first - slabs.low[slabs.of])
-    np.maximum.at(behind, slabs.of, changes.last - slabs.low[slabs.of])
+    np.maximum.at(after_last, slabs.of, changes.last - slabs.low[slabs.of])
     count = np.bincount(rows.partition, minlength=2 * s).reshape(-1, 2).T
     return Turn(
         rows,
@@ -162,7 +162,7 @@ def read_turn(slabs: Slabs, changes: Changes, ordered: OrderedRows) -> Turn:
         rows.position - rows.begin,
         count,
         change,
-        count[1] - behind,
+        count[1] - after_last,
         slabs.low > 0,
         slabs.high < changes.sizes[slabs.part],
     )

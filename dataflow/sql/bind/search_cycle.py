@@ -172,7 +172,7 @@ def check_records(context: Context, plan: Plan) -> None:
         for expression in expressions_within(node):
             if is_ordering and expression not in groups and _is_record(expression):
                 raise _refusal(context)
-            if any(map(_is_record, _asked(expression))):
+            if any(map(_is_record, _row_arguments(expression))):
                 raise _refusal(context)
 
 
@@ -188,11 +188,11 @@ def _is_record(expression: Expression) -> bool:
     return expression.type in (_RECORD, _RECORDS)
 
 
-def _asked(expression: Expression) -> list[Expression]:
+def _row_arguments(expression: Expression) -> list[Expression]:
     """Return the subtrees of an expression that PostgreSQL evaluates."""
     if isinstance(expression, InPostgres):
         return list(expression.arguments)
-    return [found for child in children(expression) for found in _asked(child)]
+    return [found for child in children(expression) for found in _row_arguments(child)]
 
 
 def _first(row: tuple[str, tuple[ColumnRef, ...]]) -> Expression:
