@@ -8,7 +8,7 @@ an event leads to one state wherever it is legal, except that a view to be dropp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -166,6 +166,20 @@ def follow(state: str, events: Iterable[ViewEvent]) -> ViewState | None:
             return None
         found = transition.target
     return found
+
+
+def follow_retried(
+    state: str, events: Sequence[ViewEvent], unanswered: Collection[ViewEvent]
+) -> ViewState | None:
+    """Return where events lead that may have been written before; None if one is illegal.
+
+    unanswered: the last events of earlier writes whose outcome is unknown. The view may be where
+    one of these led, and what has happened to it since leads to the same state from there.
+    """
+    after = follow(state, events)
+    if after is None and events and state in [target_of(event) for event in unanswered]:
+        return target_of(events[-1])
+    return after
 
 
 def event_of(shown: str) -> ViewEvent:

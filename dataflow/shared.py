@@ -4,7 +4,8 @@ Nodes that compute the same (`dataflow.plan.fingerprint`) are one node, in the s
 that first stored its state. Invariants: all nodes are at one position of the source, so a joining
 view can take over a live node; a node lives exactly as long as a view reads it; a failure in a node
 fails all views that read it and no others; expressions evaluated in PostgreSQL are shared only by
-views that evaluate with the same rights. One thread steps it.
+views that evaluate with the same rights; no delta of an unconsolidated node leaves the dataflow,
+reaches a node that stores its rows, or is evaluated in PostgreSQL. One thread steps it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
 from dataflow.types import SqlType
-from dataflow.unconsolidated import is_unconsolidated
 from storage.store import Store
 
 
@@ -55,8 +55,8 @@ class StateLocation:
 class LiveNode:
     """One node of the live dataflow; it passes error rows to all views that read it.
 
-    location: None for a scan. names: the node's name in each view. is_loose: see
-    `dataflow.unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
+    location: None for a scan. names: the node's name in each view. is_unconsolidated:
+    see `_may_be_unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
     steps took.
     """
 
@@ -207,7 +207,7 @@ class SharedDataflow:
         outputs = {view.root.number for view in self.views.values()}
         for number, node in sorted(self._nodes.items(), reverse=True):
             readers = [(reader.traits, reader.is_unconsolidated) for reader in node.readers]
-            node.is_unconsolidated = number not in outputs and is_unconsolidated(
+            node.is_unconsolidated = number not in outputs and _may_be_unconsolidated(
                 node.traits, readers
             )
             if node.operator is not None:
@@ -434,3 +434,32 @@ class _Queue:
     def pop(self) -> int:
         """Remove and return the first."""
         return heappop(self._numbers)
+
+
+def _may_be_unconsolidated(
+    traits: Traits | None, readers: Sequence[tuple[Traits | None, bool]]
+) -> bool:
+    """Return whether a node may emit rows that repeat and cancel out, as its readers consolidate.
+
+    So an update of columns without a reader reaches no join and no aggregate. traits: None for a
+    scan. readers: the traits of each, and whether its own rows may be unconsolidated.
+    """
+    if not readers:
+        return False
+    if traits is None or traits.passes_rows:
+        return all(_leads_to_sums(*reader) for reader in readers)
+    return traits.may_skip_consolidation and all(_is_sums(reader) for reader, _ in readers)
+
+
+def _is_sums(traits: Traits | None) -> bool:
+    """Return whether all state of a node is sums over rows."""
+    return traits is not None and traits.has_state and traits.accepts_unconsolidated
+
+
+def _leads_to_sums(traits: Traits | None, is_unconsolidated: bool) -> bool:
+    """Return whether rows are summed here, or later before anything else reads them."""
+    if traits is None or not traits.accepts_unconsolidated:
+        return False
+    if traits.passes_rows:
+        return is_unconsolidated
+    return traits.may_skip_consolidation and not is_unconsolidated

@@ -17,18 +17,20 @@ from connectors.feed_source import REJECTED_KINDS, FeedPart, FeedPositions
 from connectors.formats.debezium_order import DedupState
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
-from connectors.kafka.newest_rows import LastRows
 from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
 from connectors.kafka.start_offsets import position_of, starts_of
 from connectors.kafka.topics import Topics, check_same
-from dataflow.delta import Delta
+from dataflow.changes import Changes
+from dataflow.delta import Delta, row_hashes
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation
 
 TAKE_S = 1.0
+# Keys are merged once so many are new.
+_LEAST_ROWS = 100_000
 
 
 @dataclass
@@ -70,7 +72,7 @@ class KafkaPart:
         return rejected_delta(self._rejected) or Delta.empty(REJECTED_KINDS)
 
     def _last_rows(self, rows: RowReader) -> Iterator[Delta]:
-        last = LastRows(rows.relation)
+        last = _LastRows(rows.relation)
         for records, found in self._read(rows):
             if found.has_truncation and not self.is_whole:
                 raise rows.truncation()
@@ -229,3 +231,57 @@ def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:
         return [(0, end)]
     edges = list(range(begin // step * step, end, step))
     return list(zip(edges, [*edges[1:], end], strict=True))
+
+
+class _LastRows:
+    """The last row of each key of one partition; rows arrive in the order of their offsets.
+
+    By 128-bit hashes of the keys, 25 bytes a key, twice that while they are merged; no row is
+    stored. For the risk of a hash collision see docs/contributing/decisions/0002.
+    """
+
+    def __init__(self, relation: Relation) -> None:
+        self._key = relation.key
+        self._whole = _empty()
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._waiting = 0
+        self._truncated = -1
+
+    def add(self, rows: Rows, offsets: np.ndarray) -> None:
+        """Add rows and removals, with their offsets."""
+        n = len(rows.kinds)
+        if not n:
+            return
+        truncated = offsets[rows.kinds == Changes.TRUNCATE]
+        if len(truncated):
+            self._truncated = int(truncated.max())
+        first, second = row_hashes([rows.columns[c] for c in self._key], n)
+        self._parts.append((first, second, offsets, rows.kinds != Changes.UPSERT))
+        self._waiting += n
+        # Merging costs as much as there are keys: do it rarely enough to be linear overall.
+        if self._waiting > max(_LEAST_ROWS, len(self._whole[0])):
+            self._gather()
+
+    def offsets(self) -> np.ndarray:
+        """Return int64, ascending: offsets of the rows that no later one replaced or removed."""
+        self._gather()
+        _, _, offsets, removes = self._whole
+        found = np.sort(offsets[~removes & (offsets > self._truncated)])
+        self._whole = _empty()
+        return found
+
+    def _gather(self) -> None:
+        parts = [self._whole, *self._parts]
+        first, second, offsets, removes = (np.concatenate(p) for p in zip(*parts, strict=True))
+        order = np.lexsort((offsets, second, first))
+        first, second = first[order], second[order]
+        is_last = np.ones(len(order), np.bool_)
+        is_last[:-1] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        kept = order[is_last]
+        self._whole = (first[is_last], second[is_last], offsets[kept], removes[kept])
+        self._parts, self._waiting = [], 0
+
+
+def _empty() -> tuple[np.ndarray, ...]:
+    hashes = np.empty(0, np.uint64)
+    return hashes, hashes, np.empty(0, np.int64), np.empty(0, np.bool_)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,17 +92,18 @@ class Spool:
     def changed_keys(self, relation: Relation, most: int) -> Delta | None:
         """All keys of a relation's changes, each once, in the columns of relation.key.
 
-        None when they are more than `most`, or not all that has changed: it was truncated.
+        None when they are more than `most`, or not known: the table was truncated, or a change
+        was written when the key had another type.
         """
-        names = [relation.fields[i].name for i in relation.key]
         pending: list[Delta] = []
         for batch in self._all():
             for change in batch.changes:
                 if change.relation.name != relation.name:
                     continue
-                if (change.kinds == Changes.TRUNCATE).any():
+                columns = _key_columns(change.relation, relation)
+                if columns is None or (change.kinds == Changes.TRUNCATE).any():
                     return None
-                pending.append(_keys_of(change, names))
+                pending.append(_keys_of(change, columns))
             if len(pending) >= _MOST_PENDING:
                 pending = [_distinct(pending)]
                 if len(pending[0]) > most:
@@ -151,10 +152,25 @@ class Spool:
         return content if is_whole else None
 
 
-def _keys_of(changes: Changes, names: list[str]) -> Delta:
-    """The keys that are told; where a value was not sent, the old side of the update has it."""
-    positions = {field.name: i for i, field in enumerate(changes.relation.fields)}
-    columns = [changes.columns[positions[name]] for name in names]
+def _key_columns(then: Relation, now: Relation) -> list[int] | None:
+    """Return where the key's columns stood in a table as it was; None if they were others.
+
+    A column is known by its number, which a rename keeps; by its name where there are no numbers.
+    """
+    has_numbers = bool(then.numbers and now.numbers)
+    before, after = (
+        list(r.numbers) if has_numbers else [field.name for field in r.fields] for r in (then, now)
+    )
+    columns = {known: column for column, known in enumerate(before)}
+    found = [columns.get(after[i]) for i in now.key]
+    key = [column for column in found if column is not None]
+    types = [then.fields[column].type for column in key]
+    return key if types == [now.fields[i].type for i in now.key] else None
+
+
+def _keys_of(changes: Changes, key: Sequence[int]) -> Delta:
+    """Return the reported keys; where a value was not sent, the update's old row has it."""
+    columns = [changes.columns[i] for i in key]
     is_reported = np.ones(len(changes), np.bool_)
     for column in columns:
         is_reported &= column.mask()

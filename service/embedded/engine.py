@@ -24,11 +24,12 @@ from connectors.postgres.embedded.function_tables import SCHEMA
 from connectors.postgres.session.session import Session, connect
 from connectors.python.conditions import Wish
 from dataflow.errors import TidemarkError
+from service.client.answers import Field
 from service.client.calls import Call
 from service.client.clients import Client, View
-from service.client.rows import RowSet
+from service.client.rows import RowSet, row_type
+from service.client.values import base_type, parse_json, reader_of
 from service.client.wire import Endpoint
-from service.embedded.answers import row_set
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
 from service.embedded.needs import functions_below, wishes_of
@@ -37,6 +38,13 @@ from service.runtime.view_names import parse_name
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _BUILD_S = 3600.0
+# How the engine's own queries read PostgreSQL's texts; types beyond these as the client does.
+_READERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("smallint", "integer", "bigint"), int),
+    **dict.fromkeys(("real", "double precision"), float),
+    **dict.fromkeys(("json", "jsonb"), parse_json),
+    "boolean": lambda text: text == "t",
+}
 
 
 class Engine:
@@ -170,7 +178,7 @@ class Engine:
             self.settle()
         stand_ins = [self._functions.stand_in(n, wishes.get(n)) for n in sorted(narrow)]
         try:
-            return row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
+            return _row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
         finally:
             for stand_in in stand_ins:
                 stand_in.lines.close()
@@ -252,7 +260,7 @@ class Engine:
         has changed. SqlError."""
         self._require_open()
         found = engine_query.execute(self.dsn, sql, parameters)
-        return found if isinstance(found, int) else row_set(found)
+        return found if isinstance(found, int) else _row_set(found)
 
     def connection(self) -> Any:
         """Return a new psycopg2 connection to the database, for your own transactions."""
@@ -308,3 +316,20 @@ def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
 
 def _everything(columns: Sequence[tuple[str, str]]) -> Wish:
     return Wish(tuple(name for name, _ in columns))
+
+
+def _row_set(answer: engine_query.Answer) -> RowSet:
+    """Return an answer as rows with column names, of the same Python values as rows of views."""
+    fields = [Field(name=name, type=type_name) for name, type_name in answer.fields]
+    kind = row_type(tuple(f.name for f in fields))
+    columns = zip(*answer.rows, strict=True) if answer.rows else ()
+    read = [_read(f.type, column) for f, column in zip(fields, columns, strict=False)]
+    rows = zip(*read, strict=True) if read else answer.rows
+    return RowSet(fields, [kind(row) for row in rows])
+
+
+def _read(type_name: str, texts: Sequence[str | None]) -> Sequence[Any]:
+    reader = _READERS.get(base_type(type_name)) or reader_of(type_name)
+    if reader is None:
+        return texts
+    return [None if text is None else reader(text) for text in texts]

@@ -20,8 +20,8 @@ from connectors.postgres.embedded.function_tables import Filled, FunctionTable, 
 from connectors.postgres.session.session import Session
 from connectors.python.conditions import Wish
 from connectors.python.function import COLUMNS, Function
+from connectors.python.infer import Columns, declared_columns, found_columns
 from connectors.python.rows import Batch
-from connectors.python.shape import Columns, declared_columns, found_columns
 from connectors.python.spool import Spool, spool
 from dataflow.errors import TidemarkError
 from service.embedded.needs import ReadView, need_of, read_views

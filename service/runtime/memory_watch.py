@@ -4,7 +4,8 @@
 memory: arrays and pages of all sizes leave holes, a hundred megabytes under load. Invariant: while
 the process exceeds the threshold, freed memory goes back to the system. If that is not enough, the
 page cache shrinks, since all of it is on disk too. A step that cannot do with less fails with a
-named error before the kernel would kill the process.
+named error before the kernel would kill the process. What the kernel still grants is the least of
+the machine's free memory and that of every control group; the page cache of files counts as free.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
-from service.runtime.memory_limits import free_bytes
 from storage.store import Yielding
 
 # The threshold in percent of the limit; the rest is for what one step allocates between two checks.
@@ -24,6 +25,18 @@ THRESHOLD_PERCENT = 84
 _STEP_BYTES = 4 << 20
 # Reserve for the rest of the process meanwhile.
 _LEFT_BYTES = 16 << 20
+# Folder of each cgroup version, with its file names for limit and usage.
+_CGROUPS = (
+    ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+    ("", ("memory.max", "memory.current")),
+)
+_FILE_PAGES = ("inactive_file", "active_file")
+_NO_LIMIT = 1 << 62
+
+
+def free_bytes(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> int:
+    """Return the bytes that the process may still allocate; where nothing can be read, no limit."""
+    return min(_of_machine(proc), *_of_groups(root, proc))
 
 
 class MemoryWatch:
@@ -90,3 +103,44 @@ def _trimmer() -> Callable[[], None]:
     """Return glibc's malloc_trim, which frees holes too; elsewhere a function that does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return (lambda: None) if trim is None else (lambda: trim(0))
+
+
+def _of_machine(proc: Path) -> int:
+    for line in _lines(proc / "meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return _NO_LIMIT
+
+
+def _of_groups(root: Path, proc: Path) -> Iterator[int]:
+    yield _NO_LIMIT
+    for line in _lines(proc / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        for controller, names in _CGROUPS:
+            if controller in controllers.split(","):
+                top = root / controller if controller else root
+                # A container sees its own group at the top, whatever its name outside.
+                for folder in dict.fromkeys([*_up(top, path), top]):
+                    yield _of_group(folder, *names)
+
+
+def _up(top: Path, path: str) -> list[Path]:
+    """Return the folder of a group and its parents."""
+    group = top / path.strip("/")
+    return [group, *(p for p in group.parents if p.is_relative_to(top))]
+
+
+def _of_group(folder: Path, limit: str, used: str) -> int:
+    most, now = ("".join(_lines(folder / name)) for name in (limit, used))
+    if not (most.isdigit() and now.isdigit()):
+        return _NO_LIMIT
+    stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+    files = sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in _FILE_PAGES)
+    return int(most) - int(now) + files
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -8,7 +8,7 @@ table (connectors/postgres/schema/view_status.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from connectors.view_states import (
@@ -48,7 +48,12 @@ class Catalog(Protocol):
     """Stores the statuses."""
 
     def change_view(
-        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+        self,
+        identity: str,
+        events: Sequence[ViewEvent],
+        reason: str,
+        unanswered: Collection[ViewEvent] = (),
+        **columns: Any,
     ) -> bool:
         """Write the status that the events lead to, with other columns of the row."""
         ...
@@ -59,16 +64,18 @@ def change(
     view: str,
     event: ViewEvent | Sequence[ViewEvent],
     reason: str,
+    unanswered: Collection[ViewEvent] = (),
     **columns: Any,
 ) -> bool:
     """Record in the catalog what happened to a view; return False if the view is gone.
 
     view: its identity. Several events are those that could not be written before, oldest first.
+    unanswered: the last events of earlier writes that may or may not have reached the catalog.
     columns: other columns of the row, written with the status. InvariantError
     view.illegal_transition.
     """
     events = [event] if isinstance(event, ViewEvent) else event
-    return catalog.change_view(view, events, reason, **columns)
+    return catalog.change_view(view, events, reason, unanswered, **columns)
 
 
 def joined_path(path: Sequence[ViewEvent], event: ViewEvent) -> tuple[ViewEvent, ...]:

@@ -25,11 +25,15 @@ _TAKEN_OUT = (ViewEvent.FAIL, ViewEvent.DEGRADE)
 
 @dataclass
 class _Report:
-    """events: oldest first; () leaves the status unchanged."""
+    """events: oldest first; () leaves the status unchanged.
+
+    unanswered: the last events of writes that failed, and may have been committed all the same.
+    """
 
     events: tuple[ViewEvent, ...] = ()
     reason: str = ""
     columns: dict[str, Any] = field(default_factory=dict)
+    unanswered: frozenset[ViewEvent] = frozenset()
 
 
 @dataclass
@@ -95,7 +99,8 @@ class StatusReports:
         pending = self._pending.pop(identity, _Report())
         self._newest[identity] = event
         events = joined_path(pending.events, event)
-        self._write(identity, _Report(events, reason, pending.columns | columns))
+        columns = pending.columns | columns
+        self._write(identity, _Report(events, reason, columns, pending.unanswered))
 
     def taken_out(self, identity: str, event: ViewEvent, facts: Mapping[str, Any]) -> None:
         """Report a view that left the dataflow; repeat it after an epoch in flight that shows the
@@ -152,9 +157,17 @@ class StatusReports:
     def _write(self, identity: str, report: _Report) -> None:
         try:
             if report.events:
-                change(self._control, identity, report.events, report.reason, **report.columns)
+                change(
+                    self._control,
+                    identity,
+                    report.events,
+                    report.reason,
+                    report.unanswered,
+                    **report.columns,
+                )
             else:
                 self._control.update_view(identity, **report.columns)
         except TemporaryError as error:
+            report.unanswered |= set(report.events[-1:])
             self._pending[identity] = report
             log.warning("catalog.retry", code=error.code)

@@ -7,7 +7,7 @@ when its session was lost the server may make the commit a moment later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.sink import Progress, SinkEpoch, SinkPromoted, SinkTable, ViewChange
 from connectors.view_states import (
     ViewEvent,
-    follow,
+    follow_retried,
     illegal_transition,
     is_absorbed,
     target_of,
@@ -272,7 +272,12 @@ class SimControl(Session):
         return self.call("catalog.update", lambda: self.database.update(identity, dict(changes)))
 
     def change_view(
-        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+        self,
+        identity: str,
+        events: Sequence[ViewEvent],
+        reason: str,
+        unanswered: Collection[ViewEvent] = (),
+        **columns: Any,
     ) -> bool:
         def change() -> bool:
             row = self.database.view(identity)
@@ -283,7 +288,7 @@ class SimControl(Session):
                     # It is not called so any more, and has stopped all the same.
                     self.database.move(identity, moves=False)
                 return self.database.update(identity, dict(columns))
-            after = follow(row.status, events)
+            after = follow_retried(row.status, events, unanswered)
             if after is None:
                 self.require_server()
                 raise illegal_transition(row.title, row.status, events, reason)

@@ -9,7 +9,7 @@ on channel "tidemark", so psql needs only SQL.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -175,10 +175,16 @@ class Control:
         return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
 
     def change_view(
-        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+        self,
+        identity: str,
+        events: Sequence[ViewEvent],
+        reason: str,
+        unanswered: Collection[ViewEvent] = (),
+        **columns: Any,
     ) -> bool:
         """Apply events to a view's status and set columns; return False when it is gone.
 
+        unanswered: the last events of earlier writes whose outcome is unknown.
         InvariantError view.illegal_transition. SinkPromoted when a standby that took over just now
         has an earlier state of the view.
         """
@@ -186,7 +192,9 @@ class Control:
         values = [(name, _adapted(name, value)) for name, value in columns.items()]
         where = "identity = %s", [identity]
         try:
-            return view_status.change(self._query, where, events, reason, values)
+            return view_status.change(
+                self._query, where, events, reason, values, unanswered=unanswered
+            )
         except InvariantError:
             self.require_server()
             raise

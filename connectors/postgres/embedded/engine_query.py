@@ -19,7 +19,6 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 from psycopg2.sql import SQL, Identifier
 
-from connectors.postgres.analysis.explain_output import relations_scanned
 from connectors.postgres.embedded.function_tables import SCHEMA, FunctionTable
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from dataflow.errors import SourceError, SqlError, TidemarkError
@@ -63,7 +62,7 @@ def inspect(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
         except psycopg2.Error as error:
             raise _refusal(error, text, len(_EXPLAIN)) from None
         (plan,) = cursor.fetchone() or ([],)
-        return set(relations_scanned(plan)), len(plan[0]["Plan"].get("Output", ()))
+        return set(_relations_scanned(plan)), len(plan[0]["Plan"].get("Output", ()))
 
 
 def with_other_names(query: str, width: int) -> str:
@@ -198,3 +197,18 @@ def _refusal(error: psycopg2.Error, text: str, before: int) -> TidemarkError:
         hint=diagnostics.message_hint or "",
         position=position,
     )
+
+
+def _relations_scanned(plan: Any) -> Iterator[tuple[str, str]]:
+    """Yield (schema, name) of each relation that a plan scans, at any depth.
+
+    Source: PostgreSQL manual, "EXPLAIN", FORMAT JSON.
+    """
+    if isinstance(plan, list):
+        for part in plan:
+            yield from _relations_scanned(part)
+    elif isinstance(plan, dict):
+        if "Relation Name" in plan:
+            yield plan.get("Schema", ""), plan["Relation Name"]
+        for part in plan.values():
+            yield from _relations_scanned(part)

@@ -8,7 +8,7 @@ status, except what the sink reports about it within an epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from connectors.postgres.session.quoting import quote_name, quote_text
@@ -17,6 +17,7 @@ from connectors.view_states import (
     ViewEvent,
     ViewState,
     follow,
+    follow_retried,
     illegal_transition,
     is_absorbed,
 )
@@ -26,9 +27,12 @@ Run = Callable[..., Sequence[tuple[Any, ...]]]
 _TRIES = 3
 
 
-def assignment(events: Sequence[ViewEvent]) -> tuple[str, str]:
+def assignment(
+    events: Sequence[ViewEvent], unanswered: Collection[ViewEvent] = ()
+) -> tuple[str, str]:
     """Return the status expression for these events, and the condition under which it applies."""
-    moves = {state: after for state in ViewState if (after := follow(state, events))}
+    found = {state: follow_retried(state, events, unanswered) for state in ViewState}
+    moves = {state: after for state, after in found.items() if after is not None}
     cases = " ".join(f"WHEN {quote_text(a)} THEN {quote_text(b)}" for a, b in moves.items())
     status, condition = f"CASE status {cases} END", f"status IN ({_listed(list(moves))})"
     if all(map(is_absorbed, events)):
@@ -44,14 +48,17 @@ def change(
     events: Sequence[ViewEvent],
     reason: str = "",
     columns: Sequence[tuple[str, Any]] = (),
+    *,
+    unanswered: Collection[ViewEvent] = (),
 ) -> bool:
     """Apply events to a view's status and set columns; return False when there is no row.
 
     run: executes a statement and returns its rows. where: the condition for one view, and its
-    parameters. InvariantError view.illegal_transition.
+    parameters. unanswered: the last events of earlier writes whose outcome is unknown.
+    InvariantError view.illegal_transition.
     """
     condition, parameters = where
-    status, is_legal = assignment(events)
+    status, is_legal = assignment(events, unanswered)
     sets = "".join(f", {quote_name(name)} = %s" for name, _ in columns)
     for _ in range(_TRIES):
         if run(
@@ -68,7 +75,7 @@ def change(
         if not found:
             return False
         title, before = found[0]
-        if follow(before, events) is None:
+        if follow_retried(before, events, unanswered) is None:
             break
     raise illegal_transition(title, before, events, reason)
 

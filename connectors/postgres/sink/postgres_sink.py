@@ -9,10 +9,11 @@ writers the slower one is refused. `write` may be repeated after a lost connecti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2 import errors as states
@@ -36,7 +37,6 @@ from connectors.postgres.sink.apply_deltas import (
     take_copied,
 )
 from connectors.postgres.sink.error_attribution import about, reading, refusal_of
-from connectors.postgres.sink.lock_retry import patiently
 from connectors.postgres.sink.rejected_rows import write_rejected
 from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
@@ -65,6 +65,11 @@ ON CONFLICT (sink_key) DO UPDATE
 SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
 # Statements that go to the server together: libpq holds them as often as four times.
 _BUFFERED_BYTES = 2 << 20
+# Milliseconds to wait for a lock, and seconds that others get then.
+_LOCK_MS = 200
+_PAUSE_S = 1.0
+
+T = TypeVar("T")
 
 
 class PostgresSink:
@@ -228,11 +233,11 @@ class PostgresSink:
             flush(cursor, waiting)
             for change in epoch.changes:
                 with about(change.table):
-                    patiently(cursor, cut_over.apply, change)
+                    _patiently(cursor, cut_over.apply, change)
             for table in epoch.swaps:
                 with about(table):
                     token = epoch.tokens.get(table.relation, "")
-                    patiently(cursor, partial(sink_tables.swap, token=token), table)
+                    _patiently(cursor, partial(sink_tables.swap, token=token), table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.report_refusal(cursor, table, error)
@@ -449,3 +454,25 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
+
+
+def _patiently(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
+    """Run `act(cursor, target)` inside an open transaction; retry until all locks are free.
+
+    PostgreSQL queues new readers behind a waiting exclusive lock, so one open transaction that has
+    read the view would block all other readers through us. They wait only briefly, however long
+    that transaction lasts.
+    """
+    cursor.execute("SHOW lock_timeout")
+    (usual,) = cursor.fetchone()
+    while True:
+        cursor.execute(f"SAVEPOINT patience; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
+        try:
+            act(cursor, target)
+        except (states.LockNotAvailable, states.DeadlockDetected):
+            cursor.execute("ROLLBACK TO patience")
+            time.sleep(_PAUSE_S)
+            continue
+        cursor.execute("RELEASE patience")
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", (usual,))
+        return

@@ -1,7 +1,8 @@
 """The stored rows of a base relation, which turn a source's changes into exact deltas.
 
 Invariant: the sum of all emitted deltas is the relation's present rows. A change that contradicts
-the stored rows (an update of a missing row) is refused, never guessed.
+the stored rows (an update of a missing row) is refused, never guessed. A table without key, of
+which the source no longer reports some columns, keeps its old rows and sums what changed since.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from dataflow.changes import Changes, Letter
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError, SourceError
 from dataflow.operators.groups import columns_at, touch
-from dataflow.operators.tables.narrowed_rows import NarrowedRows
 from dataflow.schema import Relation
-from storage.store import Arrangement, ArrangementSpec, Store, SumsSpec
+from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 
 def _is_one_of(*kinds: int) -> np.ndarray:
@@ -338,3 +338,52 @@ def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np
         if not follow.any():
             return pool.take(source)
         source[follow] = past[source[follow]]
+
+
+class NarrowedRows:
+    """The rows of a table without key, once the source no longer reports some of its columns.
+
+    A deleted row arrives without those columns, so it cannot be found among the stored rows that
+    have them. The old rows therefore stay unchanged, and changes since are summed separately.
+    Invariant: both together, without those columns, are the table's present rows. The interface is
+    what a TableState needs of an arrangement's.
+
+    State: the old rows, by the whole row; the net weight of each row reported since. Cost:
+    O(changes). NULL: the value of the columns that are no longer reported.
+    """
+
+    def __init__(self, whole: Arrangement, since: Sums, dead: Sequence[int]) -> None:
+        self._whole = whole
+        self._since = since
+        self._dead = frozenset(dead)
+
+    def apply(self, delta: Delta) -> None:
+        """Apply rows whose dead columns are NULL."""
+        self._since.add(delta.columns, delta.weights.reshape(1, -1))
+
+    def scan(self) -> Iterator[Delta]:
+        """Yield all rows, dead columns NULL, in chunks that add up to them.
+
+        The changes since come first, so that a reader that retracts chunk by chunk never retracts a
+        row more often than it exists.
+        """
+        for keys, sums in self._since.scan():
+            yield Delta(keys, sums[0])
+        for chunk in self._whole.scan():
+            yield self._without_dead(chunk).consolidate()
+
+    def clear(self) -> None:
+        """Remove every row."""
+        self._whole.clear()
+        self._since.clear()
+
+    def row_count(self) -> int:
+        """Return an upper estimate of the number of rows."""
+        return self._whole.row_count() + self._since.key_count()
+
+    def _without_dead(self, rows: Delta) -> Delta:
+        columns = [
+            Column.nulls(column.kind, len(rows)) if at in self._dead else column
+            for at, column in enumerate(rows.columns)
+        ]
+        return Delta(columns, rows.weights)

@@ -1,4 +1,8 @@
-"""Whether an expression can be NULL, conservatively: False only where that is certain."""
+"""Which expressions can be NULL, and which columns cannot where a condition is true.
+
+Conservative: "not NULL" only where that is certain, and `rejects_null` looks only into functions
+that are NULL whenever an argument is.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,12 @@ _STRICT = {
     *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "key form", "make_date"),
     *("left", "right", "repeat", "lpad", "rpad", "replace", "translate", "split_part"),
     *("substr", "substring", "btrim", "ltrim", "rtrim", "initcap", "reverse", "strpos"),
+}
+# NULL whenever an argument is, but perhaps for other arguments too.
+_NULL_OF_NULL = {
+    *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "not", "cast"),
+    *("like", "not like", "ilike", "not ilike", "lower", "upper", "length", "abs", "round"),
+    *("floor", "ceil", "date_trunc", "extract", "key form"),
 }
 _NEVER = {
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),
@@ -47,3 +57,32 @@ def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
     if expression.function in _STRICT or expression.function.startswith(CHAIN):
         return any(is_nullable(a, fields) for a in arguments)
     return True
+
+
+def nulls_reach(expression: Expression) -> set[int]:
+    """Return the columns whose NULL makes the expression NULL."""
+    if isinstance(expression, ColumnRef):
+        return {expression.index}
+    if not isinstance(expression, Call):
+        return set()
+    if expression.function == "in":
+        return nulls_reach(expression.arguments[0])
+    if expression.function not in _NULL_OF_NULL:
+        return set()
+    return set().union(*map(nulls_reach, expression.arguments))
+
+
+def rejects_null(condition: Expression | None) -> set[int]:
+    """Return the columns that are not NULL where the condition is true; none for no condition."""
+    if condition is None:
+        return set()
+    if isinstance(condition, Call):
+        if condition.function == "and":
+            return set().union(*map(rejects_null, condition.arguments))
+        if condition.function == "or":
+            return set.intersection(*map(rejects_null, condition.arguments))
+        if condition.function == "is true":
+            return rejects_null(condition.arguments[0])
+        if condition.function in ("is not null", "is false", "is not unknown"):
+            return nulls_reach(condition.arguments[0])
+    return nulls_reach(condition)

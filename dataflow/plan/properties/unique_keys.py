@@ -41,8 +41,7 @@ from dataflow.plan.nodes import (
     fold,
 )
 from dataflow.plan.properties.key_facts import NO_COLUMNS, Key, Keys, is_plain
-from dataflow.plan.properties.null_rejection import nulls_reach, rejects_null
-from dataflow.plan.properties.nullability import is_nullable
+from dataflow.plan.properties.nullability import is_nullable, nulls_reach, rejects_null
 from dataflow.plan.walk import conjuncts
 from dataflow.schema import Field
 from dataflow.types import TypeKind

@@ -17,9 +17,10 @@ from dataflow.plan.nodes import Plan, SortKey
 from dataflow.sql.bind.blocks import apply_conditions, block_atom
 from dataflow.sql.bind.grouping import Grouping, find_aggregates
 from dataflow.sql.bind.grouping_sets import bind_grouping, group_keys
+from dataflow.sql.bind.recursive_entries import bind_recursive, is_recursive
 from dataflow.sql.bind.relations import NOTHING, Relations, project
 from dataflow.sql.bind.row_clauses import RowClauses, sorting_nodes
-from dataflow.sql.bind.row_order_use import preserves_order, uses_order
+from dataflow.sql.bind.row_order_use import may_use_order, preserves_order, uses_order
 from dataflow.sql.bind.scope import Context, FromEntry, Scope, entry_of
 from dataflow.sql.bind.set_functions import add_set_calls, bind_selected
 from dataflow.sql.bind.set_operations import (
@@ -28,9 +29,9 @@ from dataflow.sql.bind.set_operations import (
     distinct_rows,
     values_of,
 )
+from dataflow.sql.bind.subqueries import BindQuery
 from dataflow.sql.bind.window_calls import Windows
 from dataflow.sql.bind.window_shapes import inside_windows
-from dataflow.sql.bind.with_list import bind_ctes
 
 
 class _BindQuery:
@@ -60,7 +61,7 @@ def _bind(context: Context, node: exp.Expr, *, is_ordered: bool) -> FromEntry:
         node = values_of(node) or node
     known = dict(context.ctes)
     try:
-        bind_ctes(context, node, bind_query)
+        _bind_ctes(context, node, bind_query)
         if isinstance(node, exp.Select):
             return bind_select(context, node, is_ordered=is_ordered)
         if isinstance(node, exp.SetOperation):
@@ -150,3 +151,31 @@ def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
         nodes.append(node.this if isinstance(node, exp.Alias) else node)
         names.append(node.alias_or_name if isinstance(node, exp.Alias | exp.Column) else "?column?")
     return nodes, names
+
+
+def _bind_ctes(context: Context, node: exp.Expr, bind_query: BindQuery) -> None:
+    """Bind the WITH list; each entry is inlined at its references.
+
+    Equal parts become one node when the plan is lowered.
+    """
+    clause = node.args.get("with_")
+    if clause is None:
+        return
+    for cte in clause.expressions:
+        entry = None
+        if clause.args.get("recursive") and is_recursive(cte):
+            known = dict(context.ctes)
+            _bind_ctes(context, cte.this, bind_query)
+            plan = bind_recursive(context, cte, bind_query)
+            context.ctes = known
+            entry = entry_of(plan) if plan is not None else None
+        if entry is None and may_use_order(context, node):
+            entry = bind_query.ordered(context, cte.this)
+        if entry is None:
+            entry = entry_of(bind_query(context, cte.this))
+        alias = cte.args["alias"]
+        given = [c.name for c in alias.args.get("columns") or []]
+        star = tuple(
+            (given[i] if i < len(given) else name, at) for i, (name, at) in enumerate(entry.star)
+        )
+        context.ctes[alias.name] = replace(entry, star=star)

@@ -2,7 +2,8 @@
 
 IN is split into two tests, so that joins can use its equality: whether there is a match, and
 whether a NULL makes that unknown. Order comparisons with all values of a subquery need only the
-least or greatest one. For anything else, true and unknown comparisons are counted.
+least or greatest one. For anything else, true and unknown comparisons are counted. ARRAY(query) is
+an aggregate over all its rows, recomputed in PostgreSQL after a change.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from dataflow.expressions.functions import has_kernel
-from dataflow.expressions.ir import Call, Expression, InPostgres
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
 from dataflow.plan.nodes import Aggregate, AggregateCall, Filter, Plan, UnionAll
 from dataflow.plan.outer_refs import inward
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import refs
 from dataflow.schema import Field
-from dataflow.sql.bind.array_queries import array_of, is_array_query
 from dataflow.sql.bind.calls import equality, native_call
 from dataflow.sql.bind.record_queries import record_of
 from dataflow.sql.bind.row_queries import reads_relations
@@ -41,6 +41,7 @@ from dataflow.types import BOOL, TypeKind
 
 # An order of these is the order of their extremes; NULLs aside, x < ANY (q) is x < max(q).
 _EXTREMES = {"<": ("max", "min"), "<=": ("max", "min"), ">": ("min", "max"), ">=": ("min", "max")}
+_UNSORTABLE = (TypeKind.OPAQUE, TypeKind.JSON)
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def subquery_value(
             return None
         value = lambda: record_of(context, subqueries, node) or subqueries.row(node.this)[0]  # noqa: E731
         return scope.once(context.text_of(node), value)
-    if is_array_query(node):
+    if _is_array_query(node):
         if not reads_relations(node):
             return None
-        return scope.once(context.text_of(node), lambda: array_of(context, subqueries, node))
+        return scope.once(context.text_of(node), lambda: _array_of(context, subqueries, node))
     if is_row_comparison(node) and reads_relations(node.args["right"]):
         make = lambda: _row_comparison(subqueries, node, bind)  # noqa: E731
         return scope.once(context.text_of(node), make)
@@ -227,3 +228,35 @@ def _all(parts: list[Expression]) -> Expression:
 
 def _any(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("or", tuple(parts), BOOL)
+
+
+def _is_array_query(node: exp.Expr) -> bool:
+    """Return whether a node is ARRAY(query)."""
+    is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
+    return is_array and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query)
+
+
+def _array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression:
+    """Return the array, {} for no row; the query's sort keys are computed beside its one column.
+
+    Where the query leaves the order open, the values decide: the result depends only on the rows.
+    """
+    entry = subqueries.bind_ordered(node.expressions[0])
+    right, order = entry.plan, entry.order
+    value, *_ = columns = refs(right)
+    (type,) = context.analyzer.types([value.type], ["ARRAY(SELECT c1)"])
+    at = [key.expression.index for key in order if isinstance(key.expression, ColumnRef)]
+    keys = [f"${i + 1} {key.direction}" for i, key in zip(at, order, strict=True)]
+    if value.type.kind not in _UNSORTABLE and not keys:
+        keys.append("$1")
+    keys.append('($1)::text COLLATE "C"')
+    if not order:
+        context.warn(
+            "the order inside ARRAY(SELECT ...) is not defined by the query: the values are sorted"
+        )
+    sql = f"array_agg($1 ORDER BY {', '.join(keys)})"
+    field = Field("array", type)
+    call = AggregateCall("array_agg", None, False, None, field, tuple(columns), sql)
+    rows = rows_of(right, [call])
+    whole = Call("coalesce", (refs(rows)[0], Literal("{}", type)), type)
+    return subqueries.beside(rows, [whole])[0]

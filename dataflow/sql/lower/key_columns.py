@@ -47,10 +47,11 @@ from dataflow.plan.nodes import (
     WindowCall,
     fold,
 )
-from dataflow.plan.properties.origins import is_padded
 from dataflow.schema import Field
 from dataflow.sql.bind.rounds import loop_of
-from dataflow.types import BOOL
+from dataflow.types import BOOL, SqlType, TypeKind
+
+_BPCHAR_OID = 1042
 
 
 def prepare(plan: Plan) -> Plan:
@@ -163,7 +164,7 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
             names.append(Field(name, expression.type, is_nullable))
         return ColumnRef(below.index(expression), expression.type, name)
 
-    forms = [g if is_padded(input, g) else _key_form(g) for g in plan.groups]
+    forms = [g if _is_padded(input, g) else _key_form(g) for g in plan.groups]
     shown_fields = plan.fields[: len(plan.groups)]
     keys = [
         column(form, field.name, field.is_nullable)
@@ -349,3 +350,37 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     TableFunction: _table_function,
     Window: _window,
 }
+
+
+def _table_column(plan: Plan, expression: Expression) -> SqlType | None:
+    """Return the type of the table's column that a plan's column is (or NULL); None for no
+    table."""
+    if not isinstance(expression, ColumnRef):
+        return None
+    index = expression.index
+    if isinstance(plan, Scan):
+        return plan.fields[index].type
+    if isinstance(plan, Project):
+        return _table_column(plan.input, plan.expressions[index])
+    if isinstance(plan, Join):
+        left = len(plan.left.fields)
+        side, at = (plan.left, index) if index < left else (plan.right, index - left)
+        return _table_column(side, ColumnRef(at, expression.type))
+    if isinstance(plan, SemiJoin):
+        return _table_column(plan.left, expression)
+    if isinstance(plan, Remember) and index >= len(plan.input.fields):
+        return None
+    if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
+        return _table_column(plan.input, expression)
+    return None
+
+
+def _is_padded(plan: Plan, expression: Expression) -> bool:
+    """Return whether all values of a char(n) have n characters, so that equal ones are equal bytes.
+
+    True for a table's column; not necessarily for the result of a function.
+    """
+    type = _table_column(plan, expression)
+    if type is None or type.kind is not TypeKind.BPCHAR:
+        return False
+    return type.oid == _BPCHAR_OID and type.typmod >= 0

@@ -31,8 +31,8 @@ def take(column):
     # Modules, kernels and Arrow's pool are there by the first rows.
     base = base or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 if is_snapshot:
-    pin = source.pin(relation)
-    snapshot = source.open_snapshot([relation], {"t": pin.place}, pin.notes)
+    start = source.start_position(relation)
+    snapshot = source.open_snapshot([relation], {"t": start.position}, start.notes)
     for part in snapshot.parts(relation, [0], 4):
         for delta in part.read():
             take(delta.columns[0])

@@ -123,6 +123,21 @@ def test_the_catalog_takes_a_status_with_its_event_alone(
             assert (status(), control.list_views()[0].code) == (state, None)
 
 
+def test_a_status_whose_answer_was_lost_is_written_again(
+    every_database: Database, control: Control
+) -> None:
+    control.insert_view(_VIEW)
+    events = [ViewEvent.READ, ViewEvent.FAIL]
+    assert control.change_view("id-1", events, "")
+    with pytest.raises(InvariantError, match="is illegal"):
+        control.change_view("id-1", events, "")
+    assert control.change_view("id-1", events, "", {ViewEvent.FAIL}, code="x.y")
+    assert control.change_view("id-1", [ViewEvent.READ], "", {ViewEvent.FAIL})
+    assert control.list_views()[0].status == "backfilling"
+    with pytest.raises(InvariantError, match="is illegal"):
+        control.change_view("id-1", [ViewEvent.RECALL], "", {ViewEvent.FAIL})
+
+
 def test_what_is_to_be_dropped_keeps_its_status(every_database: Database, control: Control) -> None:
     """Somebody has asked for that by SQL alone."""
     control.insert_view(_VIEW)

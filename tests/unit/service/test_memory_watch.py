@@ -10,8 +10,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from service.runtime.memory_limits import free_bytes
-from service.runtime.memory_watch import THRESHOLD_PERCENT, MemoryWatch, resident_reader
+from service.runtime.memory_watch import (
+    THRESHOLD_PERCENT,
+    MemoryWatch,
+    free_bytes,
+    resident_reader,
+)
 from storage.delta import Column
 from storage.errors import OutOfSpaceError
 from storage.memory import MemoryStore

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 from connectors.sink import SinkTable, ViewChange
+from connectors.view_states import follow_retried
 from dataflow.errors import InvariantError, TemporaryError
 from service.views.lifecycle import ViewEvent, ViewState, follow, joined_path
 from service.views.status_reports import StatusReports
@@ -22,21 +23,29 @@ class Catalog:
     def __init__(self, status: ViewState) -> None:
         self.status, self.columns = status, dict[str, Any]()
         self.is_away = False
+        self.loses_answers = False
 
     def change_view(
-        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+        self,
+        identity: str,
+        events: Sequence[ViewEvent],
+        reason: str,
+        unanswered: Collection[ViewEvent] = (),
+        **columns: Any,
     ) -> bool:
         if self.is_away:
             raise TemporaryError("sink.unreachable", "away")
-        after = follow(self.status, events)
+        after = follow_retried(self.status, events, unanswered)
         if after is None:
             raise InvariantError("view.illegal_transition", reason)
         self.status = after
         self.columns |= columns
+        if self.loses_answers:
+            raise TemporaryError("sink.unreachable", "the answer was lost")
         return True
 
     def update_view(self, identity: str, **columns: Any) -> bool:
-        return self.change_view(identity, (), "", **columns)
+        return self.change_view(identity, (), "", (), **columns)
 
 
 def reports_of(status: ViewState) -> tuple[StatusReports, Catalog]:
@@ -102,6 +111,25 @@ def test_an_illegal_report_is_refused() -> None:
     with pytest.raises(InvariantError):
         reports.happened("v", ViewEvent.CATCH_UP, "a build reports")
     assert catalog.status == ViewState.PAUSED and reports.is_resolved("v")
+
+
+@pytest.mark.parametrize("later", [ViewEvent.READ, ViewEvent.FAIL, ViewEvent.SHOW])
+def test_a_report_whose_answer_was_lost_is_written_again(later: ViewEvent) -> None:
+    reports, catalog = reports_of(ViewState.ANALYZING)
+    catalog.is_away = True
+    reports.happened("v", ViewEvent.READ, "")
+    catalog.is_away, catalog.loses_answers = False, True
+    reports.happened("v", ViewEvent.FAIL, "", **WHY)
+    assert catalog.status == ViewState.FAILED
+    reports.retry()
+    catalog.is_away, catalog.loses_answers = True, False
+    for event in (ViewEvent.RECALL, ViewEvent.READ, later):
+        reports.happened("v", event, "")
+    catalog.is_away = False
+    reports.retry()
+    assert catalog.status == follow(ViewState.BACKFILLING, [later])
+    with pytest.raises(InvariantError):
+        reports.happened("v", ViewEvent.RECALL if later is ViewEvent.READ else ViewEvent.READ, "")
 
 
 def test_a_path_of_events_stays_short() -> None:
