@@ -112,10 +112,10 @@ PRIVATE_WORDS = {
     *("renewals", "likeness", "agenda", "pace", "room", "rooms", "unwanted", "shadow", "shadows"),
     *("asking", "pins", "lent", "look", "looks", "confined", "follower", "followers", "gathered"),
     *("road", "roads", "asked", "homes", "mend", "mended", "loose", "bag", "bags", "wants", "say"),
-    *("wanted", "borne", "bears", "stand", "behind"),
+    *("wanted", "borne", "bears", "behind"),
 }
 # What users type already, and what a protocol of Python's calls so.
-PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up")
+PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up", "road", "why_bag")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
 REGISTRY_HOSTS = re.compile(
     "|".join(

@@ -59,7 +59,7 @@ class Request:
     """A row of tidemark.requests.
 
     target: the identity of the view that it concerns, once known; identity: of the view that it
-    creates; asked_at: seconds since 1970.
+    creates; requested_at: seconds since 1970.
     """
 
     id: int
@@ -69,7 +69,7 @@ class Request:
     status: str
     identity: str
     target: str | None
-    asked_at: float
+    requested_at: float
 
 
 @dataclass(frozen=True)
