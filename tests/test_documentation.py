@@ -307,7 +307,7 @@ def told_of(found: ViewPlan | TidemarkError, example: Example) -> list[str]:
         return [] if facts.get("refused") == code else [f"{code}: {found}"]
     key = " and ".join(found.root.fields[i].name for i in found.key)
     faults = []
-    if (key != facts.get("key")) if key else ("bag" not in facts):
+    if (key != facts.get("key")) if key else ("multiset" not in facts):
         faults.append(f"key: {key or 'none'}")
     if not any(facts.get("warning", "") in w for w in found.warnings or [""]):
         faults.append(f"warnings: {found.warnings}")

@@ -26,7 +26,14 @@ from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import begin_line, marker_line, no_rows, row_lines
-from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
+from service.subscriptions.change_feed import (
+    ChangeFeed,
+    ChangeFeeds,
+    Framing,
+    MarkerName,
+    framed,
+    touch,
+)
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
@@ -47,11 +54,12 @@ _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
 
 @dataclass(frozen=True)
 class Wish:
-    """The request of a subscriber. resume: a token, or ""."""
+    """The request of a subscriber. resume: a token, or "". marker: the name of progress markers."""
 
     has_rows: bool = True
     resume: str = ""
     heartbeat_s: float = 15.0
+    marker: MarkerName = "progress"
 
 
 class Subscriptions:
@@ -94,7 +102,7 @@ class Subscriptions:
         self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
     ) -> Subscription:
         rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
-        subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
+        subscription = Subscription(self, row, feed, rows, wish)
         if token is None:
             return subscription
         _require_log(feed.reader.head, token)
@@ -199,7 +207,7 @@ class Subscription:
         row: ViewRow,
         feed: ChangeFeed,
         rows: _Rows,
-        heartbeat_s: float,
+        wish: Wish,
     ) -> None:
         self.epoch: int | None = None
         self.error: TidemarkError | None = None
@@ -210,7 +218,7 @@ class Subscription:
         self._row = row
         self._feed = feed
         self._rows = rows
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s, self._marker_name = wish.heartbeat_s, wish.marker
         self._is_closed = False
 
     async def frames(
@@ -243,7 +251,11 @@ class Subscription:
                 return
         position = reader.position_after(epoch)
         while True:
-            found = None if position is None else self._feed.frames(position, framing)
+            found = (
+                None
+                if position is None
+                else self._feed.frames(position, framing, self._marker_name)
+            )
             if found is None:
                 raise too_slow("the log no longer has its next epoch")
             pieces, position = found
@@ -284,7 +296,9 @@ class Subscription:
     def _marker(self, framing: Framing, progress: Progress) -> bytes:
         name = self._feed.reader.head.name
         line = marker_line(name, progress.epoch, shown_positions(progress.positions))
-        return framed(framing, b"mark", line, f"{name}.{progress.epoch}".encode())
+        return framed(
+            framing, self._marker_name.encode(), line, f"{name}.{progress.epoch}".encode()
+        )
 
     def close(self) -> None:
         """Remove the subscriber."""

@@ -22,8 +22,8 @@ from service.views.requested_changes import VERSION, table_of
 
 
 def kind_of(plan: ViewPlan) -> str:
-    """Return "keyed" or "bag"."""
-    return "keyed" if plan.key else "bag"
+    """Return "keyed" or "multiset"."""
+    return "keyed" if plan.key else "multiset"
 
 
 def key_names(plan: ViewPlan) -> list[str]:

@@ -165,7 +165,7 @@ def test_dead_letters_are_shown_whole_and_dropped(open_page: Open, shop: Shop) -
     page.get_by_role("button", name="Drop them").click()
     expect(letters).to_have_count(1)
     told = shop.service.call("GET", "/dead-letters?source=depot").json()["dead_letters"]
-    assert [letter["place"] for letter in told] == ["prices.csv:4"]
+    assert [letter["position"] for letter in told] == ["prices.csv:4"]
     page.goto(page.url.split("#")[0] + "#/views/prices_of/problems")
     expect(page.get_by_role("heading", name="Dead letters of depot.prices")).to_be_visible()
 

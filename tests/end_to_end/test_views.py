@@ -102,7 +102,7 @@ def test_views_follow_their_source(service: RunningService, shop: Database) -> N
     assert [v["name"] for v in listed] == sorted(QUERIES)
     kinds = {v["name"]: v["kind"] for v in listed}
     assert kinds["by_region"] == "keyed"
-    assert kinds["names_and_notes"] == "bag"
+    assert kinds["names_and_notes"] == "multiset"
 
 
 def test_drop_leaves_nothing_behind(service: RunningService, shop: Database) -> None:

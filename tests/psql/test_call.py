@@ -37,7 +37,7 @@ def test_life_of_a_view(service: RunningService, place: Database) -> None:
     assert "NOTICE:  view public.by_a: equal, 4 rows compared" in ended.stderr
     assert "NOTICE:  view is dropped" in ended.stderr
     assert place.rows("SELECT to_regclass('by_a')") == [(None,)]
-    said = place.rows("SELECT operation, status FROM tidemark.asked ORDER BY id DESC LIMIT 3")
+    said = place.rows("SELECT operation, status FROM tidemark.my_requests ORDER BY id DESC LIMIT 3")
     assert said == [("drop_view", "done"), ("verify_view", "done"), ("create_view", "done")]
     place.execute("DELETE FROM t WHERE id = 100")
 
@@ -225,7 +225,7 @@ def test_a_difference_is_an_error(service: RunningService, place: Database) -> N
     error = refusal(lambda: call(place, "CALL tidemark.verify_view('read')"))
     assert error.pgcode == "XX001"
     assert "code: verify.different" in error.diag.message_detail
-    found = place.rows("SELECT result FROM tidemark.asked ORDER BY id DESC LIMIT 1")
+    found = place.rows("SELECT result FROM tidemark.my_requests ORDER BY id DESC LIMIT 1")
     told = found[0][0]
     assert (told["result"], told["missing"], told["surplus"]) == ("different", 1, 1)
     place.execute("UPDATE _read SET s = s - 1 WHERE a = 1")

@@ -81,8 +81,8 @@ def _why_behind(world: World) -> str:
         is_main |= f"{SCHEMA}." in query
         for (source, name), topic in world.broker.topics.items():
             offsets = database.progress.positions.get(source, {}) if database.progress else {}
-            if f"{source}.{name}" in query and offsets.get(name) != topic.place():
-                return f"{source}.{name} is at {offsets.get(name)} of {topic.place()}"
+            if f"{source}.{name}" in query and offsets.get(name) != topic.position():
+                return f"{source}.{name} is at {offsets.get(name)} of {topic.position()}"
     if is_main and database.prefix != len(world.server.log):
         return f"the sink is at prefix {database.prefix} of {len(world.server.log)}"
     others = (one.why_behind() for one in (world.api, world.topics) if one is not None)

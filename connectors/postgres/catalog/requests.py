@@ -77,7 +77,7 @@ class Outcome:
     """How a request ended: a failure when it has a code.
 
     said: the message of a success; warnings: shown beside it; facts: more details, for
-    `tidemark.asked`.
+    `tidemark.my_requests`.
     """
 
     said: str = ""

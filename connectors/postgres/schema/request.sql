@@ -40,7 +40,7 @@ BEGIN
     number := tidemark.ask(operation, coalesce(arguments, '{}')
         || jsonb_build_object('options', coalesce(options, '{}') - 'wait'), current_user);
     IF NOT waits THEN
-        RAISE NOTICE 'request % is written; SELECT * FROM tidemark.asked shows how it stands',
+        RAISE NOTICE 'request % is written; SELECT * FROM tidemark.my_requests shows its status',
             number;
         -- The caller's transaction goes on.
         PERFORM set_config('search_path', path, true);
@@ -68,7 +68,7 @@ BEGIN
                 RAISE EXCEPTION 'the Tidemark service does not answer' USING ERRCODE = '57P03',
                     DETAIL = format('code: service.absent; request %s stays and is done when it '
                         'is back', number),
-                    HINT = 'start the service, then look at tidemark.asked';
+                    HINT = 'start the service, then see tidemark.my_requests';
             END IF;
         END IF;
         COMMIT;

@@ -30,7 +30,7 @@ _VIEW = ViewRow(
     'we "ird %s',
     "SELECT 'it''s' AS x",
     "id-1",
-    kind="bag",
+    kind="multiset",
     options={"backfill": "auto", "nested": [1, None]},
     key=[],
     fields=[{"name": "x", "type": "text"}],

@@ -264,7 +264,9 @@ def test_status_shows_each_role_what_is_its_own(ground: Ground) -> None:
     seen = ground.attack(
         "SET search_path = m, pg_catalog; SELECT name FROM tidemark.status WHERE name = 'watch'"
     )
-    asked = ground.attack("SET search_path = m, pg_catalog; SELECT asker FROM tidemark.asked")
+    asked = ground.attack(
+        "SET search_path = m, pg_catalog; SELECT requested_by FROM tidemark.my_requests"
+    )
     ground.attack("DROP FUNCTION m.has_table_privilege; DROP FUNCTION m.pg_has_role")
     assert seen == []
     assert {asker for (asker,) in asked} <= {ground.mallory}

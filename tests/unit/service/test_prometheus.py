@@ -31,7 +31,7 @@ def view(name: str, **facts: Any) -> ViewModel:
     fixed = {
         "query": "",
         "status": "live",
-        "kind": "bag",
+        "kind": "multiset",
         "key": [],
         "fields": [],
         "options": {},

@@ -42,8 +42,8 @@ export class Gathering {
       }
       return null;
     }
-    // A later service sends `progress` for `mark`.
-    if (told.event !== "mark" && told.event !== "progress") return null;
+    // An earlier service sends `mark` for `progress`.
+    if (told.event !== "progress" && told.event !== "mark") return null;
     const { epoch } = JSON.parse(told.data) as { epoch: number };
     const { rows, weights } = this;
     this.rows = [];

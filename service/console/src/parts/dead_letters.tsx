@@ -11,7 +11,7 @@ import { useOpened } from "./values";
 interface Letter {
   source: string;
   relation: string;
-  place: string;
+  position: string;
   group: string;
   code: string;
   reason: string;
@@ -34,13 +34,13 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
   if (!value) return <Skeleton />;
   const letters = value.dead_letters;
   if (!letters.length) return <p class="nothing">None left.</p>;
-  const idOf = (letter: Letter): string => `${letter.relation} ${letter.place}`;
+  const idOf = (letter: Letter): string => `${letter.relation} ${letter.position}`;
   const choose = async (action: "retry" | "drop"): Promise<void> => {
     const picked = letters.filter((letter) => chosen.has(idOf(letter)));
     const byRelation = Map.groupBy(picked, (letter) => letter.relation);
     const bodies = picked.length
-      ? [...byRelation].map(([name, some]) => ({ source, relation: name, places: some.map((letter) => letter.place) }))
-      : [{ source, relation, places: [] }];
+      ? [...byRelation].map(([name, some]) => ({ source, relation: name, positions: some.map((letter) => letter.position) }))
+      : [{ source, relation, positions: [] }];
     let total = 0;
     for (const body of bodies) {
       total += (await call<{ count: number }>("POST", `/dead-letters/${action}`, body)).count;
@@ -73,13 +73,13 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
             {letters.map((letter) => (
               <tr key={idOf(letter)}>
                 <td>
-                  <input type="checkbox" aria-label={`choose ${letter.place}`} checked={chosen.has(idOf(letter))} onChange={() => turn(letter)} />
+                  <input type="checkbox" aria-label={`choose ${letter.position}`} checked={chosen.has(idOf(letter))} onChange={() => turn(letter)} />
                 </td>
-                <td class="mono"><Text>{`${letter.relation} ${letter.place}`}</Text>{letter.desired && <span class="tag">{letter.desired}</span>}</td>
+                <td class="mono"><Text>{`${letter.relation} ${letter.position}`}</Text>{letter.desired && <span class="tag">{letter.desired}</span>}</td>
                 <td><Text>{letter.reason}</Text></td>
                 <td>
                   {letter.value === null ? <span class="null">none</span> : (
-                    <button type="button" class="long mono" onClick={() => open(letter.value ?? "", letter.place)}>
+                    <button type="button" class="long mono" onClick={() => open(letter.value ?? "", letter.position)}>
                       <Text>{shortened(letter.value, 80)}</Text>
                     </button>
                   )}

@@ -209,7 +209,7 @@ function Answer({ answer, isOld }: { answer: Validation; isOld: boolean }) {
           <FactRow key={label} label={label} value={value} />
         ))}
       </dl>
-      {answer.kind === "bag" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
+      {answer.kind === "multiset" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
       {estimate.risks?.length || answer.warnings.length || estimate.notes?.length ? (
         <ul class="reasons soft">
           {estimate.risks?.map((risk) => (

@@ -162,7 +162,7 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
       {isBuilding && <BackfillNote backfill={backfill} />}
       {view.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
       <dl class="figures">
-        <Figure label="Rows" note={view.kind === "bag" ? "multiset: duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
+        <Figure label="Rows" note={view.kind === "multiset" ? "multiset: duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
           {compact(glance?.rows ?? view.rows)}
         </Figure>
         <Figure label="Changes a second" note={<Sparkline course={courseOf(course)} label="changes of this view" />}>

@@ -27,7 +27,7 @@ export function SqlTab({ name, view }: TabProps) {
           <div class="section-head"><h2 id="facts">Facts</h2></div>
           <dl class="facts">
             <dt>Kind</dt>
-            <dd>{view.kind === "bag" ? "multiset: each distinct row with its count" : view.kind === "keyed" ? "keyed: a table with a primary key" : "–"}</dd>
+            <dd>{view.kind === "multiset" ? "multiset: each distinct row with its count" : view.kind === "keyed" ? "keyed: a table with a primary key" : "–"}</dd>
             <dt>Group</dt><dd>{view.group}</dd>
             {Object.entries(view.options).filter(([option]) => option !== "group").map(([option, value]) => (
               <FactRow key={option} name={option} value={String(value)} />
