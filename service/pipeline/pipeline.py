@@ -109,7 +109,7 @@ class Pipeline:
                 except SourceError as error:
                     self._refusal.resolve(error, is_stopping)
         except SinkChanged:
-            # The next start needs to know what the sink had.
+            # The next start needs the sink's progress.
             self._epochs.commit(sync=True)
             raise
         finally:

@@ -218,7 +218,8 @@ class Subscription:
         self._row = row
         self._feed = feed
         self._rows = rows
-        self._heartbeat_s, self._marker_name = wish.heartbeat_s, wish.marker
+        self._heartbeat_s = wish.heartbeat_s
+        self._marker_name: MarkerName = wish.marker
         self._is_closed = False
 
     async def frames(
