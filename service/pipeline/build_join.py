@@ -125,7 +125,7 @@ class BuildJoin:
             build.cancel()
             return
         parents = build.definition.parents()
-        # Additional sinks may not be able to represent another version; then it is refused.
+        # The additional sinks must be known: they may be unable to represent another version.
         is_ready = self._epochs.writer.has_space and self._sink_workers.are_listed
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return

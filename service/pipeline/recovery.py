@@ -103,7 +103,7 @@ def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
     if engine.position > positions.get(engine.source, engine.position):
         return in_sink > engine.epoch or in_sink < engine.positions.awaited
     if in_sink > engine.epoch:
-        # Places of other sources are not put in order here.
+        # Positions of external sources have no order here.
         is_bare = engine.positions.by_source.keys() <= {engine.source}
         return in_sink < engine.positions.awaited and not is_bare
     entry = engine.find_epoch(in_sink)

@@ -134,7 +134,7 @@ class SinkWriter:
         self._left_out = set()
 
     def restart(self, number: int) -> None:
-        """Go on from epoch `number`; the sink's progress is to be forgotten."""
+        """Continue from epoch `number`; the sink's progress will be forgotten."""
         self.drain()
         self._written = self._submitted = number
 

@@ -60,7 +60,7 @@ class ViewReplacement:
     # --- another version -----------------------------------------------------------------------
 
     def why_not(self, build: ViewBuild) -> TidemarkError | None:
-        """Return why a built version cannot replace the live one; "" if it can."""
+        """Return why a built version cannot replace the live one; None if it can."""
         definition, beside = build.definition, build.beside
         missing = readers_lost(definition, self._engine.views.values())
         if missing:
