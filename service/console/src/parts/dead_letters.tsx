@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers } from "../lib/api";
 import { ago, plural, shortened } from "../lib/format";
-import { useAsked, useWork } from "../lib/use";
+import { usePolled, useWork } from "../lib/use";
 import { ProblemNote, Skeleton, Text } from "./basic";
 import { Confirm } from "./confirm";
 import { tell } from "./toasts";
@@ -25,10 +25,10 @@ const PAGE = 50;
 
 export function DeadLetters({ source, relation = "" }: { source: string; relation?: string }) {
   const path = `/dead-letters?source=${encodeURIComponent(source)}&relation=${encodeURIComponent(relation)}&limit=${PAGE}`;
-  const { value, problem, again } = useAsked<{ dead_letters: Letter[] }>(path, 3000);
+  const { value, problem, again } = usePolled<{ dead_letters: Letter[] }>(path, 3000);
   const work = useWork();
   const { dialog, open } = useOpened();
-  const [isAsked, setAsked] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   if (problem) return <ProblemNote problem={problem} />;
   if (!value) return <Skeleton />;
@@ -60,7 +60,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       {mayOperate() && offers("POST /dead-letters/retry") && (
         <p class="actions">
           <button type="button" disabled={work.isBusy} onClick={() => void work.run(() => choose("retry"))}>Retry {which}</button>
-          <button type="button" class="danger" onClick={() => setAsked(true)}>Drop {which}</button>
+          <button type="button" class="danger" onClick={() => setConfirming(true)}>Drop {which}</button>
         </p>
       )}
       {work.problem && <ProblemNote problem={work.problem} />}
@@ -92,8 +92,8 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       </div>
       {letters.length === PAGE && <p class="dim">The first {PAGE} are shown.</p>}
       {dialog}
-      {isAsked && (
-        <Confirm title={`Drop ${which}?`} action="Drop them" run={() => choose("drop")} onClose={() => setAsked(false)}>
+      {isConfirming && (
+        <Confirm title={`Drop ${which}?`} action="Drop them" run={() => choose("drop")} onClose={() => setConfirming(false)}>
           <p>These records are deleted. No view will contain them.</p>
         </Confirm>
       )}
