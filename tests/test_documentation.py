@@ -318,7 +318,7 @@ def told_of(found: ViewPlan | TidemarkError, example: Example) -> list[str]:
     return faults
 
 
-def test_sql_examples_are_planned_or_refused_as_told(every_database: Database) -> None:
+def test_sql_examples_are_planned_or_refused_as_documented(every_database: Database) -> None:
     faults = []
     for example in EXAMPLES:
         if not example.is_query:

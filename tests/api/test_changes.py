@@ -342,7 +342,7 @@ async def _until_the_end(stream: AsyncIterator[Event], fold: Fold) -> int:
     return 0
 
 
-def test_a_service_that_stops_ends_its_streams_and_readers_go_on(
+def test_a_service_that_stops_ends_its_streams_and_readers_continue(
     service: RunningService, place: Database
 ) -> None:
     """In 5 s, with a load: each has whole epochs, and by its token what came meanwhile."""

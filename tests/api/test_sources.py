@@ -148,7 +148,7 @@ TEXTS = ["\0", "a\0b", "\ud800", "x\udfff"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_options_that_postgresql_has_no_place_for(
+def test_options_that_postgresql_cannot_store(
     service: RunningService, folder: Path, text: str
 ) -> None:
     columns = [{"name": f"i{text}", "type": "text"}]

@@ -67,7 +67,7 @@ def test_an_old_record_cannot_pass_for_a_new_one() -> None:
     assert "older" not in row_of(text, "**ours, old rows sent whole**")
 
 
-def test_a_peer_that_is_missing_or_wrong_is_told() -> None:
+def test_a_peer_that_is_missing_or_wrong_is_reported() -> None:
     missing = record("pathway", {}, missing="pathway: not installed: no network")
     wrong = record("flink-hashmap", {**run(100_000), "fault": "(north, smb) is missing"})
     text = report.compose([ours(800_000), missing, wrong])

@@ -65,7 +65,7 @@ def test_a_source_is_declared_and_dropped(
     assert all("options" not in arguments for (arguments,) in kept)
 
 
-def test_all_of_it_is_told(service: RunningService, place: Database) -> None:
+def test_all_of_it_is_reported(service: RunningService, place: Database) -> None:
     """Everything in the schema has a comment; what people call and read is in PSQL.md."""
     bare = """
         SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace
@@ -127,7 +127,7 @@ def test_refused(
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
-def test_psql_shows_the_place(service: RunningService, place: Database) -> None:
+def test_psql_shows_the_position(service: RunningService, place: Database) -> None:
     ended = psql(place, "CALL tidemark.create_view('v', 'SELECT id FRM t x');")
     assert ended.returncode == 3
     shown = (
@@ -173,7 +173,7 @@ def test_a_transaction_block_is_refused(service: RunningService, place: Database
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
-def test_without_waiting_it_is_asked_for_by_the_commit(
+def test_without_waiting_it_is_requested_by_the_commit(
     service: RunningService, place: Database
 ) -> None:
     session = place.connect(autocommit=False)

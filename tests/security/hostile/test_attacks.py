@@ -174,7 +174,7 @@ def test_what_an_owner_puts_on_a_views_table(ground: Ground, what: str) -> None:
         ground.call("drop_view", "m.v")
 
 
-def test_shadows_are_never_called_by_the_service(ground: Ground) -> None:
+def test_stubs_are_never_called_by_the_service(ground: Ground) -> None:
     """Overloads of all functions and operators that our statements call, in schema public, with
     types that fit better than PostgreSQL's own."""
     ground.database.execute(f"GRANT CREATE ON SCHEMA public TO {ground.mallory}")
