@@ -1,9 +1,9 @@
-"""The clock as a source: a relation of one row, (id, at), whose `at` moves on.
+"""The clock as a source: a relation of one row, (id, at), whose `at` advances.
 
-A view that reads `at` where its query says now() equals that query run in PostgreSQL with now()
-at the row's value, epoch by epoch. The position of the relation is the value itself, so it is
-committed with the epoch and a restart goes on from it. Invariants: `at` never goes backwards,
-whatever is done to the machine's clock; read up to a position, it stops at exactly that position.
+A view that reads `at` in place of now() equals its query run in PostgreSQL with now() at the row's
+value, epoch by epoch. The position of the relation is the value itself, so it is committed with the
+epoch, and a restart continues from it. Invariants: `at` never goes backwards, whatever happens to
+the machine's clock; read up to a position, it stops at exactly that position.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def timestamp_of(positions: FeedPositions) -> int | None:
-    """Return what a clock stands at, in microseconds since 1970; None where it is not read."""
+    """Return a clock's value in microseconds since 1970; None if no view reads it."""
     position = positions.get(RELATION)
     return None if position is None else int(position[_US])
 
@@ -76,7 +76,7 @@ class ClockSource:
         return self._relations
 
     def check(self) -> None:
-        """A clock can always be reached."""
+        """Do nothing: a clock can always be reached."""
 
     def start_position(self, relation: Relation) -> FeedStart:
         """Return the present moment, cut to the resolution."""
@@ -112,7 +112,7 @@ class ClockPart:
     us: int
 
     def read(self) -> Iterator[Delta]:
-        """Yield the row, with the asked columns."""
+        """Yield the row, with the requested columns."""
         row = (_ONLY_ROW, self.us - EPOCH_2000_US)
         yield Delta.of(KIND_INT * len(self.columns), [tuple(row[c] for c in self.columns)])
 
@@ -144,7 +144,8 @@ class ClockSnapshot:
 class ClockFeed:
     """Values after a position, each at least the resolution after the one before.
 
-    A thread of its own calls `on_ready` as often; `poll` alone decides whether there is a value.
+    A separate thread calls `on_ready` at that interval; `poll` alone decides whether there is a
+    value.
     """
 
     skipped = 0
@@ -167,7 +168,7 @@ class ClockFeed:
         threading.Thread(target=self._remind, name=f"clock {name}", daemon=True).start()
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
-        """Return the present value where it is due; with `until`, exactly that position."""
+        """Return the current value if it is due; with `until`, exactly that position."""
         to_us = _cut(self._resolution_us) if until is None else timestamp_of(until) or self._us
         if to_us <= self._us:
             return None

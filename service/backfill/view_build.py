@@ -316,7 +316,7 @@ class ViewBuild:
         return self._view, self._first.buffered, self._result
 
     def close(self, *, is_kept: bool = False) -> None:
-        """Remove the working files, unless another process is to go on with them."""
+        """Remove the working files, unless another process will continue with them."""
         self._spool.close()
         self._first.close()
         if is_kept:

@@ -1,8 +1,8 @@
 """Frozen dataclasses for the service's answers, read from JSON by their annotations.
 
-Invariant: unknown fields of a newer service are ignored; `told` holds the whole answer. A field
-that a record requires and the answer lacks is the error `service.not_tidemark`.
-Thread-safe: records are immutable, readers of a class are cached.
+Invariant: unknown fields of a newer service are ignored; `raw` holds the whole answer. A field that
+a record requires and the answer lacks is the error `service.not_tidemark`. Thread-safe: records are
+immutable, readers of a class are cached.
 """
 
 from __future__ import annotations

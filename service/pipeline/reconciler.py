@@ -92,7 +92,7 @@ class CatalogReconciler:
             log.warning("catalog.retry", code=error.code)
             return False
 
-    # --- what is wanted ----------------------------------------------------------------------
+    # --- desired state ----------------------------------------------------------------------
 
     @property
     def rows(self) -> list[ViewRow]:

@@ -71,7 +71,7 @@ class SourceIntake:
         """Return whole transactions of one source, None when there are none or none may be read."""
         writer = self._epochs.writer
         if self._epochs.awaits_sink or not writer.has_space:
-            # The source keeps what we do not read; drops, builds and status go on.
+            # The source keeps what we do not read; drops, builds and status continue.
             writer.await_progress(POLL_S)
             return None
         if self._reconciler.owes_failures:

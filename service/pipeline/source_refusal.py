@@ -95,7 +95,7 @@ class SourceRefusal:
         self._metrics.write()
 
     def _give_up_position(self, error: SourceError) -> None:
-        """Go on without what reads the database; a rebuild is the way out."""
+        """Continue without the views that read the database; a rebuild resolves it."""
         self._reset.lose_database(error)
         self._metrics.position = self._engine.position
         self._metrics.write()

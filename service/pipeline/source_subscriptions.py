@@ -121,7 +121,7 @@ class SourceSubscriptions:
             if unread:
                 self._engine.positions.forget(source, unread)
 
-    # --- views that cannot go on -------------------------------------------------------------
+    # --- views that cannot continue -------------------------------------------------------------
 
     def fail_readers(self, error: TidemarkError) -> bool:
         """Take out what reads the relation of a refusal; False when that is not all there is to it.

@@ -76,7 +76,7 @@ class Startup:
             log.info("sink.running")
 
     def _await(self, error: SinkError, pause_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Report why nothing moves, and wait; additional sinks go on."""
+        """Report why nothing moves, and wait; additional sinks continue."""
         self._epochs.close()
         until = self._runtime.monotonic() + pause_s
         while self._runtime.monotonic() < until and not is_stopping():

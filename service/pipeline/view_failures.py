@@ -1,4 +1,4 @@
-"""Taking views out of a running pipeline, so that the others go on.
+"""Taking views out of a running pipeline, so that the others continue.
 
 A failed view leaves the engine with its state and with all views that read it; its table stays
 in the sink as it was. Invariant: the catalog says so first, so that a restart in between fails

@@ -33,7 +33,7 @@ from service.views.view_facts import changed_facts, facts_of
 from storage import clock
 from storage.failpoints import failpoint
 
-# Why a view that has further sinks keeps its name.
+# Why a view that has additional sinks keeps its name.
 REPORTED_BY_NAME = "what they have written is told by the view's name"
 
 

@@ -59,7 +59,7 @@ def changed_facts(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
     facts = facts_of(definition, row.options)
     facts["plan"] |= {"estimate": known.get("estimate")}
     if is_same:
-        # What was said when it was asked for.
+        # The answer at the time of the request.
         del facts["warnings"]
     return facts
 

@@ -1,10 +1,11 @@
 """Comparisons of rows with one value that moves become threshold filters.
 
 `ts > (SELECT c.now FROM clock c) - interval '7 days'` is a join with one row, which compares every
-row anew when that one changes. Where each condition of such a join has an expression of the rows on
-one side and one of the single row on the other, and nothing above reads the single row, the rows
-are kept in order instead, on the side of a join that they come from. Not in the step of a
-recursion, and not where no table is read for the value: it never moves.
+row again when that one changes. The rule requires that each condition of such a join has an
+expression of the rows on one side and one of the single row on the other, and that nothing above
+reads the single row. Then the rows are stored in order instead, on the side of a join that they
+come from. It does not apply in the step of a recursion, nor if no table is read for the value: it
+never moves.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _INTEGERS = {TypeKind.INT2, TypeKind.INT4, TypeKind.INT8}
 _STAMPS = {TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ}
 _FLOATS = {TypeKind.FLOAT4, TypeKind.FLOAT8}
-# What only PostgreSQL puts in order, or orders otherwise than its kept form.
+# Types that only PostgreSQL can order, or whose order differs from their stored form.
 _WITHOUT_ORDER = {TypeKind.BPCHAR, TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE}
 
 
@@ -67,7 +68,7 @@ def find_thresholds(plan: Plan) -> Plan:
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)
-    # The nodes that several read, as they are after the rule; kept, so that an id is one node's.
+    # Nodes with several readers, after the rule; they stay referenced, so that an id is one node's.
     kept: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
@@ -82,7 +83,7 @@ def find_thresholds(plan: Plan) -> Plan:
 
 
 def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan | None:
-    """The join as threshold filters, with NULLs for the columns that nothing reads."""
+    """Return the join as threshold filters, with NULLs for the columns that nothing reads."""
     if plan.kind != "inner" or plan.left_keys or plan.residual is None:
         return None
     n, width = len(plan.left.fields), len(plan.fields)
@@ -106,22 +107,24 @@ def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan 
 
 
 def _moves(plan: Plan) -> bool:
-    """Whether it is one row at most, of tables."""
+    """Return True if the plan has at most one row, and reads tables."""
     return bool(scans_of(plan)) and has_at_most_one_row(plan)
 
 
 def _chained(
     rows: Plan, single: Plan, conditions: Sequence[_Condition], kept: Mapping[int, Plan]
 ) -> Plan:
-    """One filter for each condition, the first one lowest."""
+    """Return one filter for each condition, the first one lowest."""
     for condition in conditions:
         rows = _placed(rows, single, condition, kept)
     return rows
 
 
 def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, Plan]) -> Plan:
-    """The filter over the rows, or over the side of a join that they come from, whose every row
-    the join keeps or pairs; never below what others read as well."""
+    """Return the filter over the rows, or over the side of a join that they come from.
+
+    The join must keep or pair every row of that side. Never below a node with other readers.
+    """
     value = condition.value
     columns = columns_of(value)
     if id(rows) in kept:
@@ -152,7 +155,7 @@ def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
     value = condition.value
     if not in_postgres(value):
         return ThresholdFilter(rows, threshold, value, condition.operator)
-    # What has to be remembered of a row is computed by a projection.
+    # Values to remember of a row are computed by a projection.
     own = refs(rows)
     wide = Project(rows, (*own, value), (*rows.fields, Field("value", value.type)))
     filtered = ThresholdFilter(wide, threshold, refs(wide)[-1], condition.operator)
@@ -160,8 +163,10 @@ def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
 
 
 def _condition(part: Expression, own: range, start: int, at: int) -> _Condition | None:
-    """A comparison of the two sides of a join: the rows' columns are `own`, and begin at `start`,
-    those of the single row at `at`."""
+    """Return a comparison of the two sides of a join.
+
+    The rows' columns are `own` and begin at `start`; those of the single row begin at `at`.
+    """
     if not isinstance(part, Call) or part.function not in _MIRRORED:
         return None
     a, b = part.arguments
@@ -176,7 +181,7 @@ def _condition(part: Expression, own: range, start: int, at: int) -> _Condition 
 
 
 def _in_one_order(value: Expression, threshold: Expression) -> tuple[Expression, Expression] | None:
-    """Both sides in forms that order alike, None where none are known."""
+    """Return both sides in forms with the same order; None if none are known."""
     a, b = value.type, threshold.type
     if _orders_alike(a, b):
         return value, threshold
