@@ -83,7 +83,7 @@ MIDDLE = {
 
 
 @pytest.mark.parametrize("name", MIDDLE)
-def test_a_row_in_the_middle_costs_what_looks_at_it(name: str) -> None:
+def test_a_row_in_the_middle_costs_its_readers(name: str) -> None:
     small, large = (
         _touched(MIDDLE[name], n, [one_row(5 * n + 3), one_row(5 * n + 3, -1)])
         for n in (1_000, 100_000)

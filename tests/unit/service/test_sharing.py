@@ -361,7 +361,7 @@ def test_what_is_shared_is_reported_with_its_size() -> None:
     assert not [node for node in engine.figures() if node.is_part]
 
 
-def test_likeness_is_of_work_not_of_names() -> None:
+def test_equality_is_of_work_not_of_names() -> None:
     def fingerprint(plan: Plan) -> Plan:
         return fingerprints(plan)[id(plan)]
 
