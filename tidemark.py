@@ -30,6 +30,7 @@ from service.client.answers import (
     Relation,
     SinkState,
     SourceState,
+    SubscriptionState,
     Token,
     TokenFacts,
     Validation,
@@ -50,7 +51,7 @@ from service.client.conditions import Column, Condition, Order, col
 from service.client.epochs import Epoch
 from service.client.reading import AsyncRows, Rows
 from service.client.replica import Replica
-from service.client.rows import Page, QueryAnswer, Row, RowSet
+from service.client.rows import DiffPage, Page, QueryAnswer, Row, RowSet
 from service.client.values import Interval
 from service.client.wire import DEFAULT_URL
 from service.runtime.release import VERSION
@@ -70,6 +71,7 @@ __all__ = [
     "Condition",
     "Dataflow",
     "DeadLetter",
+    "DiffPage",
     "Difference",
     "Engine",
     "Epoch",
@@ -92,6 +94,7 @@ __all__ = [
     "Rows",
     "SinkState",
     "SourceState",
+    "SubscriptionState",
     "TemporaryError",
     "TidemarkError",
     "Token",

@@ -163,7 +163,7 @@ class _Run:
             with timer:
                 epoch = engine.step(batch)
             taken_s = timer.last_s
-            for part in epoch.parts():
+            for part in epoch.rows.parts():
                 for _, delta in part.deltas:
                     self._output.add(delta)
             with timer:

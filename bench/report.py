@@ -15,10 +15,13 @@ from bench import (
     estimate,
     fire_record,
     generated,
+    history,
+    ordered_joins,
     report_parts,
     sandbox,
     single_records,
     tpch,
+    windows,
 )
 from bench.aims import LEAST_CHANGES_S, LEAST_LOAD_ROWS_S, LEAST_RATIOS, at_least
 from bench.cells import answer, measured, number, rates, table
@@ -59,7 +62,8 @@ def compose(records: Sequence[Record]) -> str:
             lines += ["", *section(by_part[part], newest)]
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
-    lines += engine_refresh.section() + sandbox.section()
+    lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
+    lines += history.section() + windows.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

@@ -169,7 +169,7 @@ class Together:
         """One epoch."""
         epoch = self.engine.step(batch)
         self.engine.commit(epoch, written=epoch.progress.epoch)
-        for table, delta in epoch.deltas:
+        for table, delta in epoch.rows.deltas:
             self.outputs[table.name] = self.outputs.get(table.name, 0) + len(delta)
 
 

@@ -75,21 +75,6 @@ class ViewChange:
     ends: str = ""
 
 
-@dataclass(frozen=True)
-class SinkRepair:
-    """How a rewound sink is brought to an epoch at once (service/pipeline/sink_rewind.py).
-
-    follows: the sink's current epoch. live: identities of the group's views that are live from then
-    on; the sink may have lost newer statuses of the others. is_default: the group is the one for
-    views that name no group.
-    """
-
-    follows: int
-    live: frozenset[str]
-    group: str
-    is_default: bool
-
-
 @dataclass
 class SinkPart:
     """Part of an epoch: deltas by view and error rows, each consolidated."""
@@ -133,37 +118,19 @@ def errors_without(errors: Delta | None, views: Collection[RelationName]) -> Del
 
 
 @dataclass
-class SinkEpoch:
-    """The changes of one epoch: deltas by view, error rows, and the resulting progress.
+class SinkRows:
+    """The rows of an epoch: deltas by view, error rows and malformed source records.
 
-    Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
-    swaps: staged tables that become visible first, in the same transaction; deltas may then change
-    them (changes after their snapshot). refusals: views that the sink cannot accept, reported in
-    its catalog in the same transaction. rejected: malformed source records
-    (connectors/feed_source.py): new ones, and resolved ones at weight -1. later: more deltas and
-    errors, on disk, without those of the views in `left_out`; its rows and keys do not occur in the
-    others. changes: of whole views, applied before everything else. repair: how it brings back
-    a rewound sink; then it changes only the views' tables. tokens: as passed to `stage`, of
-    the views in swaps, because a rewound sink may hold other initial rows.
+    Every delta is consolidated. rejected: malformed source records (connectors/feed_source.py): new
+    ones, and resolved ones at weight -1. later: more deltas and errors, on disk, without those of
+    the views in `left_out`; its rows and keys do not occur in the others.
     """
 
-    progress: Progress
-    deltas: list[tuple[SinkTable, Delta]]
+    deltas: list[tuple[SinkTable, Delta]] = field(default_factory=list)
     errors: Delta | None = None
-    commit_time_us: int = 0
-    swaps: tuple[SinkTable, ...] = ()
-    refusals: tuple[tuple[SinkTable, TidemarkError], ...] = ()
+    rejected: Delta | None = None
     later: LaterParts | None = None
     left_out: frozenset[RelationName] = frozenset()
-    rejected: Delta | None = None
-    changes: tuple[ViewChange, ...] = ()
-    repair: SinkRepair | None = None
-    tokens: Mapping[RelationName, str] = field(default_factory=dict)
-
-    @property
-    def is_non_idempotent(self) -> bool:
-        """Return True if the epoch changes more than rows, so that it must not be applied twice."""
-        return bool(self.swaps or self.changes or self.refusals) or self.repair is not None
 
     def parts(self) -> Iterator[SinkPart]:
         """Yield all deltas and error rows, in parts of bounded size."""
@@ -172,7 +139,7 @@ class SinkEpoch:
             is_other = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
             yield SinkPart(is_other, errors_without(part.errors, self.left_out))
 
-    def row_counts(self) -> dict[SinkTable, int]:
+    def counts(self) -> dict[SinkTable, int]:
         """Return how many rows of each view change."""
         later = {} if self.later is None else self.later.rows
         counts = {t: n for t, n in later.items() if t.relation not in self.left_out}
@@ -185,27 +152,104 @@ class SinkEpoch:
         total = sum(delta.nbytes() for _, delta in self.deltas)
         return total + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
 
+    def without(self, views: Collection[RelationName]) -> SinkRows:
+        """Return the same rows without those of these views."""
+        return replace(
+            self,
+            deltas=[(t, d) for t, d in self.deltas if t.relation not in views],
+            errors=errors_without(self.errors, views),
+            left_out=self.left_out.union(views),
+        )
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A staged table that becomes visible.
+
+    token: as passed to `stage`, because a rewound sink may hold other initial rows.
+    """
+
+    table: SinkTable
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class ViewDdl:
+    """The changes of an epoch to whole views: applied in this order, before any rows.
+
+    changes: names, columns of the catalog and statuses. swaps: staged tables that become visible;
+    the epoch's deltas may change them (changes after their snapshot). refusals: views that the sink
+    cannot accept, reported in its catalog in the same transaction.
+    """
+
+    changes: tuple[ViewChange, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    refusals: tuple[tuple[SinkTable, TidemarkError], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.swaps or self.refusals)
+
+    def tables(self) -> list[SinkTable]:
+        """Return the tables that become visible or change."""
+        return [*(swap.table for swap in self.swaps), *(c.table for c in self.changes)]
+
+    def without(self, views: Collection[RelationName]) -> ViewDdl:
+        """Return the same changes without those of these views; refusals stay."""
+        return replace(
+            self,
+            changes=tuple(c for c in self.changes if c.table.relation not in views),
+            swaps=tuple(s for s in self.swaps if s.table.relation not in views),
+        )
+
+
+@dataclass(frozen=True)
+class SinkRepair:
+    """How one epoch brings a rewound sink to the state (service/pipeline/sink_rewind.py).
+
+    follows: the sink's current epoch. live: identities of the group's views that are live from then
+    on; the sink may have lost newer statuses of the others. is_default: the group is the one for
+    views that name no group.
+    """
+
+    follows: int
+    live: frozenset[str]
+    group: str
+    is_default: bool
+
+
+@dataclass
+class SinkEpoch:
+    """The changes of one epoch, and the resulting progress.
+
+    repair: set where this epoch repairs a rewound sink; then it changes the views' tables only.
+    """
+
+    progress: Progress
+    rows: SinkRows = field(default_factory=SinkRows)
+    ddl: ViewDdl = ViewDdl()
+    repair: SinkRepair | None = None
+    commit_time_us: int = 0
+
+    @property
+    def is_non_idempotent(self) -> bool:
+        """Return True if the epoch changes more than rows, so that it must not be applied twice."""
+        return bool(self.ddl) or self.repair is not None
+
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
         """Return the same epoch without these views."""
-        deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
-        errors = errors_without(self.errors, views)
-        swaps = tuple(t for t in self.swaps if t.relation not in views)
-        changes = tuple(c for c in self.changes if c.table.relation not in views)
-        left_out = self.left_out.union(views)
-        parts_left = {"swaps": swaps, "changes": changes, "left_out": left_out}
-        return replace(self, deltas=deltas, errors=errors, **parts_left)
+        return replace(self, rows=self.rows.without(views), ddl=self.ddl.without(views))
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """Return the same epoch without the view that error.relation names, reported as failed."""
-        later = () if self.later is None else self.later.rows
-        changed = (c.table for c in self.changes)
-        tables = [*self.swaps, *changed, *(t for t, _ in self.deltas), *later]
+        later = () if self.rows.later is None else self.rows.later.rows
+        tables = [*self.ddl.tables(), *(t for t, _ in self.rows.deltas), *later]
         assert error.relation is not None
         # For a view that only has error rows, the epoch does not know the table.
         bare = SinkTable(error.relation.schema, error.relation.name, (), ())
         table = next((t for t in tables if t.relation == error.relation), bare)
-        refusals = (*self.refusals, (table, error))
-        return replace(self.without({table.relation}), refusals=refusals)
+        found = self.without({table.relation})
+        refusals = (*self.ddl.refusals, (table, error))
+        return replace(found, ddl=replace(found.ddl, refusals=refusals))
 
 
 # The code of a view that only lacks its initial rows: it is rebuilt automatically.

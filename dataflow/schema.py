@@ -50,7 +50,7 @@ class Relation:
     REPLICA IDENTITY FULL, the stream carries whole old rows. is_append: rows are only ever
     inserted, so none need be stored. row_estimate: pg_class.reltuples, -1 when never analysed.
     numbers: for each field the column's number in the database (attnum), which survives renames; ()
-    if there is none or it was not queried.
+    if there is none or it was not queried. is_single: it always has exactly one row.
     """
 
     name: RelationName
@@ -61,3 +61,4 @@ class Relation:
     row_estimate: int = -1
     is_append: bool = False
     numbers: tuple[int, ...] = field(default=(), compare=False)
+    is_single: bool = field(default=False, compare=False)

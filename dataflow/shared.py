@@ -15,11 +15,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+import numpy as np
+
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
+from dataflow.due import DueSearch
 from dataflow.errors import ViewError
-from dataflow.expressions.evaluator import Evaluator, RowErrors
+from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.operators.base import (
     Operator,
@@ -69,6 +72,7 @@ class LiveNode:
         self.readers: list[LiveNode] = []
         self.empty = Delta.empty(kinds_of(plan.fields))
         self.operator: Operator | None = None
+        self.evaluator: Evaluator = NoEvaluator()
         self.in_chunks_of: Callable[..., Iterator[Delta]] | None = None
         self.scan: TableScan | None = None
         self.is_unconsolidated = False
@@ -165,7 +169,7 @@ class SharedDataflow:
 
         Its nodes have their state under `scope` (after a restart, under `locations`), at the same
         source position as the live ones. Its tables must have been added (`tables.add`). evaluator:
-        its own, if it differs from the others'; rights: a name for the rights of the evaluator.
+        its own, if it differs from the others'; rights: a name for what its answers depend on.
         """
         alike, same = fingerprints(nodes[-1].plan), repeatable(nodes[-1].plan)
         kinds = _rights_of(nodes, rights)
@@ -223,7 +227,7 @@ class SharedDataflow:
         live = LiveNode(self._next, node.plan, location)
         self._next += 1
         if location is not None:
-            live.inputs = tuple(inputs)
+            live.inputs, live.evaluator = tuple(inputs), evaluator
             named = replace(node, name=location.name)
             live.operator = make_operator(named, self._store, location.scope, evaluator, live)
             live.in_chunks_of = parts_of(live.operator)
@@ -272,6 +276,21 @@ class SharedDataflow:
     def scopes(self) -> set[str]:
         """Return the scopes that contain the state of live views."""
         return {h.scope for h in self._by_location} | {h.scope for h in self.tables.locations}
+
+    def due_search(
+        self, source: str, candidates: np.ndarray, refresh_us: Mapping[RelationName, int]
+    ) -> DueSearch:
+        """Return the search for the next tick of a source that is a clock; see `DueSearch`.
+
+        It holds until views are added or removed, or the clock has another value.
+        """
+        scans = [
+            node
+            for node in self._nodes.values()
+            if isinstance(node.plan, Scan) and node.plan.relation.name.source == source
+        ]
+        outputs = {view.root.number for view in self.views.values()}
+        return DueSearch(scans, candidates, refresh_us, outputs)
 
     # --- an epoch --------------------------------------------------------------------------------
 

@@ -24,11 +24,14 @@ FIXED_DIGITS = 18
 # From 1970-01-01 to 2000-01-01, where dates and timestamps are counted from.
 EPOCH_2000_US = 946_684_800_000_000
 
+# The time zone of values' texts, and of views that ask for no other.
+UTC = "UTC"
+
 # Settings that the text of a value depends on, in either direction.
 # connectors/postgres/session/session_settings.py explains the other settings.
 SESSION_SETTINGS = {
     # Times with and without zone, and what stands for a zone in a text.
-    "TimeZone": "UTC",
+    "TimeZone": UTC,
     "timezone_abbreviations": "Default",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",

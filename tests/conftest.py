@@ -3,9 +3,9 @@
 `postgres`: a shared server (TIDEMARK_TEST_PG=15 or 18 chooses the version, else the first there
 is). `database`: an empty database of its own for the test. `every_postgres`, `every_database`:
 the same, once for each version on this machine. `own_postgres`: a server that the test may
-stop, crash and restart. `broker`: a shared Kafka broker, topics of which each test makes for
-itself; `own_broker`: one that the test may stop, kill and restart. Both are skipped, with the
-reason, where the broker's jars are not there.
+stop, crash and restart. `broker`: a Kafka broker that all workers share, topics of which each test
+makes for itself; `own_broker`: one that the test may stop, kill and restart. Both are skipped,
+with the reason, where the broker's jars are not there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import budgets, tiers
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
+from tests.harness.shared_broker import shared_broker
 
 # A deadline would measure the machine; print_blob prints what repeats a failure.
 settings.register_profile("tidemark", deadline=None, print_blob=True)
@@ -175,10 +176,16 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[EmbeddedKafka]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """The shared broker, with its secured listener; leave it running."""
     _skip_without_jars()
-    with EmbeddedKafka(BROKER_SETTINGS, is_secured=True) as server:
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with EmbeddedKafka(BROKER_SETTINGS, is_secured=True) as server:
+            yield server
+        return
+    # The base of a worker is in that of the run.
+    with shared_broker(base.parent / "broker", BROKER_SETTINGS) as server:
         yield server
 
 

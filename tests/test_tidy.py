@@ -76,8 +76,8 @@ LAYERS = {
 }
 # Those of the operators, and which others each may import; all may import what lies at the root.
 OPERATOR_PACKAGES = {
-    "joins": (),
     "ordered": (),
+    "joins": ("ordered",),
     "aggregates": ("ordered",),
     "windows": ("ordered", "aggregates"),
     "recursion": (),

@@ -30,6 +30,8 @@ RESOLUTION = "resolution_s"
 DEFAULT_RESOLUTION_S = 1.0
 LEAST_RESOLUTION_S = 0.1
 MOST_RESOLUTION_S = 86_400.0
+# The longest that a feed sleeps at a time.
+LONGEST_S = 60.0
 _US = "us"
 _ONLY_ROW = 1
 
@@ -144,8 +146,8 @@ class ClockSnapshot:
 class ClockFeed:
     """Values after a position, each at least the resolution after the one before.
 
-    A separate thread calls `on_ready` at that interval; `poll` alone decides whether there is a
-    value.
+    `wait_until` skips the values that change nothing. A thread of its own calls `on_ready` when a
+    value may be due; `poll` alone decides whether there is one.
     """
 
     skipped = 0
@@ -164,12 +166,44 @@ class ClockFeed:
         self._us = int(positions[RELATION][_US])
         self._resolution_us = resolution_us
         self._on_ready = on_ready
-        self._ended = threading.Event()
+        self._moved = threading.Condition()
+        self._is_ended = False
+        # No value before this, and whether there is one at all then.
+        self._wait_us = self._us
+        self._is_due = True
         threading.Thread(target=self._remind, name=f"clock {name}", daemon=True).start()
 
+    def candidates(self, count: int) -> np.ndarray:
+        """Return the present value and the next ones that may come, int64 microseconds since 2000.
+
+        A value whose time has passed cannot come any more, except the newest of these.
+        """
+        first = max(self._us + self._resolution_us, _cut(self._resolution_us))
+        later = first + self._resolution_us * np.arange(count - 1, dtype=np.int64)
+        return np.concatenate([np.array([self._us], np.int64), later]) - EPOCH_2000_US
+
+    def wait_until(self, at: int, *, is_due: bool) -> None:
+        """Pass over all values before `at`, in microseconds since 2000.
+
+        is_due: a value comes then. Otherwise none does before the next call.
+        """
+        with self._moved:
+            self._wait_us, self._is_due = at + EPOCH_2000_US, is_due
+            self._moved.notify()
+
+    @property
+    def has_waited(self) -> bool:
+        """Return whether the time has come that `wait_until` was given."""
+        return _cut(self._resolution_us) >= self._wait_us
+
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
-        """Return the current value if it is due; with `until`, exactly that position."""
-        to_us = _cut(self._resolution_us) if until is None else timestamp_of(until) or self._us
+        """Return the present value where it is due; with `until`, exactly that position."""
+        if until is None:
+            to_us = _cut(self._resolution_us)
+            if to_us <= self._us or not (self._is_due and self.has_waited):
+                return None
+        else:
+            to_us = timestamp_of(until) or self._us
         if to_us <= self._us:
             return None
         self._us = to_us
@@ -190,11 +224,21 @@ class ClockFeed:
 
     def close(self) -> None:
         """End the thread."""
-        self._ended.set()
+        with self._moved:
+            self._is_ended = True
+            self._moved.notify()
 
     def _remind(self) -> None:
-        while not self._ended.wait(self._resolution_us / 1e6):
-            self._on_ready()
+        while True:
+            with self._moved:
+                # Somebody may set the machine's clock meanwhile.
+                rest_s = (self._wait_us - clock.wall_ns() // 1000) / 1e6
+                self._moved.wait(min(max(rest_s, self._resolution_us / 1e6), LONGEST_S))
+                if self._is_ended:
+                    return
+                is_time = clock.wall_ns() // 1000 >= self._wait_us
+            if is_time:
+                self._on_ready()
 
 
 def _cut(resolution_us: int) -> int:

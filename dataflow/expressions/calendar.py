@@ -1,4 +1,4 @@
-"""EXTRACT, date_part and date_trunc over dates and timestamps.
+"""EXTRACT, date_part, date_trunc and date_bin over dates and timestamps.
 
 EXTRACT gives numeric with PostgreSQL's scales, date_part the same as double precision. A field
 that is not listed here (julian, timezone, a wrong name ...) is left to PostgreSQL, row by row.
@@ -14,12 +14,19 @@ from dataflow.delta import Column
 from dataflow.expressions import stamp_kernels as kernels
 from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres
 from dataflow.expressions.intervals import DAY_US, parts_of
-from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
+from dataflow.expressions.kernel import Kernel, at_valid, both_valid, fixed_width
 from dataflow.expressions.numbers import Numbers
-from dataflow.expressions.stamps import DATE_MAX, DATE_MIN, STAMP_MAX, STAMP_MIN, STAMPS
+from dataflow.expressions.stamps import (
+    DATE_MAX,
+    DATE_MIN,
+    FIRST_STAMP,
+    STAMP_MAX,
+    STAMP_MIN,
+    STAMPS,
+)
 from dataflow.types import TEXT, SqlType, TypeKind
 
-_DAY_FIELDS = {
+DAY_FIELDS = {
     "year": kernels.YEAR,
     "month": kernels.MONTH,
     "day": kernels.DAY,
@@ -34,7 +41,7 @@ _DAY_FIELDS = {
     "millennium": kernels.MILLENNIUM,
 }
 # Units of the time of day: (microseconds of the unit, units in the next larger one, display scale).
-_CLOCK_FIELDS = {
+CLOCK_FIELDS = {
     "hour": (3_600_000_000, 24, 0),
     "minute": (60_000_000, 60, 0),
     "second": (1, 60_000_000, 6),
@@ -42,14 +49,14 @@ _CLOCK_FIELDS = {
     "microseconds": (1, 60_000_000, 0),
 }
 _UNIX_EPOCH_DAYS = 10_957
-_TRUNCATIONS = {
+TRUNCATIONS = {
     "year": kernels.YEAR,
     "quarter": kernels.QUARTER,
     "month": kernels.MONTH,
     "week": kernels.WEEK,
     "day": kernels.DAY,
 }
-_CLOCK_TRUNCATIONS = {
+CLOCK_TRUNCATIONS = {
     "hour": 3_600_000_000,
     "minute": 60_000_000,
     "second": 1_000_000,
@@ -60,6 +67,8 @@ _CLOCK_TRUNCATIONS = {
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
     """Return the kernel of a calendar function, if it is one."""
+    if function == "date_bin":
+        return _bins(types, result)
     if len(types) != 2 or types[0].kind is not TypeKind.TEXT:
         return None
     kind = types[1].kind
@@ -82,7 +91,7 @@ def _extraction(type: SqlType, result: SqlType) -> Kernel:
     low, high = (DATE_MIN, DATE_MAX) if is_date else (STAMP_MIN, STAMP_MAX)
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
-        name = _constant_text(values[0])
+        name = constant_text(values[0])
         value = values[1]
         assert isinstance(value, Column)
         sql = f"date_part('{name}', $1)" if is_float else f"EXTRACT({name} FROM $1)"
@@ -111,8 +120,8 @@ def _extraction(type: SqlType, result: SqlType) -> Kernel:
 
 def _extract(name: str, values: np.ndarray, is_date: bool) -> tuple[np.ndarray, int] | None:
     """Return (int64 units, scale) of a field; None when PostgreSQL must compute it."""
-    if name in _DAY_FIELDS:
-        return kernels.fields(values if is_date else values // DAY_US, _DAY_FIELDS[name]), 0
+    if name in DAY_FIELDS:
+        return kernels.fields(values if is_date else values // DAY_US, DAY_FIELDS[name]), 0
     if name == "epoch":
         if is_date:
             return (values + _UNIX_EPOCH_DAYS) * 86_400, 0
@@ -120,9 +129,9 @@ def _extract(name: str, values: np.ndarray, is_date: bool) -> tuple[np.ndarray, 
         if ((values > too_far) & (values != STAMP_MAX)).any():
             return None
         return values + _UNIX_EPOCH_DAYS * DAY_US, 6
-    if is_date or name not in _CLOCK_FIELDS:
+    if is_date or name not in CLOCK_FIELDS:
         return None
-    size, modulus, scale = _CLOCK_FIELDS[name]
+    size, modulus, scale = CLOCK_FIELDS[name]
     return values % DAY_US // size % modulus, scale
 
 
@@ -135,7 +144,7 @@ def _interval_extraction(type: SqlType, result: SqlType) -> Kernel:
     sql = "date_part($1, $2)" if is_float else 'pg_catalog."extract"($1, $2)'
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
-        name = _constant_text(values[0])
+        name = constant_text(values[0])
         months, days, micros, finite = parts_of(values[1])
         # Beyond this the microseconds of an epoch may not fit int64.
         is_far = (np.abs(months) > _FAR_MONTHS).any() or (np.abs(days) > _FAR_DAYS).any()
@@ -175,13 +184,13 @@ _INTERVAL_FIELDS = {
 
 def _truncation(type: SqlType) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
-        name = _constant_text(values[0])
+        name = constant_text(values[0])
         value = values[1]
         assert isinstance(value, Column)
-        if name in _TRUNCATIONS:
-            return Column(kernels.truncate(value.values, _TRUNCATIONS[name]), value.valid)
-        if name in _CLOCK_TRUNCATIONS:
-            size = _CLOCK_TRUNCATIONS[name]
+        if name in TRUNCATIONS:
+            return Column(kernels.truncate(value.values, TRUNCATIONS[name]), value.valid)
+        if name in CLOCK_TRUNCATIONS:
+            size = CLOCK_TRUNCATIONS[name]
             stamps = value.values
             infinite = (stamps == STAMP_MAX) | (stamps == STAMP_MIN)
             return Column(np.where(infinite, stamps, stamps // size * size), value.valid)
@@ -190,10 +199,55 @@ def _truncation(type: SqlType) -> Kernel:
     return Kernel(run, can_fail=True)
 
 
-def _constant_text(value: Value) -> str | None:
-    """Return the lower-case text that a value is in every row, None when it varies or is NULL."""
+# Microseconds below which sums of two do not overflow: about 73,000 years.
+_FAR_STAMP = 1 << 61
+
+
+def _bins(types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
+    """Return date_bin(stride, timestamp, origin), timestamp_bin in PostgreSQL's timestamp.c.
+
+    PostgreSQL computes what is an error there, and the moments before the origin that begin a bin,
+    for which releases differ.
+    """
+    if len(types) != 3 or types[0].kind is not TypeKind.INTERVAL or result.kind not in STAMPS:
+        return None
+    if types[1].kind is not result.kind or types[2].kind is not result.kind:
+        return None
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        months, days, micros, finite = parts_of(values[0])
+        stamps, origin = (v.values for v in values[1:])  # type: ignore[union-attr]
+        valid = both_valid(values)
+        is_near = finite & (months == 0) & _is_within(micros, _FAR_STAMP)
+        is_near &= _is_within(days, _FAR_STAMP // DAY_US)
+        stride = np.where(is_near, days * DAY_US + micros, 0)
+        is_near = is_near & (stride > 0) & _is_within(origin, _FAR_STAMP)
+        infinite = (stamps == STAMP_MAX) | (stamps == STAMP_MIN)
+        within = is_near & _is_within(stamps, _FAR_STAMP)
+        offset = np.where(within, stamps - origin, 0)
+        into = offset % np.where(within, stride, 1)
+        begins = np.where(within, stamps - into, stamps)
+        answer = fixed_width(begins, valid)
+        is_open = (begins < FIRST_STAMP) | ((offset < 0) & (into == 0))
+        doubtful = ~infinite & (~within | is_open)
+        doubtful = at_valid(np.broadcast_to(doubtful, len(answer)), valid)
+        call = ("date_bin($1, $2, $3)", types, values, result)
+        return rows_in_postgres(frame, doubtful, answer, call)
+
+    return Kernel(run, can_fail=True)
+
+
+def _is_within(values: np.ndarray, limit: int) -> np.ndarray:
+    return (values > -limit) & (values < limit)
+
+
+def constant_text(value: Value, *, is_lowered: bool = True) -> str | None:
+    """Return the text that a value is in every row, in lower case unless specified.
+
+    None when it varies or is NULL.
+    """
     assert isinstance(value, Column)
     texts = value.texts()
     if not texts or texts[0] is None or any(t != texts[0] for t in texts[1:]):
         return None
-    return texts[0].lower()
+    return texts[0].lower() if is_lowered else texts[0]

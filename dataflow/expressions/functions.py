@@ -17,6 +17,7 @@ from dataflow.expressions import (
     row_kernels,
     stamps,
     text,
+    time_zones,
 )
 from dataflow.expressions.frame import NUMERIC_KINDS
 from dataflow.expressions.ir import links_of
@@ -34,6 +35,7 @@ FAMILIES: tuple[Lookup, ...] = (
     stamps.find,
     key_kernels.find,
     row_kernels.find,
+    time_zones.find,
 )
 
 

@@ -1,8 +1,8 @@
 """Set-returning functions: each row beside the rows that functions make of it.
 
 Invariant: a row's retraction makes the same rows as its insertion, since the functions depend on
-the row alone. PostgreSQL runs them together, in FROM or in a select list, so padding and nesting
-are exactly PostgreSQL's.
+the row alone. A series of numbers or moments has a kernel (see series); all else PostgreSQL runs
+together, in FROM or in a select list, so padding and nesting are exactly PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from dataflow.lexer import tokens
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.filter import is_true
+from dataflow.operators.series import make_series
 from dataflow.plan.nodes import SetCall, TableFunction
+from dataflow.plan.set_functions import series_of
 
 # Input rows for which functions run at a time: their results are in memory together.
 SLICE_ROWS = 10_000
@@ -31,9 +33,9 @@ Answer = tuple[np.ndarray, tuple[Column, ...], RowErrors]
 class TableFunctionOperator:
     """Linear: a flat map.
 
-    State: none. Cost: O(rows of the delta and rows made of them), one query for SLICE_ROWS rows;
-    functions of constants run once. Memory for the rows made of a slice. NULL: as each function
-    defines; a shorter function and an outer row are padded with NULLs.
+    State: none. Cost: O(rows of the delta and rows made of them), one query for SLICE_ROWS rows
+    without a kernel; functions of constants run once. Memory for the rows made of a slice.
+    NULL: as each function defines; a shorter function and an outer row are padded with NULLs.
     """
 
     traits = Traits(is_linear=True, has_state=False, emits_parts=True)
@@ -46,6 +48,7 @@ class TableFunctionOperator:
         self._results = types_of(plan.fields[len(plan.input.fields) :])
         self._used = tuple(dict.fromkeys(_column(a) for c in plan.calls for a in c.arguments))
         self._query = query_of(plan, self._used)
+        self._series = series_of(plan)
         self._constant: Answer | None = None
         self._condition = (
             compile_expression(plan.condition, context.evaluator) if plan.condition else None
@@ -88,6 +91,8 @@ class TableFunctionOperator:
     def _answer(self, part: Delta) -> Answer:
         """Return (int64[m] rows of the slice, m values of each column of the functions, errors)."""
         n = len(part)
+        if self._series is not None:
+            return self._make_series(self._series, part)
         if self._used:
             columns = [part.columns[i] for i in self._used]
             return self._ask(columns, np.arange(n))
@@ -97,6 +102,20 @@ class TableFunctionOperator:
         failed = RowErrors({i: errors.by_row[0] for i in range(n)} if errors else {})
         index = np.tile(np.arange(len(rows)), n)
         return np.repeat(np.arange(n), len(rows)), tuple(c.take(index) for c in columns), failed
+
+    def _make_series(self, call: SetCall, part: Delta) -> Answer:
+        arguments = [part.columns[_column(a)] for a in call.arguments]
+        made = make_series(call, arguments, self._context.store.require_space)
+        columns = [Column(made.values)] * len(call.columns)
+        if self._plan.has_ordinality:
+            columns.append(Column(made.numbers))
+        if not made.doubtful.any():
+            return made.rows, tuple(columns), RowErrors()
+        index = np.flatnonzero(made.doubtful)
+        given = [part.columns[i].take(index) for i in self._used]
+        rows, others, errors = self._ask(given, index)
+        both = tuple(map(Column.concat, zip(columns, others, strict=True)))
+        return np.concatenate([made.rows, rows]), both, errors
 
     def _ask(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
         types = [self._types[i] for i in self._used]

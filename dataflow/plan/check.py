@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dataflow.delta import KIND_INT
 from dataflow.errors import InvariantError
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, children
 from dataflow.plan.nodes import (
     Aggregate,
     Apply,
+    AsOfJoin,
     Filter,
     Join,
     Plan,
@@ -62,6 +64,8 @@ def _check_node(plan: Plan) -> None:
         _check_outputs(plan.expressions, plan.fields, plan.input.fields)
     elif isinstance(plan, Join | SemiJoin):
         _check_join(plan)
+    elif isinstance(plan, AsOfJoin):
+        _check_as_of_join(plan)
     elif isinstance(plan, Aggregate):
         _check_aggregate(plan)
     elif isinstance(plan, TableFunction):
@@ -93,17 +97,48 @@ def _check_scan(plan: Scan) -> None:
     _require(known == [f.type for f in plan.fields], f"the columns of {plan.relation.name}")
 
 
+def _check_keys(plan: Join | AsOfJoin | SemiJoin) -> None:
+    _require(len(plan.left_keys) == len(plan.right_keys), "as many left keys as right keys")
+    for key in plan.left_keys:
+        _check_expression(key, plan.left.fields)
+    for key in plan.right_keys:
+        _check_expression(key, plan.right.fields)
+
+
+def _check_as_of_join(plan: AsOfJoin) -> None:
+    left, right = plan.left.fields, plan.right.fields
+    _check_keys(plan)
+    _require(plan.kind in ("inner", "left"), f"as-of join kind {plan.kind}")
+    _require(plan.operator in _ORDER_OPERATORS, f'an order operator, not "{plan.operator}"')
+    _require(len(plan.order) > 0, "an order of the right rows")
+    first = plan.order[0]
+    _require(first.is_descending == (plan.operator[0] == "<"), "an order towards the left row")
+    _check_expression(plan.value, left)
+    for key in plan.order:
+        _check_expression(key.expression, right)
+    same = plan.value.type.physical == first.expression.type.physical
+    _require(same and not first.operator, "a value that orders as the right rows do")
+    same = [f.type for f in plan.fields] == [f.type for f in left + right]
+    _require(same, "a join's fields are its inputs'")
+
+
 def _check_join(plan: Join | SemiJoin) -> None:
     left, right = plan.left.fields, plan.right.fields
     kinds = _KINDS if isinstance(plan, Join) else _SEMI_KINDS
     _require(plan.kind in kinds, f"join kind {plan.kind}")
-    _require(len(plan.left_keys) == len(plan.right_keys), "as many left keys as right keys")
-    for key in plan.left_keys:
-        _check_expression(key, left)
-    for key in plan.right_keys:
-        _check_expression(key, right)
+    _check_keys(plan)
     if plan.residual is not None:
         _check_condition(plan.residual, left + right)
+    if plan.bounds is not None:
+        _require(plan.residual is not None, "a residual that bounds follow from")
+        of_value, of_ends = (left, right) if plan.bounds.is_left else (right, left)
+        for expression, inputs in (
+            (plan.bounds.value, of_value),
+            (plan.bounds.low, of_ends),
+            (plan.bounds.high, of_ends),
+        ):
+            _check_expression(expression, inputs)
+            _require(expression.type.physical == KIND_INT, "bounds of integers")
     if isinstance(plan, Join):
         same = [f.type for f in plan.fields] == [f.type for f in left + right]
         _require(same, "a join's fields are its inputs'")

@@ -23,6 +23,7 @@ from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Apply,
+    AsOfJoin,
     Distinct,
     Filter,
     Frame,
@@ -39,6 +40,7 @@ from dataflow.plan.nodes import (
     SortKey,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -48,6 +50,7 @@ from dataflow.plan.nodes import (
     inputs_of,
 )
 from dataflow.plan.properties.view_key import reason_without_key
+from dataflow.plan.set_functions import SERIES, series_of
 from dataflow.plan.walk import shared_nodes
 from dataflow.plan.window_functions import is_native
 from dataflow.schema import Field
@@ -142,7 +145,7 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
             return
         visited.add(id(node))
         found.update(dict.fromkeys(e.sql for e in in_postgres(node)))
-        if isinstance(node, TableFunction):
+        if isinstance(node, TableFunction) and series_of(node) is None:
             found.update(dict.fromkeys(c.sql for c in node.calls))
         for below in inputs_of(node):
             visit(below)
@@ -163,7 +166,8 @@ def describe(plan: Plan) -> str:
         return f"filter {_text(plan.predicate, plan.input.fields)}"
     if isinstance(plan, ThresholdFilter):
         name = plan.threshold.fields[0].name
-        return f"threshold filter {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
+        kind = "flag" if isinstance(plan, ThresholdFlag) else "filter"
+        return f"threshold {kind} {_text(plan.value, plan.input.fields)} {plan.operator} {name}"
     if isinstance(plan, Project):
         shown = (
             f"{_text(e, plan.input.fields)} as {f.name}"
@@ -175,6 +179,8 @@ def describe(plan: Plan) -> str:
         return f"remember {retained}" + " by its arguments" * plan.by_arguments
     if isinstance(plan, Join | SemiJoin):
         return _join(plan)
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan)
     if isinstance(plan, Aggregate):
         groups = ", ".join(_text(g, plan.input.fields) for g in plan.groups)
         calls = ", ".join(_call(c, plan.input.fields) for c in plan.calls)
@@ -202,20 +208,36 @@ def _top_k(plan: TopK) -> str:
     text += f" after {plan.offset}" if plan.offset else ""
     if plan.partition:
         text += f" by ({', '.join(_text(e, fields) for e in plan.partition)})"
-    if not plan.order:
-        return text
-    parts = (_text(k.expression, fields) + _direction(k) for k in plan.order)
-    return f"{text} order ({', '.join(parts)})"
+    return f"{text} order ({_order(plan.order, fields)})" if plan.order else text
+
+
+def _order(order: tuple[SortKey, ...], fields: tuple[Field, ...]) -> str:
+    return ", ".join(_text(k.expression, fields) + _direction(k) for k in order)
 
 
 def _join(plan: Join | SemiJoin) -> str:
     left, right = plan.left.fields, plan.right.fields
-    keys = " and ".join(
+    keys = _keys(plan)
+    kind = plan.kind if plan.bounds is None else f"{plan.kind} interval"
+    text = f"{kind} join" + (f" on {keys}" if keys else " without keys")
+    return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
+
+
+def _keys(plan: Join | SemiJoin | AsOfJoin) -> str:
+    left, right = plan.left.fields, plan.right.fields
+    return " and ".join(
         f"{_text(a, left)} = {_text(b, right)}"
         for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
     )
-    text = f"{plan.kind} join" + (f" on {keys}" if keys else " without keys")
-    return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
+
+
+def _as_of_join(plan: AsOfJoin) -> str:
+    left, right = plan.left.fields, plan.right.fields
+    keys = _keys(plan)
+    value = _text(plan.order[0].expression, right)
+    text = f"{plan.kind} as-of join" + (f" on {keys}" if keys else " without keys")
+    text += f" where {value} {plan.operator} {_text(plan.value, left)}"
+    return f"{text} order ({_order(plan.order, right)})"
 
 
 def _table_function(plan: TableFunction) -> str:
@@ -223,6 +245,9 @@ def _table_function(plan: TableFunction) -> str:
     calls = ", ".join(
         f"{c.sql}({', '.join(_text(a, fields) for a in c.arguments)})" for c in plan.calls
     )
+    series = series_of(plan)
+    if series is not None:
+        calls = f"{SERIES}({', '.join(_text(a, fields) for a in series.arguments)})"
     text = f"{'left ' if plan.is_outer else ''}table function {calls}"
     text += " with ordinality" if plan.has_ordinality else ""
     return text + (f" on {_text(plan.condition, plan.fields)}" if plan.condition else "")
@@ -245,7 +270,7 @@ def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
 def _window(plan: Window) -> str:
     fields = plan.input.fields
     partition = ", ".join(_text(e, fields) for e in plan.partition)
-    order = ", ".join(_text(k.expression, fields) + _direction(k) for k in plan.order)
+    order = _order(plan.order, fields)
     calls = ", ".join(_window_call(c, fields) for c in plan.calls)
     return f"window by ({partition}) order ({order}): {calls}"
 
@@ -321,6 +346,9 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     if isinstance(plan, Join | SemiJoin):
         residual = (plan.residual,) if plan.residual is not None else ()
         return (*plan.left_keys, *plan.right_keys, *residual)
+    if isinstance(plan, AsOfJoin):
+        order = (k.expression for k in plan.order)
+        return (*plan.left_keys, *plan.right_keys, plan.value, *order)
     if isinstance(plan, Aggregate):
         return (*plan.groups, *(e for c in plan.calls for e in c.operands))
     if isinstance(plan, TableFunction):

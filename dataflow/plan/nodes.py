@@ -20,6 +20,9 @@ from typing import TypeVar
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
+from dataflow.types import BOOL, UTC
+
+FLAG = Field("flag", BOOL)
 
 
 @caches_hash
@@ -77,6 +80,20 @@ class ThresholdFilter:
 
 @caches_hash
 @dataclass(frozen=True)
+class ThresholdFlag(ThresholdFilter):
+    """All rows, with the value of `value operator threshold` as their last column.
+
+    A threshold without a row, or NULL, makes every flag NULL.
+    """
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's, and the flag."""
+        return (*self.input.fields, FLAG)
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
 
@@ -87,11 +104,27 @@ class Project:
 
 @caches_hash
 @dataclass(frozen=True)
+class Bounds:
+    """A value of one input that lies between two of the other, ends included, in every pair.
+
+    value: over the left input's columns if is_left, else over the right's; low and high: over the
+    other's. All three are int64 whose order is that of the values.
+    """
+
+    value: Expression
+    low: Expression
+    high: Expression
+    is_left: bool
+
+
+@caches_hash
+@dataclass(frozen=True)
 class Join:
     """A join. kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
 
     Keys are equal under PostgreSQL's `=` (NULL equals nothing) and in key form. The output has
-    the left fields, then the right ones (nullable where padded).
+    the left fields, then the right ones (nullable where padded). bounds: what follows of the
+    residual, if both inputs are stored in order for it.
     """
 
     kind: str
@@ -100,6 +133,49 @@ class Join:
     left_keys: tuple[Expression, ...]
     right_keys: tuple[Expression, ...]
     residual: Expression | None
+    fields: tuple[Field, ...]
+    bounds: Bounds | None = None
+
+
+@caches_hash
+@dataclass(frozen=True)
+class SortKey:
+    """One part of an ORDER BY, its defaults resolved.
+
+    operator: of ORDER BY ... USING where it is not the type's own < or >, else "".
+    """
+
+    expression: Expression
+    is_descending: bool = False
+    nulls_first: bool = False
+    operator: str = ""
+
+    @property
+    def direction(self) -> str:
+        """The suffix of the expression in PostgreSQL's text."""
+        using = f"USING {self.operator}" if self.operator else ""
+        way = using or ("DESC" if self.is_descending else "ASC")
+        return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+
+
+@caches_hash
+@dataclass(frozen=True)
+class AsOfJoin:
+    """For each left row the first right row of its key, in `order`, that its value reaches.
+
+    kind: "inner", or "left": a left row without one is padded. Keys as in Join. The first part of
+    the order is the right row's value, which `operator` compares with the left row's `value`:
+    "<" and "<=" in descending order, ">" and ">=" in ascending order. Ties are broken as in TopK.
+    """
+
+    kind: str
+    left: Plan
+    right: Plan
+    left_keys: tuple[Expression, ...]
+    right_keys: tuple[Expression, ...]
+    value: Expression
+    operator: str
+    order: tuple[SortKey, ...]
     fields: tuple[Field, ...]
 
 
@@ -110,6 +186,7 @@ class SemiJoin:
 
     kind "not in": anti with SQL's NULL rule for `x NOT IN (subquery)`, the keys being x and the
     subquery's column: no row when right holds a NULL key, a NULL x only when right is empty.
+    bounds: as in Join.
     """
 
     kind: str
@@ -118,6 +195,7 @@ class SemiJoin:
     left_keys: tuple[Expression, ...]
     right_keys: tuple[Expression, ...]
     residual: Expression | None
+    bounds: Bounds | None = None
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -217,27 +295,6 @@ class SingleRow:
     def fields(self) -> tuple[Field, ...]:
         """The input's, all nullable."""
         return tuple(Field(f.name, f.type) for f in self.input.fields)
-
-
-@caches_hash
-@dataclass(frozen=True)
-class SortKey:
-    """One part of an ORDER BY, its defaults resolved.
-
-    operator: of ORDER BY ... USING where it is not the type's own < or >, else "".
-    """
-
-    expression: Expression
-    is_descending: bool = False
-    nulls_first: bool = False
-    operator: str = ""
-
-    @property
-    def direction(self) -> str:
-        """The suffix of the expression in PostgreSQL's text."""
-        using = f"USING {self.operator}" if self.operator else ""
-        way = using or ("DESC" if self.is_descending else "ASC")
-        return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
 @caches_hash
@@ -473,8 +530,10 @@ Plan = (
     | Values
     | Filter
     | ThresholdFilter
+    | ThresholdFlag
     | Project
     | Join
+    | AsOfJoin
     | SemiJoin
     | Aggregate
     | Distinct
@@ -500,7 +559,8 @@ class ViewPlan:
     key: positions of output columns that form a unique key and are never NULL; () for a multiset
     view. warnings: returned when the view is created. evaluates: SQL of the subtrees computed in
     PostgreSQL. pinned: canonical text and value, as PostgreSQL reads it, of expressions that were
-    computed once.
+    computed once. time_zone: in which PostgreSQL evaluates. refresh_us: how often
+    values that follow the clock change; 0 if there are none.
     """
 
     root: Plan
@@ -508,6 +568,8 @@ class ViewPlan:
     warnings: tuple[str, ...] = ()
     evaluates: tuple[str, ...] = ()
     pinned: tuple[tuple[str, str], ...] = ()
+    time_zone: str = UTC
+    refresh_us: int = 0
 
 
 _T = TypeVar("_T")
@@ -515,7 +577,7 @@ _T = TypeVar("_T")
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """Return the inputs of a node, left to right."""
-    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
+    if isinstance(plan, Join | AsOfJoin | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
     if isinstance(plan, ThresholdFilter):
         return (plan.input, plan.threshold)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dataflow.expressions.ir import Call, ColumnRef, Expression
 from dataflow.plan.nodes import (
     Apply,
+    AsOfJoin,
     Join,
     Loop,
     Plan,
@@ -29,7 +30,7 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
     """Return the same node over other inputs of the same fields."""
     if all(new is old for new, old in zip(inputs, inputs_of(plan), strict=True)):
         return plan
-    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
+    if isinstance(plan, Join | AsOfJoin | SemiJoin | SetOperation | Apply):
         return replace(plan, left=inputs[0], right=inputs[1])
     if isinstance(plan, Recursive):
         return replace(plan, base=inputs[0], step=inputs[1])

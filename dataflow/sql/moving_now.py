@@ -38,15 +38,30 @@ def texts_of_now(value: str) -> dict[str, str]:
     return {text: f"({value}){cast}" if cast else value for text, cast in _OF_NOW.items()}
 
 
+class ClockMissing(SqlError):
+    """A query says now(), and there is no clock yet."""
+
+
 class MovingNow:
-    """An Analyzer for which now() is the clock's row. clock: its relation as SQL names it."""
+    """An Analyzer for which now() is the clock's row.
+
+    clock: its relation as SQL names it, "" if it does not exist. is_used: whether a query that was
+    analyzed says now().
+    """
 
     def __init__(self, analyzer: Analyzer, clock: str) -> None:
         self._analyzer = analyzer
+        self._clock = clock
         self._texts = texts_of_now(f"(SELECT tidemark_now.at FROM {clock} tidemark_now)")
+        self.is_used = False
+
+    @property
+    def time_zone(self) -> str:
+        """As the analyzer."""
+        return self._analyzer.time_zone
 
     def analyze(self, query: str) -> Analysis:
-        """As the analyzer. SqlError for a moment that no epoch has."""
+        """As the analyzer. SqlError for a moment that no epoch has; ClockMissing."""
         found = self._analyzer.analyze(query)
         for routine in found.routines:
             name = routine.name.rpartition(".")[2]
@@ -86,7 +101,14 @@ class MovingNow:
 
     def _moved(self, analysis: Analysis) -> Analysis:
         text = moved(analysis.text, self._texts)
-        return analysis if text == analysis.text else self._analyzer.analyze(text)
+        if text == analysis.text:
+            return analysis
+        if not self._clock:
+            what = "now() needs the clock, which does not exist"
+            hint = 'declare a source "clock" of type "clock", or use options.now "pinned"'
+            raise ClockMissing("sql.no_clock", what, hint=hint)
+        self.is_used = True
+        return self._analyzer.analyze(text)
 
 
 def moved(text: str, texts: Mapping[str, str]) -> str:

@@ -7,12 +7,13 @@ view exists.
 
 from __future__ import annotations
 
-from dataflow.errors import InvariantError, SourceError
+from dataflow.errors import InvariantError, SourceError, SqlError
 from dataflow.lexer import find_words, one_query
 from dataflow.plan.check import check_plan
-from dataflow.plan.explain import evaluated_in_postgres
+from dataflow.plan.explain import evaluated_in_postgres, in_postgres
 from dataflow.plan.nodes import Plan, ViewPlan
 from dataflow.plan.properties.view_key import tightened, view_key
+from dataflow.plan.walk import nodes_of
 from dataflow.sql.bind.analysis import Analysis, Analyzer
 from dataflow.sql.bind.binder import bind_query
 from dataflow.sql.bind.collations import check_collations
@@ -24,6 +25,7 @@ from dataflow.sql.bind.scope import Context, NotInScope
 from dataflow.sql.bind.search_cycle import check_records
 from dataflow.sql.parse.canonical_form import parse
 from dataflow.sql.rules import rewrite
+from dataflow.types import UTC
 
 
 def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
@@ -55,6 +57,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     check_recursions(root)
     check_records(context, root)
     check_collations(analyzer, root)
+    _check_texts(root, analyzer.time_zone)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     root = tightened(root)
@@ -64,7 +67,24 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
         tuple(context.warnings),
         evaluated_in_postgres(root),
         tuple(context.pinned.items()),
+        analyzer.time_zone,
     )
+
+
+def _check_texts(root: Plan, time_zone: str) -> None:
+    """Refuse values of users' types that PostgreSQL computes in a time zone: their text may show
+    it."""
+    if time_zone == UTC:
+        return
+    for node in nodes_of(root):
+        for found in in_postgres(node):
+            if found.type.is_users and not found.type.is_enum:
+                raise SqlError(
+                    "sql.time_zone",
+                    f"a value of type {found.type.name} may show the time zone it is computed in",
+                    detail=f'options.time_zone is "{time_zone}"; PostgreSQL computes {found.sql}',
+                    hint="select its fields, or cast it to a built-in type",
+                )
 
 
 def with_fields(plan: Plan, analysis: Analysis) -> Plan:

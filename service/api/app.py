@@ -38,6 +38,7 @@ from service.api.routes import (
     rows,
     sinks,
     sources,
+    subscriptions,
     system,
     tokens,
     verify,
@@ -48,6 +49,7 @@ from service.api.scrape import Scrape
 from service.api.sink_catalog import SinkCatalog
 from service.api.source_catalog import SourceCatalog
 from service.api.status_collector import Standings
+from service.api.subscription_catalog import SubscriptionCatalog
 from service.factory.planning import too_deep
 from service.factory.service_factory import ServiceFactory
 from service.runtime import release
@@ -67,6 +69,7 @@ ROUTERS = (
     life.router,
     sinks.router,
     sources.router,
+    subscriptions.router,
     system.router,
     console.router,
     tokens.router,
@@ -102,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.reading = Reading(ServiceFactory(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
+    app.state.subscription_catalog = SubscriptionCatalog(factory)
     app.state.subscriptions = Subscriptions(ServiceFactory(settings), feeds)
     figures = ApiFigures()
     app.state.scrape = Scrape(settings, factory, app.state.catalog, figures, standings)

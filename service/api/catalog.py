@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from connectors.postgres.catalog import sink_records, verification_records
+from connectors.postgres.catalog import history_records, sink_records, verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
@@ -24,23 +24,25 @@ from dataflow.plan.properties.view_key import reason_without_key
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
-from service.api.clock import ensure_clock
+from service.api.clock import planned_with_clock
 from service.api.health import StatusInputs, service_standing, view_standing, warnings_of
 from service.api.models import (
     CreateView,
     DataflowAnswer,
     FieldModel,
     Health,
+    HistoryModel,
     PlanAnswer,
     ReadModel,
     Validation,
     ViewModel,
+    ViewOptions,
 )
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import MOVING, plan_definition
+from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -88,23 +90,29 @@ class Catalog:
         self._control.ensure()
         self._authorization.require(by, "view.create")
         asker = by.db_role
-        if body.options.now == MOVING:
-            ensure_clock(self._control, self._factory)
         rows = self._control.list_views()
-        definition = plan_definition(
-            identity or uuid.uuid4().hex,
-            (schema, name),
-            body.query,
+        identity = identity or uuid.uuid4().hex
+        time = TimeOptions.of(body.options.model_dump())
+        definition = planned_with_clock(
+            self._control,
             self._factory,
-            rows,
-            sources=self._control.list_sources(),
-            asker=asker,
-            now=body.options.now,
+            lambda sources: plan_definition(
+                identity,
+                (schema, name),
+                body.query,
+                self._factory,
+                rows,
+                sources=sources,
+                asker=asker,
+                time=time,
+            ),
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(asker, definition.parents())
         self._sink.check(definition.table)
+        if body.options.history not in (None, NO_HISTORY):
+            self._factory.view_tables().check_history(definition.table)
         group = body.options.group
         relations = definition.relations()
         others = [r for r in rows if group_of(r) == group]
@@ -133,15 +141,21 @@ class Catalog:
         failpoint("api.view.created")
         return path_name(schema, name)
 
-    def validate(self, query: str, by: Caller) -> Validation:
-        """Return what the query would become if this caller created it."""
+    def validate(self, query: str, by: Caller, options: ViewOptions | None = None) -> Validation:
+        """Return what the query would become if this caller created it with these options."""
+        options = options or ViewOptions.model_validate({})
+        time = TimeOptions.of(options.model_dump())
         self._control.ensure()
         self._authorization.require(by, "view.validate")
         asker = by.db_role
         rows = self._control.list_views()
-        sources = self._control.list_sources()
-        definition = plan_definition(
-            "", ("", ""), query, self._factory, rows, sources=sources, asker=asker
+        definition = planned_with_clock(
+            self._control,
+            self._factory,
+            lambda sources: plan_definition(
+                "", ("", ""), query, self._factory, rows, sources=sources, asker=asker, time=time
+            ),
+            is_trial=True,
         )
         self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
@@ -163,6 +177,8 @@ class Catalog:
             asks=reads,
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
+            now=clock_of(plan, time),
+            time_zone=time.time_zone,
         )
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
@@ -209,7 +225,7 @@ class Catalog:
         row = self._row(name)
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
-        return self._model(row, self._control.count_errors(), verified, inputs)
+        return self._model(row, self._control.count_errors(), verified, inputs, self._past())
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """Return the views that the caller may see, ordered by name.
@@ -224,7 +240,8 @@ class Catalog:
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > after_name][:most]
         inputs = replace(self._standings.inputs(), views=all_rows)
-        return [self._model(row, errors, verified, inputs) for row in found]
+        past = self._past()
+        return [self._model(row, errors, verified, inputs, past) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """Return the plan of a view, and the parts that it shares with other views."""
@@ -328,12 +345,26 @@ class Catalog:
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
 
+    def _past(self) -> dict[tuple[str, str], HistoryModel]:
+        """Return the retained pasts by view."""
+        return {
+            name: HistoryModel(
+                table=found.relation,
+                retained_s=found.retained_s,
+                begun_epoch=found.begun_epoch,
+                oldest_epoch=found.oldest_epoch,
+                oldest_at=found.oldest_at,
+            )
+            for name, found in history_records.histories(self._control).items()
+        }
+
     def _model(
         self,
         row: ViewRow,
         errors: dict[str, int],
         verified: dict[str, dict[str, Any]],
         inputs: StatusInputs,
+        past: dict[tuple[str, str], HistoryModel],
     ) -> ViewModel:
         group = group_of(row)
         figures = inputs.figures.get(group) or {}
@@ -369,6 +400,7 @@ class Catalog:
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
             verification=verified.get(row.identity),
+            history=past.get((row.schema, row.name)),
             error=standing.error,
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,

@@ -20,10 +20,10 @@ from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.parse.renaming import with_renamed_table
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
-from service.api.clock import ensure_clock
+from service.api.clock import planned_with_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import MOVING, PINNED, plan_definition
+from service.factory.planning import NO_HISTORY, TimeOptions, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
@@ -94,8 +94,8 @@ class Life:
                 detail="a view cannot change its group",
                 hint="drop the view and create it in the other group",
             )
-        if changed.get("now") == MOVING:
-            ensure_clock(self._control, self._factory)
+        if changed.get("history") not in (None, NO_HISTORY):
+            self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
@@ -173,18 +173,22 @@ class Life:
         names it is refused as a cycle instead of read as a table. asker: the role whose rights
         count, by default the owner. options: those of the version, by default the view's own.
         """
-        rows, sources = self._control.list_views(), self._control.list_sources()
+        rows = self._control.list_views()
         name = ("", "") if is_existing else (row.schema, row.name)
-        found = plan_definition(
-            row.identity,
-            name,
-            query,
+        found = planned_with_clock(
+            self._control,
             self._factory,
-            rows,
-            sources=sources,
-            asker=row.created_by if asker is None else asker,
-            names=names,
-            now=(row.options if options is None else options).get("now", PINNED),
+            lambda sources: plan_definition(
+                row.identity,
+                name,
+                query,
+                self._factory,
+                rows,
+                sources=sources,
+                asker=row.created_by if asker is None else asker,
+                names=names,
+                time=TimeOptions.of(row.options if options is None else options),
+            ),
         )
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from dataflow.types import UTC
+from service.factory.planning import REFRESH
 from service.views.estimate_models import Estimate
 from service.views.lifecycle import ViewState
 
@@ -40,8 +42,13 @@ class ViewOptions(BaseModel):
     process, slot and epochs; its views cannot read views of another group.
     changes_retention_s: seconds to retain the view's changes, even without subscribers.
     most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
-    now: "pinned" fixes now() when the view is built; "moving" makes it the clock of each epoch
+    history: how long the view's past is retained, such as "7 days"; "none" for not at all
+    (docs/HISTORY.md).
+    now: "moving" makes now() the clock of each epoch; "pinned" fixes it when the view is built
     (docs/TIME.md).
+    refresh: how often values of now() in the select list change, such as "10 s"; without it they
+    are refused.
+    time_zone: of dates, intervals and casts of timestamptz, by PostgreSQL's name.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,7 +57,12 @@ class ViewOptions(BaseModel):
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
-    now: Literal["pinned", "moving"] = "pinned"
+    now: Literal["pinned", "moving"] = "moving"
+    refresh: str | None = Field(None, pattern=f"^{REFRESH.pattern}$")
+    time_zone: str = Field(UTC, min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")
+    history: str | None = Field(
+        None, pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$"
+    )
 
     @field_validator("group")
     @classmethod
@@ -90,6 +102,7 @@ class ValidateView(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     query: str = Field(min_length=1, max_length=200_000)
+    options: ViewOptions = Field(default_factory=lambda: ViewOptions.model_validate({}))
 
 
 class FieldModel(BaseModel):
@@ -110,6 +123,17 @@ class ProblemModel(BaseModel):
     detail: str = ""
     hint: str = ""
     position: dict[str, int] | None = None
+
+
+class HistoryModel(BaseModel):
+    """The retained past of a view. table: what SQL reads. oldest_epoch, oldest_at: the oldest point
+    that can be read."""
+
+    table: str
+    retained_s: float
+    begun_epoch: int
+    oldest_epoch: int
+    oldest_at: str
 
 
 class ViewModel(BaseModel):
@@ -136,6 +160,7 @@ class ViewModel(BaseModel):
     verification: dict[str, Any] | None = Field(
         default=None, description="the newest comparison with PostgreSQL's answer"
     )
+    history: HistoryModel | None = Field(None, description="its past, if that is retained")
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None
@@ -280,6 +305,10 @@ class Validation(BaseModel):
     )
     plan: str
     estimate: Estimate | None = Field(None, description="estimated cost; null if unknown")
+    now: Literal["pinned", "moving"] | None = Field(
+        None, description="what now() is; null if the query does not say it"
+    )
+    time_zone: str = Field(UTC, description="of dates, intervals and casts of timestamptz")
 
 
 class WaitAnswer(BaseModel):

@@ -45,6 +45,22 @@ _SINK: dict[str, Any] = {
     "created_at": "2026-01-02T03:04:05+00:00",
     "live_at": "2026-01-02T03:04:06+00:00",
 }
+_SUBSCRIPTION: dict[str, Any] = {
+    "view": "public.revenue",
+    "name": "billing",
+    "status": "ready",
+    "epoch": 42,
+    "newest_epoch": 57,
+    "oldest_epoch": 7,
+    "created_by": "local",
+    "created_at": "2026-01-02T03:04:05.000000Z",
+    "acknowledged_at": "2026-01-02T03:04:06.000000Z",
+}
+_POINT: dict[str, Any] = {
+    "epoch": 42,
+    "committed_at": "2026-01-02T03:04:05.000000Z",
+    "positions": _POSITIONS,
+}
 _ROW = {"region": "north", "revenue": "812.50"}
 
 ANSWERS: dict[str, Any] = {
@@ -66,6 +82,18 @@ ANSWERS: dict[str, Any] = {
         "views": {"default": {"epoch": 42, "positions": _POSITIONS}},
         "position": "0/1A2B90",
     },
+    "GET /views/{name}/diff": {
+        "fields": _FIELDS,
+        "rows": [_ROW],
+        "weights": [1],
+        "from": _POINT,
+        "to": {**_POINT, "epoch": 57},
+        "next": None,
+    },
+    "GET /views/{view}/subscriptions": {"subscriptions": [_SUBSCRIPTION]},
+    "POST /views/{view}/subscriptions": _SUBSCRIPTION,
+    "GET /views/{view}/subscriptions/{subscription}": _SUBSCRIPTION,
+    "POST /views/{view}/subscriptions/{subscription}/acknowledge": _SUBSCRIPTION,
     "GET /views/{view}/sinks": {"sinks": [_SINK], "next": None},
     "POST /views/{view}/sinks": _SINK,
     "GET /views/{view}/sinks/{sink}": _SINK,

@@ -11,13 +11,21 @@ from typing import Any
 
 from connectors.postgres.analysis.stub_relations import name_of
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.query.history_rows import read_difference
 from connectors.postgres.query.one_shot import Answer, OneShot, prepare, run
-from connectors.postgres.query.view_rows import read_page
+from connectors.postgres.query.view_rows import Past, read_page
 from connectors.postgres.schema.sink_target import target_of
 from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.lexer import tokens
 from service.api.models import Query
-from service.api.row_pages import RowWish, page_json, page_request
+from service.api.row_pages import (
+    DifferenceWish,
+    RowWish,
+    difference_json,
+    difference_points,
+    page_json,
+    page_request,
+)
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.runtime.settings import DEFAULT_GROUP
@@ -39,8 +47,10 @@ class Reading:
         self._settings = factory.settings
         self._control = factory.control()
 
-    def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
+    def page(self, view: str, wish: RowWish, role: str = "") -> tuple[bytes, str]:
         """Return a page of a view's rows as JSON, and its entity tag.
+
+        role: whose rights on the view's past count, "" for the service's.
 
         TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`.
         SinkError sink.table_missing, sink.table_changed if someone changed the table manually.
@@ -49,7 +59,7 @@ class Reading:
         row = find_view(self._control, view)
         while True:
             try:
-                return self._page(row, wish)
+                return self._page(row, wish, role)
             except SinkError as error:
                 # The view may have been dropped, renamed or replaced since the lookup.
                 before, row = row, find_view(self._control, view)
@@ -58,8 +68,9 @@ class Reading:
                 if error.code not in _GONE or table_of(row) == table_of(before):
                     raise
 
-    def _page(self, row: ViewRow, wish: RowWish) -> tuple[bytes, str]:
-        if row.status not in READABLE:
+    def _page(self, row: ViewRow, wish: RowWish, role: str) -> tuple[bytes, str]:
+        past = Past(wish.as_of, role) if wish.as_of else None
+        if row.status not in READABLE and past is None:
             raise TidemarkError(
                 "view.not_live",
                 f'view "{row.title}" is not live',
@@ -68,7 +79,23 @@ class Reading:
             )
         request = page_request(table_of(row), wish)
         key = self._settings.for_group(group_of(row)).sink_key
-        return page_json(request, read_page(self._settings.sink, key, request, READ_TIMEOUT_S))
+        page = read_page(self._settings.sink, key, request, READ_TIMEOUT_S, past)
+        return page_json(request, page)
+
+    def difference(self, view: str, wish: DifferenceWish, role: str) -> bytes:
+        """Return a page of what a view has at one point and lacks at another, as JSON.
+
+        role: whose rights count, "" for the service's. TidemarkError view.not_found,
+        rows.bad_page, history.*, auth.rights.
+        """
+        self._control.ensure()
+        table = table_of(find_view(self._control, view))
+        points, skipped = difference_points(wish)
+        window = skipped, wish.limit
+        found = read_difference(
+            self._settings.sink, table, points, window, role=role, timeout_s=READ_TIMEOUT_S
+        )
+        return difference_json(table, found, skipped)
 
     def prepare(
         self, body: Query, role: str, *, reads_tables: bool = True

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.postgres.query.history_rows import DifferencePage
 from connectors.postgres.query.view_rows import (
     COMPARISONS,
     PATTERNS,
@@ -31,8 +32,10 @@ from dataflow.errors import TidemarkError
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import plain_rows
 
-WORDS = ("columns", "order", "limit", "after", "min_position", "wait_s", "access_token")
+WORDS = ("columns", "order", "limit", "after", "as_of", "min_position", "wait_s", "access_token")
 MOST_CONDITIONS = 50
+# What the page tokens of differences begin with.
+_DIFFERENCE = "difference"
 MOST_VALUES = 1_000
 _OPERATORS = (*COMPARISONS, *PATTERNS, "in", "is")
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",.]+))((?:\.\w+)*)\s*(?:,|$)')
@@ -43,13 +46,26 @@ _NULLS = {"nullsfirst": True, "nullslast": False}
 
 @dataclass(frozen=True)
 class RowWish:
-    """The parameters of a request. columns, order, after: as text; others: all other parameters."""
+    """The parameters of a request. columns, order, after: as text; others: all other parameters;
+    as_of: a point of the view's past, or "".
+    """
 
     columns: str = ""
     order: str = ""
     limit: int = 100
     after: str = ""
     others: tuple[tuple[str, str], ...] = ()
+    as_of: str = ""
+
+
+@dataclass(frozen=True)
+class DifferenceWish:
+    """The parameters of a difference. end: "" for the newest; after: `next` of the page before."""
+
+    begin: str
+    end: str = ""
+    limit: int = 1_000
+    after: str = ""
 
 
 def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
@@ -91,6 +107,45 @@ def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
     tag = hashlib.blake2b(body, digest_size=12).hexdigest()
     epoch, positions = (None, {}) if page.progress is None else _shown(page.progress)
     return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
+
+
+def difference_points(wish: DifferenceWish) -> tuple[tuple[str, str], int]:
+    """Return the two points and the rows to skip: of the page before, where there was one.
+
+    TidemarkError rows.bad_page.
+    """
+    if not wish.after:
+        return (wish.begin, wish.end), 0
+    requested: list[Any] = [_DIFFERENCE]
+    begin, end, skipped = _unpacked(wish.after, requested, 3)
+    if not all(text and text.isdecimal() and len(text) < 19 for text in (begin, end, skipped)):
+        raise _bad_page()
+    return (str(begin), str(end)), int(str(skipped))
+
+
+def difference_json(table: SinkTable, page: DifferencePage, skipped: int) -> bytes:
+    """Return the body of a page of a difference."""
+    rows = [] if page.rows is None else plain_rows(table.fields, page.rows)
+    weights = [] if page.rows is None else page.rows.weights.tolist()
+    shown = [{"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in table.fields]
+    begin, end = (
+        {
+            "epoch": point.epoch,
+            "committed_at": point.committed_at,
+            "positions": shown_positions(point.positions),
+        }
+        for point in (page.begin, page.end)
+    )
+    token = [str(page.begin.epoch), str(page.end.epoch), str(skipped + len(rows))]
+    following = _packed([_DIFFERENCE], token) if page.has_more else None
+    return b'{"fields":%b,"rows":[%b],"weights":%b,"from":%b,"to":%b,"next":%b}' % (
+        _json(shown),
+        b",".join(rows),
+        _json(weights),
+        _json(begin),
+        _json(end),
+        _json(following),
+    )
 
 
 def _shown(progress: Progress) -> tuple[int, dict[str, Any]]:
@@ -178,7 +233,7 @@ def _require_column(name: str, existing: Sequence[str]) -> str:
         f'the view has no column "{name[:80]}"',
         detail=f"its columns are {', '.join(existing)}"[:1000],
         hint="names are case-sensitive; the other parameters are "
-        "columns, order, limit, after, min_position and wait_s",
+        "columns, order, limit, after, as_of, min_position and wait_s",
     )
 
 
@@ -209,12 +264,16 @@ def _unpacked(text: str, order: list[Any], count: int) -> tuple[str | None, ...]
     except (ValueError, TypeError, RecursionError):
         is_whole, after = False, ()
     if not is_whole:
-        raise TidemarkError(
-            "rows.bad_page",
-            "`after` is not valid for this order",
-            hint="use `next` of the previous page, with the same order and conditions",
-        )
+        raise _bad_page()
     return tuple(after)
+
+
+def _bad_page() -> TidemarkError:
+    return TidemarkError(
+        "rows.bad_page",
+        "`after` is not valid for this order",
+        hint="use `next` of the previous page, with the same order and conditions",
+    )
 
 
 def _json(value: Any) -> bytes:

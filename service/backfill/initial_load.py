@@ -191,7 +191,7 @@ class FirstRows:
             epoch = self._beside.find_epoch(number)
             if epoch is None:
                 raise InvariantError("state.outbox_gap", f"epoch {number} is not in the outbox")
-            for part in epoch.parts():
+            for part in epoch.rows.parts():
                 for table, delta in part.deltas:
                     if table.relation == self._table.relation:
                         self.difference.add_old(delta)

@@ -17,6 +17,7 @@ import typer
 
 import tidemark
 from dataflow.errors import TidemarkError
+from service.cli.history_commands import diff, rows, subscriptions
 from service.cli.init_command import commands
 from service.cli.lifecycle_commands import life
 from service.cli.output import (
@@ -55,6 +56,9 @@ app.add_typer(copies)
 app.add_typer(tokens, name="token")
 app.command()(verify)
 app.command()(validate)
+app.command()(rows)
+app.command()(diff)
+app.add_typer(subscriptions, name="subscriptions")
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
@@ -188,14 +192,31 @@ def create(
     group: Annotated[
         str, typer.Option(help="views of one group show the same position")
     ] = "default",
-    now: Annotated[str, typer.Option(help="what now() is: pinned or moving")] = "pinned",
+    now: Annotated[str, typer.Option(help="what now() is: moving or pinned")] = "moving",
+    time_zone: Annotated[str, typer.Option(help="of dates and intervals")] = "UTC",
+    refresh: Annotated[
+        str | None, typer.Option(help='how often values of now() change, such as "10 s"')
+    ] = None,
+    history: Annotated[
+        str | None, typer.Option(help='how long its past is retained, such as "7 days"')
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
         text = _text_of(query)
-        view = client.create(name, text, wait_s=wait_s, backfill=backfill, group=group, now=now)
+        view = client.create(
+            name,
+            text,
+            wait_s=wait_s,
+            backfill=backfill,
+            group=group,
+            now=now,
+            time_zone=time_zone,
+            refresh=refresh,
+            history=history,
+        )
         _print_view(view.state())
 
 

@@ -58,7 +58,8 @@ class ViewState(Record):
     reason), paused, failed or dropping. kind: keyed (a table) or multiset (a view without a
     key). rows: estimated, None until live. positions: those that its rows show, by source.
     lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
-    the change in progress, or why the last one failed or was cancelled.
+    the change in progress, or why the last one failed or was cancelled. history: its retained past,
+    or None.
     """
 
     EARLIER_VALUES: ClassVar[Mapping[str, Mapping[str, str]]] = {"kind": {"bag": "multiset"}}
@@ -85,6 +86,7 @@ class ViewState(Record):
     error: Problem | None = None
     version: int = 0
     replacing: Mapping[str, Any] | None = None
+    history: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> str:
@@ -104,6 +106,24 @@ def path_name(schema: str, name: str) -> str:
     "Sales"."By Day"
     """
     return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionState(Record):
+    """A named reader of a view. status: ready, or expired where its changes are gone.
+
+    epoch: what it has acknowledged; newest_epoch: what the view shows.
+    """
+
+    view: str
+    name: str
+    status: str
+    epoch: int
+    newest_epoch: int | None
+    oldest_epoch: int | None
+    created_by: str
+    created_at: datetime
+    acknowledged_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +278,8 @@ class Estimate(Record):
 @dataclass(frozen=True, kw_only=True)
 class Validation(Record):
     """What a query would become as a view. why_no_key: why it would have no primary key, "" if it
-    has one. in_postgres: expressions that PostgreSQL evaluates."""
+    has one. in_postgres: expressions that PostgreSQL evaluates. now: moving or pinned; None if the
+    query does not say now()."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
     EARLIER_VALUES: ClassVar[Mapping[str, Mapping[str, str]]] = {"kind": {"bag": "multiset"}}
@@ -273,6 +294,8 @@ class Validation(Record):
     backfill: str
     plan: str
     estimate: Estimate | None = None
+    now: str | None = None
+    time_zone: str = "UTC"
 
     @property
     def why_bag(self) -> str:

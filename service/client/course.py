@@ -41,6 +41,7 @@ class ChangesWish:
     reconnect_s: float
     has_progress: bool
     begins_again: bool
+    subscription: str = ""
 
     @property
     def beat_s(self) -> float:
@@ -143,6 +144,7 @@ class Course:
             params={
                 "snapshot": self._has_snapshot,
                 "resume": token or None,
+                "subscription": self._wish.subscription or None,
                 "heartbeat_s": self._wish.beat_s,
             },
             headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},

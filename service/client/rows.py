@@ -153,6 +153,20 @@ class Page(RowSet):
         return cls(fields, read_rows(fields, answer["rows"]), answer)
 
 
+class DiffPage(Page):
+    """A page of what changed between two points of a view's history, by key.
+
+    weights: of each row, -1 where only the first point has it, 1 where only the second one has it;
+    more in a multiset view. begin, end: epoch, committed_at and positions of the points.
+    """
+
+    def __init__(self, fields: Sequence[Field], rows: list[Row], answer: Mapping[str, Any]) -> None:
+        super().__init__(fields, rows, answer)
+        self.weights: list[int] = answer["weights"]
+        self.begin: Mapping[str, Any] = answer["from"]
+        self.end: Mapping[str, Any] = answer["to"]
+
+
 class QueryAnswer(RowSet):
     """The answer of a query. has_more: it was cut at the limit. views: epoch and positions of each
     group of views in it. position: of the source's WAL, if the query ran at the source."""

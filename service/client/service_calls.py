@@ -40,16 +40,21 @@ class ServiceCalls:
         group: str = "default",
         changes_retention_s: int | None = None,
         most_rows: int | None = None,
-        now: str = "pinned",
+        now: str = "moving",
+        time_zone: str = "UTC",
+        refresh: str | None = None,
+        history: str | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
-        of any part of its plan. now: pinned or moving (docs/TIME.md). Raises if the view fails
-        while it is built; it then stays listed as failed until it is dropped. TidemarkError
-        view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
+        of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
+        how often values of now() change (docs/TIME.md). history: how long its past is
+        retained, such as "7 days" (docs/HISTORY.md). Raises if the view fails while it is built; it
+        then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
+        sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
             "backfill": backfill,
@@ -57,6 +62,9 @@ class ServiceCalls:
             "changes_retention_s": changes_retention_s,
             "most_rows": most_rows,
             "now": now,
+            "time_zone": time_zone,
+            "refresh": refresh,
+            "history": history,
         }
         return Call(
             method="POST",
@@ -74,9 +82,12 @@ class ServiceCalls:
         return Call(method="GET", path="/views", read=each(ViewState, "views"))
 
     @call
-    def validate(self, query: str) -> Call[Validation]:
-        """Return what a query would become, with warnings and estimate; nothing is created."""
-        body = {"query": query}
+    def validate(self, query: str, **options: Any) -> Call[Validation]:
+        """Return what a query would become, with warnings and estimate; nothing is created.
+
+        options: as of `create`.
+        """
+        body = {"query": query, **({"options": options} if options else {})}
         return Call(method="POST", path="/views/validate", read=into(Validation), body=body)
 
     @call

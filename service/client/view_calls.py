@@ -15,12 +15,14 @@ from service.client.answers import (
     LeftOutPage,
     Plan,
     SinkState,
+    SubscriptionState,
     VerifyResult,
     ViewState,
     Waited,
 )
 from service.client.calls import Call, Reply, call
 from service.client.records import Record
+from service.client.rows import DiffPage
 
 R = TypeVar("R", bound=Record)
 ACCEPTED = 202
@@ -94,6 +96,59 @@ class ViewCalls:
             params={"limit": limit, "after": after},
         )
 
+    # --- its past ------------------------------------------------------------------------------
+
+    @call
+    def diff(
+        self, begin: str, end: str = "", *, limit: int = 1_000, after: str | None = None
+    ) -> Call[DiffPage]:
+        """Return what changed between two points of the view's history, a page of it.
+
+        begin, end: a time, a position or an epoch; end "" is the newest epoch. after: `next` of the
+        previous page. TidemarkError history.*.
+        """
+        return Call(
+            method="GET",
+            path=f"{self._path}/diff",
+            read=lambda reply: DiffPage.of(reply.body),
+            params={"from": begin, "to": end or None, "limit": limit, "after": after},
+        )
+
+    @call
+    def subscribe(self, name: str, *, start: str = "newest") -> Call[SubscriptionState]:
+        """Create a named reader of a view with a history; `changes(subscription=name)` reads it.
+
+        start: the point after which it reads. TidemarkError subscription.exists, history.*.
+        """
+        return Call(
+            method="POST",
+            path=f"{self._path}/subscriptions",
+            read=into(SubscriptionState),
+            body={"name": name, "start": start},
+        )
+
+    @call
+    def subscriptions(self) -> Call[list[SubscriptionState]]:
+        """Return the named readers of the view, with the epoch that each has acknowledged."""
+        path = f"{self._path}/subscriptions"
+        return Call(method="GET", path=path, read=each(SubscriptionState, "subscriptions"))
+
+    @call
+    def acknowledge(self, name: str, epoch: int) -> Call[SubscriptionState]:
+        """Move a named reader on to an epoch. TidemarkError subscription.not_found, history.*."""
+        return Call(
+            method="POST",
+            path=f"{self._path}/subscriptions/{quote(name, safe='')}/acknowledge",
+            read=into(SubscriptionState),
+            body={"epoch": epoch},
+        )
+
+    @call
+    def unsubscribe(self, name: str) -> Call[None]:
+        """Drop a named reader. TidemarkError subscription.not_found."""
+        path = f"{self._path}/subscriptions/{quote(name, safe='')}"
+        return Call(method="DELETE", path=path, read=lambda _: None)
+
     # --- its life ------------------------------------------------------------------------------
 
     @call
@@ -104,14 +159,19 @@ class ViewCalls:
         wait_s: float = 60,
         backfill: str | None = None,
         changes_retention_s: int | None = None,
+        history: str | None = None,
     ) -> Call[ViewState]:
         """Change the view's query; the view stays readable throughout.
 
         Raises if the new version is refused or fails; the view is then unchanged. If it is not done
-        after wait_s, `replacing` in the result shows the progress. backfill, changes_retention_s:
-        None keeps them.
+        after wait_s, `replacing` in the result shows the progress. backfill, changes_retention_s,
+        history: None keeps them; "none" ends a history.
         """
-        options = {"backfill": backfill, "changes_retention_s": changes_retention_s}
+        options = {
+            "backfill": backfill,
+            "changes_retention_s": changes_retention_s,
+            "history": history,
+        }
         return self._changed("replace", wait_s, {"query": query, "options": without_none(options)})
 
     @call

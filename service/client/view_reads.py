@@ -31,6 +31,7 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         order: str | Order | Sequence[str | Order] = (),
         limit: int | None = None,
         page_rows: int = PAGE_ROWS,
+        as_of: str | None = None,
         min_position: str | None = None,
         wait_s: float = 30,
     ) -> RowsT:
@@ -38,14 +39,17 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
 
         where: {"region": "north"}, or conditions such as `tidemark.col("total") >= 100`. order: as
         in REST, "total.desc,region", or `col("total").desc()`; the key is appended. limit: total
-        rows. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
-        rows.*, view.wait_timeout.
+        rows. as_of: a time, a position or an epoch of the view's history. min_position, wait_s:
+        wait until that commit is visible. TidemarkError view.not_live, rows.*, view.wait_timeout,
+        history.*.
         """
         params = conditions_of(where)
         if columns:
             params.append(("columns", ",".join(quoted(name) for name in columns)))
         if order:
             params.append(("order", order_of(order)))
+        if as_of:
+            params.append(("as_of", as_of))
         if min_position:
             params += [("min_position", min_position), ("wait_s", str(wait_s))]
         waiting_s = wait_s if min_position else 0
@@ -57,6 +61,7 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         *,
         snapshot: bool = True,
         resume: str | None = None,
+        subscription: str = "",
         timeout_ms: float | None = None,
         progress: bool = False,
         on_gap: Literal["raise", "snapshot"] = "raise",
@@ -66,16 +71,18 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         """Return the view's rows as one epoch, then each epoch that changes it, as it happens.
 
         snapshot: False starts with the next change. resume: the token of an epoch, to resume after
-        it. timeout_ms: end the iteration after this time without an epoch; None: never. progress:
-        also return epochs without changes, with their positions. on_gap: if changes are no longer
-        retained, raise the error, or return a snapshot again. heartbeat_s: silence of three times
-        this means a lost connection. reconnect_s: how long to retry a lost connection, from the
-        newest marker. TidemarkError changes.*, view.not_live.
+        it. subscription: a named reader, which resumes after what it has acknowledged. timeout_ms:
+        end the iteration after this time without an epoch; None: never. progress: also return
+        epochs without changes, with their positions. on_gap: if changes are no longer retained,
+        raise the error, or return a snapshot again. heartbeat_s: silence of three times this means
+        a lost connection. reconnect_s: how long to retry a lost connection, from the newest marker.
+        TidemarkError changes.*, view.not_live, subscription.not_found, history.*.
         """
         wish = ChangesWish(
             path=f"{self._path}/changes",
             has_snapshot=snapshot,
             resume=resume or "",
+            subscription=subscription,
             timeout_s=None if timeout_ms is None else timeout_ms / 1000,
             heartbeat_s=heartbeat_s,
             reconnect_s=reconnect_s,

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from connectors.feed_source import REJECTED_KINDS
-from connectors.sink import SinkEpoch, SinkTable, ViewChange
+from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from connectors.source import SourceBatch
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
+from dataflow.due import DueSearch
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
@@ -25,6 +28,7 @@ from dataflow.schema import RelationName
 from dataflow.shared import SharedDataflow, StateLocation, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower.lowering import lower
+from dataflow.types import UTC
 from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.column_requirements import Read, widened
 from service.engine.definition import StateLayout, View, ViewDefinition
@@ -47,7 +51,7 @@ class Engine:
     """Live views in creation order (each after the views that it reads).
 
     - source: the name under which the database's position is stored
-    - evaluator_of: returns an evaluator with the privileges of a role
+    - evaluator_of: returns an evaluator with the privileges of a role, in a time zone
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
     - spare_bytes: how much of what every sink has the outbox retains
@@ -61,7 +65,7 @@ class Engine:
         epoch_bytes: int = EPOCH_BYTES,
         *,
         clock: Clock = stopped,
-        evaluator_of: Callable[[str], Evaluator] | None = None,
+        evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         self.store = store
@@ -113,9 +117,13 @@ class Engine:
             for location in tables or definition.tables():
                 self.dataflow.tables.add(location)
         self.views[definition.name] = definition
-        role, of = definition.role, self._evaluator_of
-        assert of is not None or not role, f"no evaluator for {role}"
-        how = {"evaluator": of(role) if of and role else None, "rights": role}
+        role, zone, of = definition.role, definition.plan.time_zone, self._evaluator_of
+        is_own = bool(role) or zone != UTC
+        assert of is not None or not is_own, f"no evaluator for {role} in {zone}"
+        how = {
+            "evaluator": of(role, zone) if of and is_own else None,
+            "rights": role if zone == UTC else f"{role} in {zone}",
+        }
         return self.dataflow.add(definition.name, nodes, definition.scope, locations, **how)
 
     def _drop(self, prefixes: Iterable[str]) -> None:
@@ -253,6 +261,11 @@ class Engine:
             definition = replace(definition, rebuilt=definition.rebuilt + 1)
         return definition
 
+    def due_search(self, source: str, candidates: np.ndarray) -> DueSearch:
+        """Return the search for the next tick of a clock; see `SharedDataflow.due_search`."""
+        refresh = {name: d.plan.refresh_us for name, d in self.views.items()}
+        return self.dataflow.due_search(source, candidates, refresh)
+
     def step(self, batch: SourceBatch) -> SinkEpoch:
         """Step every view by one batch of whole source transactions; commit nothing yet.
 
@@ -265,9 +278,8 @@ class Engine:
                 self._step_slice(changes, buffered, failures)
         self._refuse(failures, buffered)
         self.positions.pass_over(batch, self.epoch + 1)
-        epoch = self._buffered_epoch(buffered, batch.commit_time_us)
-        epoch.rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
-        return epoch
+        rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
+        return self._buffered_epoch(buffered, rejected, commit_time_us=batch.commit_time_us)
 
     def gather(self) -> EpochBuffer:
         """Return a buffer for the output of views."""
@@ -334,14 +346,18 @@ class Engine:
         buffered.leave_out(failures)
 
     def _buffered_epoch(
-        self, buffered: EpochBuffer, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
+        self,
+        buffered: EpochBuffer,
+        rejected: Delta | None = None,
+        ddl: ViewDdl = ViewDdl(),
+        *,
+        commit_time_us: int = 0,
     ) -> SinkEpoch:
         assert self.positions.progress is not None
         part = buffered.take()
         later = buffered if buffered.is_spilled else None
-        return SinkEpoch(
-            self.positions.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
-        )
+        rows = SinkRows(part.deltas, part.errors, rejected, later)
+        return SinkEpoch(self.positions.progress, rows, ddl, commit_time_us=commit_time_us)
 
     def figures(self) -> list[NodeFigures]:
         """Return all running nodes with their figures."""
@@ -363,38 +379,40 @@ class Engine:
         errors: Delta | None,
         rejected: Delta | None = None,
         *,
-        is_staged: bool = True,
+        token: str | None,
     ) -> SinkEpoch:
         """Return the epoch in which a built view becomes visible, at the current position.
 
         buffered: changes of the view since its rows were staged, or against its existing rows.
-        errors, rejected: its snapshot's error rows and malformed records.
+        errors, rejected: its snapshot's error rows and malformed records. token: of its staged
+        rows; None where its table has them.
         """
         table = view.definition.table
         for found in (errors, view.errors.take()):
             if found is not None and len(found):
                 buffered.add(table, named(table, found), is_errors=True)
         self.positions.set_epoch(self.epoch + 1)
-        epoch = self._buffered_epoch(buffered, swaps=(table,) if is_staged else ())
-        epoch.rejected = _rejected(rejected, view.rejected())
-        return epoch
+        ddl = ViewDdl(swaps=() if token is None else (Swap(table, token),))
+        return self._buffered_epoch(buffered, _rejected(rejected, view.rejected()), ddl)
 
     def change_views(
-        self, changes: Iterable[ViewChange], buffered: EpochBuffer | None = None
+        self,
+        changes: Iterable[ViewChange],
+        buffered: EpochBuffer | None = None,
+        rejected: Delta | None = None,
     ) -> SinkEpoch:
         """Return an epoch that changes views as a whole, at the current position.
 
-        buffered: changes of their rows and error rows.
+        buffered: changes of their rows and error rows. rejected: malformed records.
         """
         self.positions.set_epoch(self.epoch + 1)
-        epoch = self._buffered_epoch(self.gather() if buffered is None else buffered)
-        epoch.changes = tuple(changes)
-        return epoch
+        rows = self.gather() if buffered is None else buffered
+        return self._buffered_epoch(rows, rejected, ViewDdl(tuple(changes)))
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """Write state, progress and outbox atomically; trim the outbox up to epoch `written`."""
         if epoch is not None:
-            buffered = epoch.later
+            buffered = epoch.rows.later
             self._outbox.put(epoch)
             if buffered is not None:
                 buffered.close()

@@ -89,9 +89,9 @@ class Outbox:
     def put(self, epoch: SinkEpoch) -> None:
         """Store an epoch, as part of the open epoch; its later parts then come from the store."""
         number, count, size, parts = epoch.progress.epoch, 0, 0, None
-        if epoch.later is not None:
+        if epoch.rows.later is not None:
             rows: dict[SinkTable, int] = {}
-            for part in epoch.later:
+            for part in epoch.rows.later:
                 for table, delta in part.deltas:
                     rows[table] = rows.get(table, 0) + len(delta)
                 stored = encode_part(part)
@@ -104,7 +104,7 @@ class Outbox:
         stored = encode_epoch(epoch, parts)
         self._store.put(_epoch_key(number), stored)
         if parts is not None:
-            epoch.later = StoredParts(self._store, number, count, rows, size)
+            epoch.rows.later = StoredParts(self._store, number, count, rows, size)
         self._append(epoch, len(stored))
 
     def forget(self, written: int) -> None:
@@ -174,7 +174,7 @@ class Outbox:
         return self._store.get(_epoch_key(number)) or b""
 
     def _append(self, epoch: SinkEpoch, size: int) -> None:
-        number, later = epoch.progress.epoch, epoch.later
+        number, later = epoch.progress.epoch, epoch.rows.later
         stored = later if isinstance(later, StoredParts) else None
         count, size = (stored.count, size + stored.nbytes) if stored else (0, size)
         until = size + (self._entries[-1].until if self._entries else 0)
@@ -187,7 +187,7 @@ class Outbox:
         epoch, later = decode_epoch(stored)
         if later is not None:
             number, (count, nbytes, rows) = epoch.progress.epoch, later
-            epoch.later = StoredParts(self._store, number, count, rows, nbytes)
+            epoch.rows.later = StoredParts(self._store, number, count, rows, nbytes)
         return epoch
 
 

@@ -7,19 +7,23 @@ refused here.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.sink import SinkTable
 from dataflow.errors import SourceError, SqlError, TemporaryError
-from dataflow.lexer import deepest, position_of
-from dataflow.plan.nodes import ViewPlan
+from dataflow.lexer import deepest, find_words, position_of
+from dataflow.plan.nodes import ViewPlan, scans_of
+from dataflow.plan.properties.clock_use import following_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.bind.analysis import Analyzer
-from dataflow.sql.moving_now import MovingNow
+from dataflow.sql.moving_now import ClockMissing, MovingNow, texts_of_now
 from dataflow.sql.planner import plan_view
+from dataflow.types import UTC
 from service.engine import output_fields
 from service.engine.encoding.registered import decode, encode
 from service.engine.engine import ViewDefinition
@@ -32,9 +36,47 @@ if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
 
 # What now() stands for in a view, and the clock that has it where it moves.
-PINNED, MOVING = "pinned", "moving"
+PINNED: Final = "pinned"
+MOVING: Final = "moving"
+# The option `history` of a view whose past is not retained.
+NO_HISTORY = "none"
 CLOCK = "clock"
 CLOCK_RELATION = "clock.now"
+# How often values of now() change: a number and its unit.
+REFRESH = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(ms|s|min|h|d)")
+_UNITS_US = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+_NOW_WORDS = ("now", "current_timestamp", "localtimestamp", "transaction_timestamp", "current_time")
+
+
+@dataclass(frozen=True)
+class TimeOptions:
+    """What now() stands for in a view, and the time zone in which it is computed."""
+
+    now: str = PINNED
+    time_zone: str = UTC
+    refresh: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> TimeOptions:
+        """Return them from a view's options; a view from before the options has the defaults."""
+        now, zone = options.get("now", PINNED), options.get("time_zone", UTC)
+        return cls(now, zone, options.get("refresh"))
+
+    @property
+    def refresh_us(self) -> int:
+        """Return how often values of now() change, in microseconds; 0 if they may not."""
+        if self.refresh is None:
+            return 0
+        number, unit = REFRESH.fullmatch(self.refresh).groups()  # type: ignore[union-attr]
+        return round(float(number) * _UNITS_US[unit])
+
+
 # How often a query is planned again because its tables were renamed meanwhile.
 _MAX_ATTEMPTS = 5
 # PostgreSQL's own limits: of its stack, and of its parser's.
@@ -51,7 +93,7 @@ def plan_definition(
     sources: Iterable[SourceRow] = (),
     asker: str = "",
     names: KnownNames = UNKNOWN,
-    now: str = PINNED,
+    time: TimeOptions = TimeOptions(),
 ) -> ViewDefinition:
     """Plan a query.
 
@@ -59,7 +101,7 @@ def plan_definition(
     - asker: the role that creates the view (`created_by`), whose privileges it keeps; it must be
     allowed to read what the query reads; "" for the service itself
     - names: what its tables were called at the request; the plan uses the current names
-    - now: MOVING if now() is the moment of each epoch
+    - time: of the view's options
 
     SqlError, including sql.too_deep; SourceError, including source.renamed; TemporaryError
     source.table_changing.
@@ -68,8 +110,12 @@ def plan_definition(
     feeds = [relation for row in sources for relation in relations_of(row)]
 
     def planned() -> ViewDefinition:
-        with factory.analyzer(views, feeds, asker) as analyzer:
-            query_now, plan = _plan(query, names, analyzer, now)
+        with factory.analyzer(views, feeds, asker, time.time_zone) as analyzer:
+            analyzer.check_time_zone()
+            has_clock = any(row.name == CLOCK and row.type == CLOCK for row in sources)
+            clock = CLOCK_RELATION if has_clock else ""
+            query_now, plan = _plan(query, names, analyzer, (time.now, clock))
+            plan = _refreshed(query_now, plan, time)
             table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
         return ViewDefinition(identity, table, query_now, plan, role=role, names=named)
@@ -89,13 +135,16 @@ def plan_definition(
 
 
 def _plan(
-    query: str, names: KnownNames, analyzer: PostgresAnalyzer, now: str = PINNED
+    query: str, names: KnownNames, analyzer: PostgresAnalyzer, clock: tuple[str, str]
 ) -> tuple[str, ViewPlan]:
     """Return the query with its current names, and its plan.
 
+    clock: what now() is, and the clock's relation.
+
     Planning takes several steps and may wait for schema changes: after a rename it starts again.
     """
-    moving: Analyzer = MovingNow(analyzer, CLOCK_RELATION) if now == MOVING else analyzer
+    now, relation = clock
+    moving: Analyzer = MovingNow(analyzer, relation) if now == MOVING else analyzer
     for _ in range(_MAX_ATTEMPTS):
         found = names_now(names, analyzer)
         try:
@@ -103,6 +152,8 @@ def _plan(
             plan = plan_view(query_now, moving)
             if query_now != query:
                 require_read(names, found, analyzer)
+        except ClockMissing:
+            raise
         except (SqlError, SourceError):
             if names_now(names, analyzer) == found:
                 raise
@@ -115,6 +166,35 @@ def _plan(
         detail=f"their names changed during each of {_MAX_ATTEMPTS} attempts",
         hint="try again once no table is being renamed",
     )
+
+
+def _refreshed(query: str, plan: ViewPlan, time: TimeOptions) -> ViewPlan:
+    """Return the plan with a warning of values that follow the clock. SqlError sql.clock_value."""
+    columns = sorted(following_columns(plan.root, {CLOCK}))
+    if time.now != MOVING or not columns:
+        return plan
+    shown = ", ".join(f'"{plan.root.fields[i].name}"' for i in columns)
+    if not time.refresh_us:
+        found = (find_words(query, [word]) for word in _NOW_WORDS)
+        raise SqlError(
+            "sql.clock_value",
+            f"{shown} would have another value at every moment",
+            detail="now() stands in a value, not in a comparison",
+            hint="compare it with a column, use CURRENT_DATE or date_trunc('day', now()), or set "
+            'options.refresh, such as "10 s"; options.now "pinned" computes it once',
+            position=next(filter(None, found), None),
+        )
+    text = f"every row is computed again each {time.refresh}: {shown} follows the clock"
+    return replace(plan, warnings=(*plan.warnings, text), refresh_us=time.refresh_us)
+
+
+def clock_of(plan: ViewPlan, time: TimeOptions) -> Literal["pinned", "moving"] | None:
+    """Return what now() is in a plan: MOVING or PINNED; None if the query does not say it."""
+    if time.now == MOVING:
+        is_read = any(s.relation.name.source == CLOCK for s in scans_of(plan.root))
+        return MOVING if is_read else None
+    words = texts_of_now("")
+    return PINNED if any(word in text for text, _ in plan.pinned for word in words) else None
 
 
 def too_deep(query: str = "") -> SqlError:

@@ -33,6 +33,7 @@ from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
+from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.child_processes import Children
 from service.backfill.local_backfill import BackfillJob
@@ -136,9 +137,9 @@ class ServiceFactory:
         """Return a new session on the control tables."""
         return Control(self.settings.sink)
 
-    def evaluator(self, role: str = "") -> Evaluator:
+    def evaluator(self, role: str = "", time_zone: str = UTC) -> Evaluator:
         """Return a new session for expressions without a kernel, with the privileges of a role."""
-        return PostgresEvaluator(self.settings.source, role=role)
+        return PostgresEvaluator(self.settings.source, role=role, time_zone=time_zone)
 
     def role_of(self, asker: str) -> str:
         """Return the role whose privileges a creator's views have at the source; "" for the
@@ -154,12 +155,17 @@ class ServiceFactory:
         return "" if asker == self._own_role else asker
 
     def analyzer(
-        self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
+        self,
+        views: Sequence[Relation],
+        feeds: Sequence[Relation] = (),
+        asker: str = "",
+        time_zone: str = UTC,
     ) -> PostgresAnalyzer:
         """Return a new analyzer at the source.
 
         views, feeds: the maintained views and external relations that a query may read. asker: the
         role whose privileges it uses, which must be allowed to read what the query reads.
+        time_zone: a name that the source knows.
         """
         return PostgresAnalyzer(
             self.settings.source,
@@ -168,6 +174,7 @@ class ServiceFactory:
             has_stubs=self.is_sink_apart,
             feeds=feeds,
             asker=self.role_of(asker),
+            time_zone=time_zone,
         )
 
     @property
@@ -193,7 +200,10 @@ class ServiceFactory:
             open_snapshot=self.source.open_snapshot,
             run=self._run_spark if engine == "spark" else self._run_local,
             evaluator=functools.partial(
-                PostgresEvaluator, self.settings.source, role=definition.role
+                PostgresEvaluator,
+                self.settings.source,
+                role=definition.role,
+                time_zone=definition.plan.time_zone,
             ),
             sink=self.sink(),
             engine=engine,

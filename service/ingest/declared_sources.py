@@ -37,6 +37,10 @@ def feed_source(row: SourceRow) -> FeedSource:
     return connector(row.type).make(row.name, row.options, relations_of(row))
 
 
+# Types of sources whose relations always have exactly one row.
+_OF_ONE_ROW = frozenset({"clock"})
+
+
 def relations_of(row: SourceRow) -> list[Relation]:
     """Return the relations of a declared source; none for the database, which lists its own."""
     found = []
@@ -50,6 +54,7 @@ def relations_of(row: SourceRow) -> list[Relation]:
                 columns,
                 tuple(names.index(k) for k in facts["key"]),
                 is_append=facts["is_append"],
+                is_single=row.type in _OF_ONE_ROW,
             )
         )
     return found

@@ -92,7 +92,7 @@ class ExternalSources:
     """Used by the pipeline's thread.
 
     make: returns a declared source by name. on_ready: called from any thread when something may
-    have arrived.
+    have arrived. plan: tells a feed what it need not deliver, before it is polled.
     """
 
     def __init__(
@@ -101,9 +101,11 @@ class ExternalSources:
         positions: Positions,
         on_ready: Callable[[], None],
         *,
+        plan: Callable[[str, SourceFeed], None] | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
+        self._plan = plan
         self._make = make
         self._positions = positions
         self._on_ready = on_ready
@@ -200,6 +202,8 @@ class ExternalSources:
             if opened.feed is None and not self._reopen(opened):
                 return None
             assert opened.feed is not None
+            if self._plan is not None and until is None:
+                self._plan(name, opened.feed)
             batch = opened.feed.poll(max_rows, until=until)
         except TidemarkError as error:
             opened.close()

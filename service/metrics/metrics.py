@@ -122,8 +122,8 @@ class PipelineMetrics:
     def epoch_written(self, epoch: SinkEpoch) -> None:
         """Count one epoch that is now visible in the sink."""
         self.epochs_written += 1
-        self.epochs_in_parts += epoch.later is not None
-        counted = epoch.row_counts()
+        self.epochs_in_parts += epoch.rows.later is not None
+        counted = epoch.rows.counts()
         for table, rows in counted.items():
             self.rows_written += rows
             counts = self.views.setdefault(table.title, {"changes": 0})

@@ -162,7 +162,7 @@ class BuildJoin:
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
         # A change of a whole view cannot be reported twice: the state is on disk first.
         failpoint("view.join.before")
-        self._epochs.finish(epoch, sync=bool(epoch.changes))
+        self._epochs.finish(epoch, sync=bool(epoch.ddl.changes))
         failpoint("view.join.after")
         self._waiting.forget(identity)
         self._reconciler.joined(build, epoch.progress.epoch)

@@ -1,4 +1,4 @@
-"""The pipeline's turn with the catalog: users' requests are executed one after the other.
+"""The pipeline's turn at the catalog: do what users ask for, and what their builds are ready for.
 
 Invariant: nothing is done by a catalog that could not be read completely, or whose sink shows less
 than it had acknowledged.
@@ -7,6 +7,7 @@ than it had acknowledged.
 from __future__ import annotations
 
 from service.ingest.external_sources import ExternalSources
+from service.pipeline.build_join import BuildJoin
 from service.pipeline.build_queue import BuildQueue
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
@@ -34,6 +35,7 @@ class CatalogTurn:
         subscriptions: SourceSubscriptions,
         views: ViewLife,
         queue: BuildQueue,
+        join: BuildJoin,
     ) -> None:
         self._epochs = epochs
         self._mute = mute
@@ -44,7 +46,13 @@ class CatalogTurn:
         self._subscriptions = subscriptions
         self._views = views
         self._queue = queue
+        self._join = join
         self._ran_at = 0.0
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether a group other than the default one has ended with its last view."""
+        return self._views.is_unused
 
     def run_if_due(self, now: float, *, is_drained: bool) -> None:
         """Execute the catalog's requests if it has changed or an interval has passed.
@@ -62,6 +70,10 @@ class CatalogTurn:
             self._reconciler.require_server()
             self._epochs.require_sink(acknowledged, self._reconciler.sink_epoch)
             self._reconcile()
+
+    def advance_builds(self) -> None:
+        """See `BuildJoin.advance_builds`."""
+        self._join.advance_builds()
 
     def _reconcile(self) -> None:
         """Execute the catalog's requests."""

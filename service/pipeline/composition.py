@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 
 from connectors.postgres.replication.transactions import StreamLimits
+from dataflow.types import UTC
 from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
 from service.engine.metered_evaluator import MeteredEvaluator
 from service.factory.service_factory import ServiceFactory
+from service.ingest.clock_schedule import ClockSchedule
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
 from service.ingest.table_watch import SourceWatch
@@ -26,7 +28,7 @@ from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.followed_database import FollowedDatabase
-from service.pipeline.pipeline import Pipeline
+from service.pipeline.pipeline import Pipeline, SinkTurn, SourceTurn, Upkeep
 from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.reconnect import Reconnect
@@ -97,8 +99,8 @@ class _Composition:
             spare_bytes=self._settings.sink_keep_mb << 20,
         )
 
-    def _evaluator(self, role: str = "") -> MeteredEvaluator:
-        return MeteredEvaluator(self._factory.evaluator(role), self._metrics.evaluated)
+    def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:
+        return MeteredEvaluator(self._factory.evaluator(role, time_zone), self._metrics.evaluated)
 
     def _compose_sources(self) -> None:
         settings, source, runtime = self._settings, self._factory.source, self._runtime
@@ -121,7 +123,11 @@ class _Composition:
             source, self._feed, self._watch, self._reconnect, self._wal_retention
         )
         self._external_sources = ExternalSources(
-            reconciler.sources.source, positions, self._feed.wake, runtime=runtime
+            reconciler.sources.source,
+            positions,
+            self._feed.wake,
+            plan=ClockSchedule(engine).plan,
+            runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
             self._failures, reconciler, self._watch, self._sink_workers
@@ -285,31 +291,31 @@ class _Composition:
         """Return the loop over these parts."""
         report = self._new_report()
         intake = self._new_intake(report)
-        startup = self._new_startup(intake)
-        state_sync = StateSync(
-            self._engine, self._epochs, self._builds, self._feed, self._checkpoints
-        )
         return Pipeline(
+            startup=self._new_startup(intake),
+            sources=SourceTurn(intake, self._epochs, self._subscriptions, self._new_refusal()),
+            catalog=self._new_catalog_turn(),
+            sink=self._new_sink_turn(),
+            upkeep=self._new_upkeep(report),
+            runtime=self._runtime,
+            close=self._close,
+        )
+
+    def _new_sink_turn(self) -> SinkTurn:
+        return SinkTurn(
             engine=self._engine,
             epochs=self._epochs,
             mute=self._mute,
-            startup=startup,
-            intake=intake,
-            catalog=self._new_catalog_turn(),
-            views=self._views,
-            join=self._join,
             refusals=self._refusals,
-            refusal=self._new_refusal(),
             reconciler=self._reconciler,
-            subscriptions=self._subscriptions,
             sink_workers=self._sink_workers,
-            state_sync=state_sync,
-            report=report,
-            metrics=self._metrics,
-            runtime=self._runtime,
-            sync_interval_s=self._settings.sync_interval_s,
-            close=self._close,
         )
+
+    def _new_upkeep(self, report: PipelineReport) -> Upkeep:
+        state_sync = StateSync(
+            self._engine, self._epochs, self._builds, self._feed, self._checkpoints
+        )
+        return Upkeep(state_sync, report, self._settings.sync_interval_s, self._runtime)
 
     def _new_intake(self, report: PipelineReport) -> SourceIntake:
         return SourceIntake(
@@ -341,6 +347,7 @@ class _Composition:
             subscriptions=self._subscriptions,
             views=self._views,
             queue=self._queue,
+            join=self._join,
         )
 
     def _new_refusal(self) -> SourceRefusal:

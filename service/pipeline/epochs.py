@@ -159,8 +159,8 @@ class Epochs:
             engine.positions.set_epoch(before)
             failpoint("epoch.muted.before")
             self.commit()
-            if epoch.later is not None:
-                epoch.later.close()
+            if epoch.rows.later is not None:
+                epoch.rows.later.close()
         else:
             self.finish(epoch, sync=not self._external_sources.is_replayable(batch))
         return failed

@@ -1,8 +1,8 @@
 """The pipeline process: source to state to sink, epoch after epoch, for all views together.
 
 One thread owns the store and everything of an epoch up to its commit; the sink writer, the stream's
-reader and each build have threads of their own. Here is the loop; `composition.py` puts its parts
-together. Invariant: the source may forget only what synced state covers.
+reader and each build have threads of their own. Here is the loop and its turns; `composition.py`
+puts their parts together. Invariant: the source may forget only what synced state covers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable
 from connectors.sink import SinkChanged
 from dataflow.errors import SourceError
 from service.engine.engine import Engine
-from service.metrics.metrics import PipelineMetrics
-from service.pipeline.build_join import BuildJoin
 from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
 from service.pipeline.pipeline_report import PipelineReport
@@ -25,7 +23,6 @@ from service.pipeline.source_refusal import SourceRefusal
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.startup import Startup
 from service.pipeline.state_sync import StateSync
-from service.pipeline.view_life import ViewLife
 from service.runtime import readiness_pipe
 from service.runtime.runtime import Runtime
 from service.sinks.sink_workers import SinkWorkers
@@ -39,54 +36,27 @@ class Pipeline:
     def __init__(
         self,
         *,
-        engine: Engine,
-        epochs: Epochs,
-        mute: SinkMute,
         startup: Startup,
-        intake: SourceIntake,
+        sources: SourceTurn,
         catalog: CatalogTurn,
-        views: ViewLife,
-        join: BuildJoin,
-        refusals: SinkRefusals,
-        refusal: SourceRefusal,
-        reconciler: CatalogReconciler,
-        subscriptions: SourceSubscriptions,
-        sink_workers: SinkWorkers,
-        state_sync: StateSync,
-        report: PipelineReport,
-        metrics: PipelineMetrics,
+        sink: SinkTurn,
+        upkeep: Upkeep,
         runtime: Runtime,
-        sync_interval_s: float,
         close: Callable[[], None],
     ) -> None:
-        self._engine = engine
-        self._epochs = epochs
-        self._mute = mute
         self._startup = startup
-        self._intake = intake
+        self._sources = sources
         self._catalog = catalog
-        self._views = views
-        self._join = join
-        self._refusals = refusals
-        self._refusal = refusal
-        self._reconciler = reconciler
-        self._subscriptions = subscriptions
-        self._sink_workers = sink_workers
-        self._state_sync = state_sync
-        self._report = report
-        self._metrics = metrics
+        self._sink = sink
+        self._upkeep = upkeep
         self._runtime = runtime
-        self._sync_interval_s = sync_interval_s
         self._close = close
         self._is_stopping = False
-        self._reported_at = 0.0
-        self._synced_at = runtime.monotonic()
-        self._written_before = 0
 
     @property
     def is_unused(self) -> bool:
         """Return whether a group other than the default one has ended with its last view."""
-        return self._views.is_unused
+        return self._catalog.is_unused
 
     def stop(self) -> None:
         """End the loop after the current epoch."""
@@ -99,40 +69,133 @@ class Pipeline:
             try:
                 self._startup.run(is_stopping)
             except SourceError as error:
-                self._refusal.resolve(error, is_stopping)
-            self._metrics.position = self._engine.position
-            self._metrics.write()
-            self._written_before = self._engine.epoch
+                self._sources.resolve(error, is_stopping)
+            self._upkeep.begin()
+            self._sink.begin()
             while not (self._is_stopping or self.is_unused):
                 try:
                     self._tick()
                 except SourceError as error:
-                    self._refusal.resolve(error, is_stopping)
+                    self._sources.resolve(error, is_stopping)
         except SinkChanged:
-            # The next start needs the sink's progress.
-            self._epochs.commit(sync=True)
+            self._sink.leave()
             raise
         finally:
             self._close()
 
     def _tick(self) -> None:
-        epochs, writer = self._epochs, self._epochs.writer
-        writer.check()
-        self._sink_workers.check()
-        now = self._runtime.monotonic()
-        is_drained = epochs.awaits_sink and writer.is_idle
+        self._sink.check()
+        now, is_drained = self._runtime.monotonic(), self._sink.is_drained
         self._catalog.run_if_due(now, is_drained=is_drained)
-        self._mute.unmute_reached(writer.written)
+        self._sink.unmute_reached()
+        self._sources.step()
+        self._catalog.advance_builds()
+        self._sink.follow(is_drained=is_drained)
+        self._upkeep.run_if_due(now)
+
+
+class SourceTurn:
+    """The pipeline's turn at the sources: read one batch and step it, or resolve a refusal."""
+
+    def __init__(
+        self,
+        intake: SourceIntake,
+        epochs: Epochs,
+        subscriptions: SourceSubscriptions,
+        refusal: SourceRefusal,
+    ) -> None:
+        self._intake = intake
+        self._epochs = epochs
+        self._subscriptions = subscriptions
+        self._refusal = refusal
+
+    def step(self) -> None:
+        """Step what arrives next; wait briefly if there is nothing."""
         batch = self._intake.poll()
         if batch is not None:
-            self._subscriptions.complete_failed(epochs.run(batch))
-        self._join.advance_builds()
+            self._subscriptions.complete_failed(self._epochs.run(batch))
+
+    def resolve(self, error: SourceError, is_stopping: Callable[[], bool]) -> None:
+        """See `SourceRefusal.resolve`."""
+        self._refusal.resolve(error, is_stopping)
+
+
+class SinkTurn:
+    """The pipeline's turn at the sink: what waits for epochs that the sink shows by now."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        mute: SinkMute,
+        refusals: SinkRefusals,
+        reconciler: CatalogReconciler,
+        sink_workers: SinkWorkers,
+    ) -> None:
+        self._engine = engine
+        self._epochs = epochs
+        self._mute = mute
+        self._refusals = refusals
+        self._reconciler = reconciler
+        self._sink_workers = sink_workers
+        self._written_before = 0
+
+    def begin(self) -> None:
+        """Count epochs from the state's on."""
+        self._written_before = self._engine.epoch
+
+    def check(self) -> None:
+        """Raise what has ended a thread of the sink, or of an additional one."""
+        self._epochs.writer.check()
+        self._sink_workers.check()
+
+    @property
+    def is_drained(self) -> bool:
+        """Return whether the sink has everything that it was awaited for."""
+        return self._epochs.awaits_sink and self._epochs.writer.is_idle
+
+    def unmute_reached(self) -> None:
+        """End the mute of the sources that have reached the sink's position."""
+        self._mute.unmute_reached(self._epochs.writer.written)
+
+    def follow(self, *, is_drained: bool) -> None:
+        """Resolve refusals and report what the sink shows. is_drained: at the tick's start."""
+        epochs = self._epochs
         epochs.awaits_sink = epochs.awaits_sink and not is_drained
-        written = writer.written
+        written = epochs.writer.written
         self._refusals.resolve()
         self._reconciler.complete(written)
         if written > self._written_before:
             readiness_pipe.report()
+
+    def leave(self) -> None:
+        """Sync the state before this process ends: the next start needs the sink's epoch."""
+        self._epochs.commit(sync=True)
+
+
+class Upkeep:
+    """What is done from time to time: the sync of the state, figures and reports."""
+
+    def __init__(
+        self,
+        state_sync: StateSync,
+        report: PipelineReport,
+        sync_interval_s: float,
+        runtime: Runtime,
+    ) -> None:
+        self._state_sync = state_sync
+        self._report = report
+        self._sync_interval_s = sync_interval_s
+        self._synced_at = runtime.monotonic()
+        self._reported_at = 0.0
+
+    def begin(self) -> None:
+        """Publish the position that the pipeline starts from."""
+        self._report.begin()
+
+    def run_if_due(self, now: float) -> None:
+        """Sync and report if their intervals have passed. now: of the runtime's monotonic clock."""
         if now - self._synced_at > self._sync_interval_s:
             self._synced_at = now
             self._state_sync.run()

@@ -61,6 +61,11 @@ class PipelineReport:
         self._memory_bytes = memory_bytes
         self._is_stall_reported = False
 
+    def begin(self) -> None:
+        """Publish the state's position, before the first epoch."""
+        self._metrics.position = self._engine.position
+        self._metrics.write()
+
     def run(self) -> None:
         """Update catalog and metrics, and begin a checkpoint when one is due."""
         self._checkpoints.tick(is_due=bool(self._engine.views) and not self._mute)

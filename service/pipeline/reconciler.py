@@ -1,8 +1,8 @@
-"""The pipeline's side of the control tables: the desired state and the actual one.
+"""The pipeline's side of the control tables: what users desire, and how it goes.
 
-The sink may be down while views stream: a report that fails is repeated later, so nothing here
-stops an epoch. Invariant: a view is called live only once the epoch that swaps its table in is
-committed in the sink.
+The sink may be down while views continue: `StatusReports` stores what could not be written, so
+nothing here stops an epoch. Invariant: a view is reported live only once the epoch that swaps its
+table in is committed in the sink.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectors.postgres.catalog import change_requests
 from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.replication.slot import LOST
 from connectors.sink import Sink, SinkTable
@@ -20,7 +19,7 @@ from dataflow.schema import VIEW_SOURCE, RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
-from service.factory.planning import PINNED, plan_definition
+from service.factory.planning import TimeOptions, plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
@@ -56,8 +55,6 @@ class CatalogReconciler:
         self._engine = engine
         self._factory = factory
         self._reports = StatusReports(control)
-        self._abandoned: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._refused: set[str] = set()
         self.sources = SourceStatusReporter(control, factory.settings.sink_key, factory.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
         self._is_called = True
@@ -130,13 +127,13 @@ class CatalogReconciler:
         return next((r for r in self._rows if r.identity == identity), None)
 
     def replacement(self, row: ViewRow) -> Mapping[str, Any] | None:
-        """Return the version of a view that is to be built, unless it is built or cancelled."""
+        """Return the requested version of a view, unless it is built or was abandoned."""
         change, live = requested_changes.numbered(row), self.live(row.identity)
         if change is None or change["kind"] != requested_changes.VERSION:
             return None
         if live is not None and live.version >= change["version"]:
             return None
-        return None if change["id"] in self._refused else change
+        return None if self._reports.is_abandoned(change) else change
 
     @property
     def requests_replacement(self) -> bool:
@@ -153,15 +150,16 @@ class CatalogReconciler:
 
     def to_pause(self) -> list[ViewRow]:
         """Return the views to pause."""
-        # A pending report would be sent after the pause, and call the view live.
+        # A report that is still pending would be written after the pause, and call the view live.
         return [r for r in self._rows if is_pausing(r) and self._reports.is_resolved(r.identity)]
 
     def to_rename(self) -> list[ViewRow]:
-        """Return the views to rename."""
-        requested = [
-            r for r in self._rows if r.change and r.change["kind"] == requested_changes.RENAME
-        ]
-        return [r for r in requested if r.identity not in self._abandoned]
+        """Return the views for which another name is requested."""
+        return [r for r in self._rows if r.change and self._is_rename(r.change)]
+
+    def _is_rename(self, change: Mapping[str, Any]) -> bool:
+        is_rename = change["kind"] == requested_changes.RENAME
+        return is_rename and not self._reports.is_abandoned(change)
 
     def options(self, row: ViewRow) -> Mapping[str, Any]:
         """Return the options of the version that is to be built."""
@@ -184,7 +182,7 @@ class CatalogReconciler:
             "sources": self.sources.rows,
             "asker": row.created_by,
             "names": names,
-            "now": self.options(row).get("now", PINNED),
+            "time": TimeOptions.of(self.options(row)),
         }
         found = plan_definition(row.identity, name, query, self._factory, self._all_rows, **more)
         return replace(found, version=version)
@@ -261,24 +259,13 @@ class CatalogReconciler:
             self.abandon(row, error)
 
     def abandon(self, row: ViewRow, error: TidemarkError) -> None:
-        """Abandon the requested change."""
+        """Report that the requested change comes to nothing."""
         assert row.change is not None
-        if row.change["kind"] == requested_changes.VERSION:
-            self._refused.add(row.change["id"])
         facts: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
         if row.status == ViewState.PAUSED:
             facts["desired"] = DesiredState.PAUSED
         log.warning("change.given_up", view=row.title, why=error.described)
-        self._abandoned[row.identity] = (row.change["id"], facts)
-        self._report_abandoned()
-
-    def _report_abandoned(self) -> None:
-        for identity, (change, facts) in list(self._abandoned.items()):
-            try:
-                change_requests.end_change(self._control, identity, change, **facts)
-                del self._abandoned[identity]
-            except TemporaryError as error:
-                log.warning("catalog.retry", code=error.code)
+        self._reports.abandoned(row.identity, row.change, facts)
 
     def paused(self, row: ViewRow) -> None:
         """Report a pause of a view that was not live, at an unknown position."""
@@ -361,12 +348,11 @@ class CatalogReconciler:
         self.refresh()
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
-        """Report the status of builds, and repeat reports that failed."""
+        """Report the progress of builds, and what could not be written before."""
         for build in builds.values():
             if build.end is None and not build.is_comparison:
                 self._report_progress(build)
         self._reports.retry()
-        self._report_abandoned()
 
     def _report_progress(self, build: ViewBuild) -> None:
         facts, row = build.status.facts(), self.row(build.definition.identity)
@@ -387,7 +373,6 @@ class CatalogReconciler:
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         failpoint("view.drop.table")
         self._reports.forget(row.identity)
-        self._abandoned.pop(row.identity, None)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]
 

@@ -73,16 +73,17 @@ def recover(
 
 
 def for_current_views(epochs: Sequence[SinkEpoch], engine: Engine) -> Iterator[SinkEpoch]:
-    """Yield the epochs for the current views.
+    """Yield the epochs with the statuses that views have now.
 
-    A view that has left the engine since it joined, to be rebuilt, is not called live by its
-    joining epoch, because later epochs move on without it.
+    A view that has left the engine since it joined, to be rebuilt, is not reported live by the
+    epoch that shows it, since those after it continue without it.
     """
     live = {definition.identity for definition in engine.views.values()}
-    stays = live | {c.identity for e in epochs for c in e.changes if c.status == ViewState.PAUSED}
+    changed = [change for epoch in epochs for change in epoch.ddl.changes]
+    stays = live | {c.identity for c in changed if c.status == ViewState.PAUSED}
     for epoch in epochs:
-        changes = (c if c.identity in stays else _degraded(c) for c in epoch.changes)
-        yield replace(epoch, changes=tuple(changes))
+        changes = (c if c.identity in stays else _degraded(c) for c in epoch.ddl.changes)
+        yield replace(epoch, ddl=replace(epoch.ddl, changes=tuple(changes)))
 
 
 def _degraded(change: ViewChange) -> ViewChange:
@@ -128,7 +129,7 @@ def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
     for epoch in epochs:
         if epoch.is_non_idempotent and epoch.repair is None and in_sink < acknowledged:
             return None
-        if not all(sink.is_staged(t, epoch.tokens.get(t.relation, "")) for t in epoch.swaps):
+        if not all(sink.is_staged(swap.table, swap.token) for swap in epoch.ddl.swaps):
             return None
     return epochs
 

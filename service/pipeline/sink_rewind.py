@@ -165,9 +165,8 @@ class SinkRewind:
                     both.add(definition.table, part.errors, is_errors=True)
                 for table, delta in part.deltas:
                     both.add(table, delta)
-        epoch = self._engine.change_views(map(self._change, views), both)
-        epoch.rejected = Delta.concat(rejected) if rejected else None
-        return epoch
+        found_rejected = Delta.concat(rejected) if rejected else None
+        return self._engine.change_views(map(self._change, views), both, found_rejected)
 
     def _change(self, definition: ViewDefinition) -> ViewChange:
         """Return the change of a view: the catalog may precede a rebuild under other names."""

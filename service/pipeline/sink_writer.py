@@ -97,7 +97,7 @@ class SinkWriter:
         """Queue an epoch; waits while DEPTH epochs are ahead. Raises what stopped the thread."""
         with self._moved:
             self._submitted = epoch.progress.epoch
-            self._held_bytes += epoch.nbytes()
+            self._held_bytes += epoch.rows.nbytes()
             while len(self._waiting) >= DEPTH:
                 self.check()
                 self._moved.wait(0.2)
@@ -176,7 +176,7 @@ class SinkWriter:
     def _write(self, epoch: SinkEpoch) -> None:
         backoff, number = Backoff(*RETRY_S), epoch.progress.epoch
         is_unknown = False
-        held_bytes = epoch.nbytes()
+        held_bytes = epoch.rows.nbytes()
         epoch = epoch.without(self._left_out) if self._left_out else epoch
         while not self._stopping.is_set():
             try:

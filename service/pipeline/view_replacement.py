@@ -94,11 +94,14 @@ class ViewReplacement:
         else:
             buffered = self._renew(build, view, buffered)
         epoch = engine.announce(
-            view, buffered, result.errors, result.rejected, is_staged=not build.first.is_in_place
+            view,
+            buffered,
+            result.errors,
+            result.rejected,
+            token=None if build.first.is_in_place else build.first.token,
         )
-        epoch.tokens = {table.relation: build.first.token for table in epoch.swaps}
         if build.beside is not None:
-            epoch.changes = (self._change(build),)
+            epoch.ddl = replace(epoch.ddl, changes=(self._change(build),))
         return epoch, () if old is None else old.relations()
 
     def _renew(self, build: ViewBuild, view: View, buffered: EpochBuffer) -> EpochBuffer:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -270,27 +270,28 @@ class SinkWorker:
         if found is None:
             raise _lost(f"epoch {number} is no longer in the outbox")
         table = self._route.table
+        later, own = found.rows.later, found.rows.deltas
         if found.repair is not None:
             # It repairs the view's table, which is another sink.
-            found = replace(found, deltas=[], later=None)
-        own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
-        found = replace(found, deltas=own, errors=None, rejected=None)
+            later, own = None, []
+        own = [(t, delta) for t, delta in own if t.relation == table.relation]
+        left = SinkRows(own, later=later, left_out=found.rows.left_out)
         positions = self._route.shown(found.progress.positions)
-        rows = {t.relation: n for t, n in found.row_counts().items()}
+        rows = {t.relation: n for t, n in left.counts().items()}
         # Views in parts on disk may not have a row count: then they count as one row.
         count = max(rows[table.relation], 1) if table.relation in rows else 0
-        return ViewEpoch(number, positions, _DeltasOf(found, table), count), found.nbytes()
+        return ViewEpoch(number, positions, _DeltasOf(left, table), count), left.nbytes()
 
 
 @dataclass(frozen=True)
 class _DeltasOf:
     """One view's deltas in an epoch, part by part."""
 
-    epoch: SinkEpoch
+    rows: SinkRows
     table: SinkTable
 
     def __iter__(self) -> Iterator[Delta]:
-        for part in self.epoch.parts():
+        for part in self.rows.parts():
             for table, delta in part.deltas:
                 if table.relation == self.table.relation and len(delta):
                     yield delta

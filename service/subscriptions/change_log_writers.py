@@ -270,10 +270,10 @@ class ChangeLogs:
             if epoch is None:
                 followed.ending = "an epoch is no longer in the outbox"
             elif epoch.repair is not None or any(
-                t.relation == followed.table.relation for t in epoch.swaps
+                s.table.relation == followed.table.relation for s in epoch.ddl.swaps
             ):
                 followed.ending = "the view was rebuilt"
-            elif any(t.relation == followed.table.relation for t in epoch.row_counts()):
+            elif any(t.relation == followed.table.relation for t in epoch.rows.counts()):
                 lines = _lines(epoch, followed.table)
                 self._append(followed, number, epoch.progress.positions, lines)
             else:
@@ -327,7 +327,7 @@ class ChangeLogs:
 
 def _lines(epoch: SinkEpoch, table: SinkTable) -> Iterator[bytes]:
     """Yield the lines of a view's changes in an epoch."""
-    for part in epoch.parts():
+    for part in epoch.rows.parts():
         for found, delta in part.deltas:
             if found.relation == table.relation and len(delta):
                 yield from change_lines(table.fields, delta, epoch.progress.epoch)

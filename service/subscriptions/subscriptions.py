@@ -1,31 +1,42 @@
 """Subscriptions: a view's rows and then its epochs, for any number of subscribers.
 
 A subscription starts with the view's rows and their epoch, from one snapshot of the sink; or with
-that epoch only; or after the last progress marker of a subscriber. From there on it is the view's
-log. Invariant: what lies between two markers is exactly the change between their epochs. A
-subscriber that reads too slowly falls behind the log's retention, or times out, and gets an error;
-nothing is stored for it.
+that epoch only; or after the last progress marker of a subscriber; or, for a named subscriber,
+after the epoch that it has acknowledged: then the view's history has what the log lacks. From there
+on it is the view's log. Invariant: what lies between two markers is exactly the change between
+their epochs. A subscriber that reads too slowly falls behind the log's retention, or times out, and
+gets an error; nothing is stored for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 
+from connectors.postgres.catalog import history_records
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.query.history_rows import point_of, read_changes
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.sinks.sink_workers import shown_positions
-from service.subscriptions.change_encoder import begin_line, marker_line, no_rows, row_lines
+from service.subscriptions.change_encoder import (
+    begin_line,
+    change_lines,
+    marker_line,
+    no_rows,
+    row_lines,
+)
 from service.subscriptions.change_feed import (
     ChangeFeed,
     ChangeFeeds,
@@ -48,17 +59,27 @@ if TYPE_CHECKING:
 
 # How long a new log may take to start.
 BEGIN_S = 15.0
+# Epochs of a history that are read in one snapshot.
+PAST_EPOCHS = 1_000
 _POLL_S = 0.02
+# Tells the markers of a history from its changes.
+_MARKER = b"\0"
 _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The request of a subscriber. resume: a token, or "". marker: the name of progress markers."""
+    """The request of a subscriber.
+
+    resume: a token, or "". subscription: its name, or "". role: whose rights on the view's history
+    apply then, "" for the service's. marker: the event name of progress markers.
+    """
 
     has_rows: bool = True
     resume: str = ""
     heartbeat_s: float = 15.0
+    subscription: str = ""
+    role: str = ""
     marker: MarkerName = "progress"
 
 
@@ -75,7 +96,8 @@ class Subscriptions:
 
     async def open(self, view: str, wish: Wish) -> Subscription:
         """Add a subscriber. TidemarkError view.not_found, view.not_live, changes.bad_token,
-        changes.expired, changes.too_many, changes.unavailable.
+        changes.expired, changes.too_many, changes.unavailable; with a name subscription.not_found,
+        history.*, auth.rights.
         """
         token = parsed_token(wish.resume)
         row = await run_in_threadpool(self._live_view, view)
@@ -88,21 +110,49 @@ class Subscriptions:
             )
         settings = self._settings.for_group(group_of(row))
         folder = settings.state / FOLDER / row.identity
-        if token is not None:
+        acknowledged: int | None = None
+        if wish.subscription:
+            acknowledged = await run_in_threadpool(self._acknowledged, row, wish, token)
+        elif token is not None:
             _require_log(await run_in_threadpool(read_head, folder), token)
         head = await self._log(folder, row)
         feed = self._feeds.enter(folder, head)
         try:
-            return await self._begun(row, feed, wish, token)
+            return await self._begun(row, feed, wish, token, acknowledged)
         except BaseException:
             self._feeds.leave(feed)
             raise
 
+    def _acknowledged(self, row: ViewRow, wish: Wish, token: tuple[str, int] | None) -> int:
+        """Return the epoch after which a named subscriber reads: that of its token, if newer."""
+        found = history_records.subscriptions(self._control, row.identity)
+        epoch = next((s.epoch for s in found if s.name == wish.subscription), None)
+        if epoch is None:
+            raise TidemarkError(
+                "subscription.not_found",
+                f'view "{row.title}" has no subscription "{wish.subscription}"',
+                hint="see GET /views/{view}/subscriptions",
+            )
+        epoch = epoch if token is None else max(epoch, token[1])
+        point_of(self._settings.sink, table_of(row), str(epoch), wish.role)
+        return epoch
+
     async def _begun(
-        self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
+        self,
+        row: ViewRow,
+        feed: ChangeFeed,
+        wish: Wish,
+        token: tuple[str, int] | None,
+        acknowledged: int | None,
     ) -> Subscription:
         rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
         subscription = Subscription(self, row, feed, rows, wish)
+        if acknowledged is not None:
+            # The log has everything after what the sink shows now.
+            until = (await run_in_threadpool(rows.progress)).epoch
+            source = self._settings.sink, feed.reader.head.name
+            subscription.past = _Past(source, table_of(row), acknowledged, until)
+            return subscription
         if token is None:
             return subscription
         _require_log(feed.reader.head, token)
@@ -198,7 +248,8 @@ class Subscriptions:
 class Subscription:
     """One subscriber and its events.
 
-    epoch: what it resumes from, or None. error: what it has ended with.
+    epoch: what it resumes from, or None. past: what it reads before the log, of a named one. error:
+    what it has ended with.
     """
 
     def __init__(
@@ -210,6 +261,7 @@ class Subscription:
         wish: Wish,
     ) -> None:
         self.epoch: int | None = None
+        self.past: _Past | None = None
         self.error: TidemarkError | None = None
         self.title = row.title
         self.timeout_s = subscriptions.timeout_s
@@ -237,8 +289,20 @@ class Subscription:
         yield [framed(framing, b"begin", self._rows.begin_line(self.title))]
         beat = framed(framing, b"heartbeat", b"{}")
         epoch = self.epoch
-        if epoch is None:
-            async with contextlib.aclosing(self._row_pieces(framing, beat)) as pieces:
+        if self.past is not None:
+            past = self.past
+            reading = self._read_pieces(
+                past, lambda line: past.framed(framing, self._marker_name, line), beat
+            )
+            async with contextlib.aclosing(reading) as pieces:
+                async for piece in pieces:
+                    yield piece
+            epoch = past.epoch
+        elif epoch is None:
+            snapshot = self._read_pieces(
+                self._rows, lambda line: framed(framing, b"snapshot", line), beat
+            )
+            async with contextlib.aclosing(snapshot) as pieces:
                 async for piece in pieces:
                     yield piece
             epoch = self._rows.shown.epoch
@@ -269,12 +333,14 @@ class Subscription:
             elif not await self._has_more():
                 yield [beat]
 
-    async def _row_pieces(self, framing: Framing, beat: bytes) -> AsyncGenerator[list[bytes], None]:
-        """Yield the view's rows, with heartbeats while they are read."""
+    async def _read_pieces(
+        self, rows: _Rows | _Past, frame: Callable[[bytes], bytes], beat: bytes
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield what is read of the sink, with heartbeats while it is read."""
         is_over = False
         try:
             while not is_over:
-                task = asyncio.ensure_future(run_in_threadpool(self._rows.next_lines))
+                task = asyncio.ensure_future(run_in_threadpool(rows.next_lines))
                 try:
                     while not (await asyncio.wait((task,), timeout=self._heartbeat_s))[0]:
                         yield [beat]
@@ -284,9 +350,9 @@ class Subscription:
                 lines = task.result()
                 is_over = not lines
                 if lines:
-                    yield [framed(framing, b"snapshot", line) for line in lines]
+                    yield [frame(line) for line in lines]
         finally:
-            self._rows.close()
+            rows.close()
 
     async def _has_more(self) -> bool:
         """Return True if something came before the next heartbeat is due."""
@@ -353,6 +419,49 @@ class _Rows:
                 yield [line]
         if is_empty:
             yield [no_rows(epoch)]
+
+
+class _Past:
+    """The changes of a view's history from an epoch until another one, or a later one; its methods
+    block, one after another.
+
+    epoch: up to where they were read. source: DSN of the sink, and name of the view's log.
+    """
+
+    def __init__(self, source: tuple[str, str], table: SinkTable, epoch: int, until: int) -> None:
+        self.epoch = epoch
+        self._until = until
+        self._dsn, self._log = source
+        self._table = table
+        self._lines = self._read()
+
+    def next_lines(self) -> list[bytes]:
+        """Return some more lines, [] at the end."""
+        return next(self._lines, [])
+
+    def framed(self, framing: Framing, marker: MarkerName, line: bytes) -> bytes:
+        """Return a line as an event: a progress marker, or changes."""
+        if not line.startswith(_MARKER):
+            return framed(framing, b"changes", line)
+        line = line[len(_MARKER) :]
+        token = f"{self._log}.{json.loads(line)['epoch']}".encode()
+        return framed(framing, marker.encode(), line, token)
+
+    def close(self) -> None:
+        """Close the session."""
+        self._lines.close()
+
+    def _read(self) -> Generator[list[bytes], None, None]:
+        while self.epoch < self._until:
+            changes = read_changes(self._dsn, self._table, self.epoch, PAST_EPOCHS)
+            with contextlib.closing(changes):
+                for (epoch, positions), found in itertools.groupby(changes, key=lambda c: c[:2]):
+                    for _, _, delta in found:
+                        if delta is not None:
+                            for line in change_lines(self._table.fields, delta, epoch):
+                                yield [line]
+                    yield [_MARKER + marker_line(self._log, epoch, shown_positions(positions))]
+                    self.epoch = epoch
 
 
 def parsed_token(token: str) -> tuple[str, int] | None:

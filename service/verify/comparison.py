@@ -162,7 +162,9 @@ class Verify:
             resources.callback(expected.close)
             resources.callback(got.close)
             snapshot_id = snapshot.snapshot_id if snapshot else None
-            opened = open_sandboxed(settings.source, promise.role, query, snapshot_id)
+            opened = open_sandboxed(
+                settings.source, promise.role, query, snapshot_id, promise.time_zone
+            )
             source, query, cost = opened
             with self._reading(Reader("source", source, limits.timeout_s)) as reader:
                 self._check_cost(row, cost, limits)

@@ -22,7 +22,8 @@ from dataflow.sql.bind.analysis import Analysis, Table
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
-from service.factory.planning import CLOCK, MOVING, PINNED, plan_definition, relation_of
+from dataflow.types import UTC
+from service.factory.planning import CLOCK, MOVING, TimeOptions, plan_definition, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.views.name_tracking import names_in, with_current_names
@@ -51,7 +52,7 @@ class Promise:
 
     role: whose privileges run it; "" for the service's own. pinned: values computed once at
     creation, by their text. is_moving: now() is the moment of the epoch. clocks: the source of
-    each relation that is a clock.
+    each relation that is a clock. time_zone: in which it runs.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Promise:
     pinned: Mapping[str, str] = field(default_factory=dict)
     is_moving: bool = False
     clocks: dict[tuple[str, str], str] = field(default_factory=dict)
+    time_zone: str = UTC
 
     def relations(self) -> list[Relation]:
         """Return the base relations below, each once."""
@@ -128,12 +130,15 @@ def promise_of(
     views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
     sources = list(sources)
     feeds = [relation for source in sources for relation in relations_of(source)]
-    with factory.analyzer(views, feeds, row.created_by) as analyzer:
+    time_zone = TimeOptions.of(row.options).time_zone
+    with factory.analyzer(views, feeds, row.created_by, time_zone) as analyzer:
         analysis = analyzer.analyze(one_query(_query_now(row, analyzer)))
         clocks = {source.name for source in sources if source.type == CLOCK}
         found = _promise(analysis, row, analyzer, by_name, clocks, title=row.title)
-        found.role = analyzer.role
-    creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
+        found.role, found.time_zone = analyzer.role, time_zone
+    below = [r for r in by_name.values() if r.title in found.maintained()]
+    _require_one_zone(row, below)
+    creators = {r.created_by for r in below}
     if len({factory.role_of(creator) for creator in creators}) > 1:
         raise TidemarkError(
             "verify.roles",
@@ -142,6 +147,19 @@ def promise_of(
             hint="verify the views that it reads one by one",
         )
     return found
+
+
+def _require_one_zone(row: ViewRow, views: Sequence[ViewRow]) -> None:
+    """Require that one session can run the queries of all views. TidemarkError
+    verify.time_zones."""
+    zones = {TimeOptions.of(r.options).time_zone for r in views}
+    if len(zones) > 1:
+        raise TidemarkError(
+            "verify.time_zones",
+            f'view "{row.title}" reads views of other time zones',
+            detail=f"one query has one time zone: {', '.join(sorted(zones))}",
+            hint="verify the views that it reads one by one",
+        )
 
 
 def _promise(
@@ -158,7 +176,7 @@ def _promise(
     owner: with a title, the maintained view itself; otherwise the one that contains it.
     """
     pinned = (owner.plan or {}).get("pinned", {})
-    is_moving = owner.options.get("now", PINNED) == MOVING
+    is_moving = TimeOptions.of(owner.options).now == MOVING
     found = Promise(analysis.text, title=title, pinned=pinned, is_moving=is_moving)
     for schema, name in relations_named(analysis.text):
         what = analyzer.relation(schema, name)
@@ -222,7 +240,7 @@ def left_out(
         sources=sources,
         asker=row.created_by,
         names=names_in(row.plan),
-        now=row.options.get("now", PINNED),
+        time=TimeOptions.of(row.options),
     )
     found: dict[Scan, list[str]] = {}
     for operator, text in errors:

@@ -3,7 +3,8 @@
 The sink may be down while views continue: a report that cannot be written is stored, joined with
 later ones, and written afterwards. Invariant: a view is reported live only once the epoch that
 shows it is committed in the sink. What happened to it before is reported again after it, because
-the epoch itself says "live".
+the epoch itself says "live". A change that was abandoned is not started again, whatever the catalog
+still shows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.postgres.catalog import change_requests
 from connectors.postgres.catalog.catalog import Control
 from dataflow.errors import TemporaryError
 from service.runtime.log import log
@@ -48,6 +50,15 @@ class _InFlight:
     taken: _Report | None = None
 
 
+@dataclass
+class _Abandoned:
+    """A requested change that came to nothing. is_written: the catalog has it by now."""
+
+    identity: str
+    columns: Mapping[str, Any]
+    is_written: bool = False
+
+
 class StatusReports:
     """Used by the pipeline's thread only; views are identified by their identities."""
 
@@ -57,6 +68,8 @@ class StatusReports:
         self._in_flight: dict[str, _InFlight] = {}
         # Events since the catalog was last read, which does not show them yet.
         self._newest: dict[str, ViewEvent] = {}
+        # By the ids of the changes; each stays until the catalog is read without it.
+        self._abandoned: dict[str, _Abandoned] = {}
 
     # --- what the catalog does not show yet ------------------------------------------------------
 
@@ -65,10 +78,15 @@ class StatusReports:
         repeated = {i for i, found in self._in_flight.items() if found.taken is not None}
         missing = {*self._pending, *repeated}
         self._newest = {i: event for i, event in self._newest.items() if i in missing}
+        self._abandoned = {i: a for i, a in self._abandoned.items() if not a.is_written}
 
     def is_failed(self, identity: str) -> bool:
         """Return True if the view has failed and the catalog may not show it yet."""
         return self._newest.get(identity) is ViewEvent.FAIL
+
+    def is_abandoned(self, change: Mapping[str, Any]) -> bool:
+        """Return True if a requested change came to nothing and the catalog may still show it."""
+        return change["id"] in self._abandoned
 
     def is_in_flight(self, identity: str) -> bool:
         """Return True while the epoch that shows the view is on its way to the sink."""
@@ -112,6 +130,13 @@ class StatusReports:
             found.taken = _Report((event,), str(facts["code"]), columns)
         self.happened(identity, event, str(facts["code"]), **columns)
 
+    def abandoned(
+        self, identity: str, change: Mapping[str, Any], columns: Mapping[str, Any]
+    ) -> None:
+        """Report that a requested change came to nothing, with columns of the view's row."""
+        self._abandoned[change["id"]] = _Abandoned(identity, columns)
+        self._write_abandoned()
+
     def joined(self, identity: str, epoch: int, rows: int) -> None:
         """Record that the view is in the dataflow; it is live once `epoch` is in the sink.
 
@@ -148,11 +173,13 @@ class StatusReports:
         """Write all pending reports."""
         for identity in list(self._pending):
             self.write(identity)
+        self._write_abandoned()
 
     def forget(self, identity: str) -> None:
         """Drop the reports on a dropped view."""
         for found in (self._pending, self._in_flight, self._newest):
             found.pop(identity, None)
+        self._abandoned = {i: a for i, a in self._abandoned.items() if a.identity != identity}
 
     def _write(self, identity: str, report: _Report) -> None:
         try:
@@ -171,3 +198,13 @@ class StatusReports:
             report.unanswered |= set(report.events[-1:])
             self._pending[identity] = report
             log.warning("catalog.retry", code=error.code)
+
+    def _write_abandoned(self) -> None:
+        pending = {i: found for i, found in self._abandoned.items() if not found.is_written}
+        for change_id, found in pending.items():
+            identity, columns = found.identity, found.columns
+            try:
+                change_requests.end_change(self._control, identity, change_id, **columns)
+                found.is_written = True
+            except TemporaryError as error:
+                log.warning("catalog.retry", code=error.code)

@@ -201,7 +201,7 @@ def test_what_cannot_be_verified_is_refused_by_name(service: RunningService) -> 
 def test_what_was_computed_once_has_its_value(service: RunningService) -> None:
     query = """SELECT region, now() - interval '1 day' AS made, current_user AS who
         FROM customers WHERE name <> current_date::text GROUP BY region"""
-    service.create("stamped", query, backfill="local")
+    service.create("stamped", query, backfill="local", now="pinned")
     assert verified(service, "stamped")["result"] == "equal"
     service.create("over_stamped", "SELECT max(made) AS newest FROM stamped", backfill="local")
     assert verified(service, "over_stamped")["result"] == "equal"

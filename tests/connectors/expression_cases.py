@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataflow.expressions.ir import Literal
-from dataflow.types import INT4, TEXT, SqlType
+from dataflow.types import INT4, INTERVAL, TEXT, SqlType
 
 SHORT = {"int": "integer", "int2": "smallint", "int8": "bigint", "float": "double precision"}
 TYPE_OF = {
@@ -233,6 +233,12 @@ DATES = [
         if f not in ("julian", "doy")
         for t in ("stamp", "stamptz")
     ),
+    *(
+        case("date_bin", "date_bin({0}, {1}, {2})", Literal(stride, INTERVAL), t, t)
+        for stride in ("00:15:00", "7 days", "2 days -12:00:00.000001", "1 mon", "00:00:00")
+        for t in ("stamp", "stamptz")
+    ),
+    *calls("date_bin", "interval", "stamp", "stamp"),
     *binary("+ -", ("date", "int")),
     *binary("+", ("int", "date"), ("interval", "stamp"), ("interval", "date")),
     *binary("-", ("date", "date"), ("stamp", "stamp"), ("stamptz", "stamptz")),

@@ -14,6 +14,7 @@ from tests.harness.service import RunningService
 QUERIES = {
     "recent": "SELECT id FROM events WHERE at > now() - interval '3 seconds'",
     "between": "SELECT id FROM events WHERE at BETWEEN now() - interval '1 hour' AND now()",
+    "is_past": "SELECT id, at < now() AS is_past FROM events",
     "either": "SELECT id, at < now() AS is_past FROM events "
     "WHERE at < CURRENT_TIMESTAMP - interval '1 month' OR kind = 'a' AND NOT at < now()",
     "counted": "SELECT kind, count(*) FILTER (WHERE at > now() - interval '3 seconds') AS n, "
@@ -23,7 +24,18 @@ QUERIES = {
     "ON e.kind = k.kind AND e.at > now() - interval '3 seconds'",
     "values": "SELECT id, CURRENT_DATE - at::date AS days, date_trunc('day', now()) AS today "
     "FROM events",
+    "ages": "SELECT id, now() - at AS age FROM events",
+    "berlin": "SELECT id, at::date AS day, date_trunc('day', now()) AS today FROM events "
+    "WHERE at > now() - interval '1 month'",
+    "lord_howe": "SELECT at::date AS day, count(*) AS n, min(to_char(at, 'HH24:MI TZH:TZM')) AS t "
+    "FROM events WHERE at BETWEEN CURRENT_DATE - 60 AND CURRENT_TIMESTAMP GROUP BY 1",
     "over_view": "SELECT count(*) AS n FROM old_events WHERE at < now()",
+}
+
+OPTIONS = {
+    "ages": {"refresh": "2 s"},
+    "berlin": {"time_zone": "Europe/Berlin"},
+    "lord_howe": {"time_zone": "Australia/Lord_Howe", "backfill": "local"},
 }
 
 
@@ -47,7 +59,7 @@ def service(
 ) -> Iterator[RunningService]:
     with RunningService(database.dsn, tmp_path_factory.mktemp("service")) as started:
         for name, query in QUERIES.items():
-            started.create(name, query, now="moving")
+            started.create(name, query, **OPTIONS.get(name, {}))
         yield started
 
 
@@ -117,16 +129,33 @@ def test_the_clock_continues_after_a_kill(service: RunningService, database: Dat
 
 def test_what_no_epoch_has_is_refused(service: RunningService) -> None:
     query = "SELECT id FROM events WHERE at < statement_timestamp()"
-    body = {"name": "refused", "query": query, "options": {"now": "moving"}}
+    body = {"name": "refused", "query": query}
     answer = service.call("POST", "/views", body)
     assert answer.status_code == 400
     assert answer.json()["code"] == "sql.not_maintained" and "now()" in answer.json()["hint"]
 
 
 def test_a_pinned_view_stays(service: RunningService, database: Database) -> None:
-    service.create("pinned", "SELECT id, now() AS at FROM events WHERE id = 0")
+    service.create("pinned", "SELECT id, now() AS at FROM events WHERE id = 0", now="pinned")
     [before] = database.rows("SELECT at FROM pinned")
     time.sleep(1.2)
     assert database.rows("SELECT at FROM pinned") == [before]
     answer = service.call("POST", "/views/pinned/verify").json()
     assert answer["result"] in ("equal", "open"), answer
+
+
+def test_validate_says_what_now_is(service: RunningService) -> None:
+    def validated(query: str, **options: str) -> dict:
+        answer = service.call("POST", "/views/validate", {"query": query, "options": options})
+        return answer.json()
+
+    recent = "SELECT id FROM events WHERE at > now() - interval '1 day'"
+    found = validated(recent, time_zone="Asia/Kolkata")
+    assert (found["now"], found["time_zone"]) == ("moving", "Asia/Kolkata")
+    assert validated(recent, now="pinned")["now"] == "pinned"
+    assert validated("SELECT id FROM events")["now"] is None
+    ages = "SELECT id, now() - at AS age FROM events"
+    refused = validated(ages)
+    assert refused["code"] == "sql.clock_value" and "options.refresh" in refused["hint"]
+    assert any("10 s" in warning for warning in validated(ages, refresh="10 s")["warnings"])
+    assert validated(recent, time_zone="Mars/Olympus")["code"] == "sql.time_zone"

@@ -38,6 +38,7 @@ QUERIES = {
     "having": f"SELECT n, max(at) AS m FROM events GROUP BY n HAVING max(at) >= {NOW}",
     "numeric": "SELECT id FROM events WHERE price > (SELECT avg(price) FROM events)",
     "float": "SELECT id FROM events WHERE w >= (SELECT avg(w) FROM events)",
+    "not": f"SELECT id FROM events WHERE NOT at > {NOW}",
     "text": "SELECT id FROM events WHERE code < (SELECT max(code) FROM events WHERE n > 20)",
 }
 CHANGES = [
@@ -56,6 +57,42 @@ CHANGES = [
     "DELETE FROM events",
     "INSERT INTO events (id, at, day, n) VALUES (1, '2024-01-09', '2024-01-09', 20)",
 ]
+
+
+# Anywhere else than in a condition that must be true, they are flags. In the words of a scalar
+# subquery that always has a row: without one a flag has no threshold.
+LAST = "(SELECT max(c.now) FROM clock c)"
+FLAGS = {
+    "either": f"SELECT id FROM events WHERE at > {LAST} - interval '7 days' OR n = 10",
+    "neither": f"SELECT id FROM events WHERE NOT (at > {LAST} OR local < {LAST} OR n = 10)",
+    "shown": f"SELECT id, at <= {LAST} AS a, day > {LAST} AS b, at + span > {LAST} AS c FROM "
+    "(SELECT *, n * interval '1 hour' AS span FROM events) e",
+    "bag": f"SELECT n, at > {LAST} AS is_new FROM events",
+    "filtered": f"SELECT n, count(*) FILTER (WHERE at > {LAST}) AS a, "
+    f"sum(CASE WHEN at > {LAST} - interval '2 days' THEN n ELSE -1 END) AS b, "
+    f"max(id) FILTER (WHERE day >= {LAST}) AS c FROM events GROUP BY n",
+    "grouped": f"SELECT at > {LAST} AS is_new, count(*) AS c FROM events GROUP BY 1",
+    "having": f"SELECT n, max(at) AS m FROM events GROUP BY n HAVING max(at) >= {LAST} OR n = 20",
+    "beside": f"SELECT id, at > {LAST} AS a, {LAST} AS now FROM events WHERE n < 30 OR at < {LAST}",
+    "numbers": "SELECT id, n > (SELECT max(tick) FROM clock) AS a, code < (SELECT max(code) FROM "
+    "events WHERE n > 20) AS b, price >= (SELECT avg(price) FROM events) AS c FROM events",
+    "padded": f"SELECT e.id, f.id AS other FROM events e LEFT JOIN events f ON f.n = e.n + 10 "
+    f"AND f.at > {LAST} - interval '1 day' AND (f.day < {LAST} OR e.id < 50)",
+    "alone": f"SELECT e.id, f.id AS other FROM (SELECT * FROM events WHERE id < 9) e LEFT JOIN "
+    f"events f ON f.id < 30 AND (f.at > {LAST} OR f.n = e.n)",
+    "sums": "SELECT id, 100 / n > (SELECT max(tick) FROM clock) AS a FROM events WHERE n > 0",
+}
+
+
+def test_comparisons_anywhere_are_flags(database: Database) -> None:
+    database.execute(DDL)
+    connection = database.connect()
+    pin_session(connection)
+    plans, refused = plan_all(database, FLAGS)
+    assert not refused
+    text = {name: str(plan.root) for name, plan in plans.items()}
+    assert [name for name in FLAGS if "ThresholdFlag" not in text[name]] == ["sums"]
+    play(database, connection, FLAGS, CHANGES)
 
 
 def test_rows_are_compared_with_a_value_that_moves(database: Database) -> None:

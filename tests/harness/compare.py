@@ -16,7 +16,7 @@ from typing import Any
 from connectors.postgres.query.answer_comparison import Row, parse_line, without_near
 from dataflow.delta import Delta
 from dataflow.schema import Field
-from dataflow.types import SESSION_SETTINGS
+from dataflow.types import SESSION_SETTINGS, UTC
 from dataflow.values import to_text
 
 FLOATS = ("real", "double precision")
@@ -93,11 +93,19 @@ def columns_of_query(
             cursor.execute("ROLLBACK")
 
 
-def rows_of_query(connection: Any, sql: str) -> Counter[Row]:
-    """PostgreSQL's answer now, in the text of its output functions."""
+def rows_of_query(connection: Any, sql: str, time_zone: str = UTC) -> Counter[Row]:
+    """PostgreSQL's answer now, computed in a time zone, in the text of its output functions."""
     out = io.BytesIO()
     with connection.cursor() as cursor:
+        if time_zone != UTC:
+            cursor.execute(
+                f"SET TimeZone TO '{time_zone}'; CREATE TEMP TABLE zoned AS {sql};"
+                " SET TimeZone TO 'UTC'"
+            )
+            sql = "SELECT * FROM zoned"
         cursor.copy_expert(f"COPY ({sql}) TO STDOUT", out)
+        if time_zone != UTC:
+            cursor.execute("DROP TABLE zoned")
     counts = Counter(out.getvalue().decode().split("\n")[:-1])
     return Counter({parse_line(line): count for line, count in counts.items()})
 

@@ -51,6 +51,9 @@ COMPUTED = {
     "{side}.busy": [f"{side}.busy" for side in SIDES],
     "{side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.{name}": [f"{side}.{name}" for side in SIDES for name in ("unreachable", "busy")],
+    "history.{name}": [
+        f"history.{name}" for name in ("none", "too_old", "not_reached", "bad_point", "lost")
+    ],
     "sql.{name}": ["sql.<condition>", "sql.failed"],
 }
 

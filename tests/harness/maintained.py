@@ -27,6 +27,7 @@ from dataflow.plan.nodes import ViewPlan
 from dataflow.plan.properties.key_facts import Keys
 from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.sql.planner import plan_view
+from dataflow.types import UTC
 from service.engine.encoding.registered import decode, encode
 from service.engine.engine import View, ViewDefinition
 from storage.memory import MemoryStore
@@ -76,10 +77,10 @@ class Plans:
     broken: dict[str, str] = field(default_factory=dict)
 
 
-def plan_each(database: Database, queries: Mapping[str, str]) -> Plans:
+def plan_each(database: Database, queries: Mapping[str, str], time_zone: str = UTC) -> Plans:
     """The plans of all queries, asked of one session."""
     found = Plans()
-    with PostgresAnalyzer(database.dsn, SOURCE) as analyzer:
+    with PostgresAnalyzer(database.dsn, SOURCE, time_zone=time_zone) as analyzer:
         for name, query in queries.items():
             try:
                 found.plans[name] = plan_view(query, analyzer)
@@ -98,10 +99,10 @@ def _general(what: str) -> str:
 
 
 def plan_all(
-    database: Database, queries: Mapping[str, str]
+    database: Database, queries: Mapping[str, str], time_zone: str = UTC
 ) -> tuple[dict[str, ViewPlan], dict[str, str]]:
     """The plans of all queries, and why those without a plan are refused."""
-    found = plan_each(database, queries)
+    found = plan_each(database, queries, time_zone)
     return found.plans, {**found.refused, **found.broken}
 
 
@@ -110,7 +111,8 @@ class Maintained:
 
     def __init__(self, database: Database, plans: Mapping[str, ViewPlan], store: Store) -> None:
         self._source = PostgresSource(database.dsn, SOURCE)
-        self._evaluator = PostgresEvaluator(database.dsn)
+        zones = {plan.time_zone for plan in plans.values()}
+        self._evaluators = {z: PostgresEvaluator(database.dsn, time_zone=z) for z in zones}
         self._store = store
         self._stream = None
         self._errors: Counter[tuple[Any, ...]] = Counter()
@@ -137,7 +139,7 @@ class Maintained:
         self._stream = self._source.stream(snapshot.position, list(relations.values()))
 
     def _load(self, name: str, definition: ViewDefinition, snapshot: Any) -> None:
-        view = View(definition, self._store, self._evaluator)
+        view = View(definition, self._store, self._evaluators[definition.plan.time_zone])
         answer = empty_answer(definition.table.fields)
         answer.add(view.dataflow.seed(), definition.table.fields)
         needed = view.dataflow.needed_columns()
@@ -170,7 +172,9 @@ class Maintained:
         for name, view in list(self._views.items()):
             definition = decode(encode(view.definition))
             try:
-                self._views[name] = View(definition, self._store, self._evaluator)
+                self._views[name] = View(
+                    definition, self._store, self._evaluators[definition.plan.time_zone]
+                )
             except Exception:
                 del self._views[name]
                 self.faults.append(Fault(name, 0, traceback.format_exc(limit=-6)))
@@ -241,7 +245,8 @@ class Maintained:
         """End sessions and threads; drop the slot."""
         if self._stream is not None:
             self._stream.close()
-        self._evaluator.close()
+        for evaluator in self._evaluators.values():
+            evaluator.close()
         self._source.drop_slot()
         self._source.close()
 
@@ -263,16 +268,20 @@ def run_numbered(connection: Any, transaction: Transaction, number: int) -> None
 
 
 def ask(
-    connection: Any, queries: Mapping[str, str], guarded: Mapping[str, str] | None = None
+    connection: Any,
+    queries: Mapping[str, str],
+    guarded: Mapping[str, str] | None = None,
+    *,
+    time_zone: str = UTC,
 ) -> Expected:
-    """PostgreSQL's answers now.
+    """PostgreSQL's answers now, computed in a time zone and printed in UTC.
 
     guarded: for queries that may fail, the query without the rows that do.
     """
     expected = Expected()
     for name, query in queries.items():
         try:
-            expected.rows[name] = rows_of_query(connection, query)
+            expected.rows[name] = rows_of_query(connection, query, time_zone)
         except _NOT_OF_ROWS:
             expected.unanswered.add(name)
         except (psycopg2.DataError, psycopg2.errors.CardinalityViolation) as error:
@@ -288,22 +297,27 @@ def _definition(name: str, plan: ViewPlan) -> ViewDefinition:
 
 
 def play(
-    database: Database, connection: Any, queries: Mapping[str, str], changes: Sequence[str]
+    database: Database,
+    connection: Any,
+    queries: Mapping[str, str],
+    changes: Sequence[str],
+    *,
+    time_zone: str = UTC,
 ) -> None:
     """Every query is maintained, and equals PostgreSQL's answer at first and after each change.
 
     connection: of a pinned session; closed in the end.
     """
     create_marker(connection)
-    plans, refused = plan_all(database, {**queries, MARKER: MARKER_QUERY})
+    plans, refused = plan_all(database, {**queries, MARKER: MARKER_QUERY}, time_zone)
     assert not refused, {queries[name]: why for name, why in refused.items()}
     maintained = Maintained(database, plans, MemoryStore())
     try:
-        maintained.compare(0, ask(connection, queries))
+        maintained.compare(0, ask(connection, queries, time_zone=time_zone))
         for number, change in enumerate(changes, 1):
             run_numbered(connection, Transaction((Statement(change),)), number)
             maintained.follow(number)
-            maintained.compare(number, ask(connection, queries))
+            maintained.compare(number, ask(connection, queries, time_zone=time_zone))
         faults = maintained.faults
     finally:
         maintained.close()

@@ -78,12 +78,23 @@ class Oracle:
 
     def _thresholdfilter(self, plan: p.ThresholdFilter) -> Bag:
         """Of several thresholds the least counts; without one nothing passes."""
+        return Counter({row: n for (row, flag), n in self._compared(plan).items() if flag})
+
+    def _thresholdflag(self, plan: p.ThresholdFlag) -> Bag:
+        """All rows whose value does not fail, with the value of the comparison."""
+        return Counter({(*row, flag): n for (row, flag), n in self._compared(plan).items()})
+
+    def _compared(self, plan: p.ThresholdFilter) -> Counter[tuple[Row, bool | None]]:
         type, out = plan.value.type, Counter()
         found = [row[0] for row in self.rows(plan.threshold) if row[0] is not None]
         least = min((order(v, type) for v in found), default=None)
         for row, weight in self.rows(plan.input).items():
+            failed = self.failures.total()
             value = self._try(plan.value, row, weight)
+            if self.failures.total() != failed:
+                continue
             if least is None or value is None:
+                out[row, None] += weight
                 continue
             place = order(value, type)
             passes = {
@@ -92,8 +103,7 @@ class Oracle:
                 ">": place > least,
                 ">=": place >= least,
             }
-            if passes[plan.operator]:
-                out[row] += weight
+            out[row, passes[plan.operator]] += weight
         return out
 
     def _project(self, plan: p.Project) -> Bag:
@@ -154,6 +164,35 @@ class Oracle:
                 if b not in matched[1]:
                     out[(None,) * len(plan.left.fields) + b] += m
         return out
+
+    def _asofjoin(self, plan: p.AsOfJoin) -> Bag:
+        """Of the right rows that a left row reaches the first one."""
+        out: Bag = Counter()
+        left = self._keyed(plan.left, (*plan.left_keys, plan.value))
+        order = tuple(k.expression for k in plan.order)
+        right = sorted(
+            self._keyed(plan.right, (*plan.right_keys, *order)),
+            key=lambda row: tuple(map(_tie, row)),
+        )
+        right.sort(key=cmp_to_key(lambda a, b: _compare_rows(a, b, plan.order)))
+        for a, n in left.items():
+            first = next((b for b in right if self._reaches(plan, a, b)), None)
+            if first is not None:
+                out[a + first] += n
+            elif plan.kind == "left":
+                out[a + (None,) * len(plan.right.fields)] += n
+        return out
+
+    def _reaches(self, plan: p.AsOfJoin, left: Row, right: Row) -> bool:
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True):
+            x, y = value_of(a, left), value_of(b, right)
+            if x is None or y is None or x != y:
+                return False
+        x, y = value_of(plan.value, left), value_of(plan.order[0].expression, right)
+        if x is None or y is None:
+            return False
+        x, y = order(x, plan.value.type), order(y, plan.value.type)
+        return {"<": y < x, "<=": y <= x, ">": y > x, ">=": y >= x}[plan.operator]
 
     def _semijoin(self, plan: p.SemiJoin) -> Bag:
         out: Bag = Counter()
@@ -319,6 +358,8 @@ _CALLS = {
     "<>": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
 }
 
 

@@ -49,13 +49,13 @@ class Together(Maintained):
             assert error.relation is not None
             self.faults.append(Fault(self._names[error.relation], number, str(error)))
             self._engine.remove(error.relation)
-        for table, delta in epoch.deltas:
+        for table, delta in epoch.rows.deltas:
             try:
                 self.answers[table.name].add(delta, table.fields)
             except Exception:
                 self.faults.append(Fault(table.name, number, traceback.format_exc(limit=-6)))
-        if epoch.errors is not None:
-            self._note_titled(epoch.errors)
+        if epoch.rows.errors is not None:
+            self._note_titled(epoch.rows.errors)
         self._engine.commit(epoch, written=epoch.progress.epoch)
         if number >= self._dropped_at + DROP_EVERY:
             self._dropped_at = number

@@ -12,6 +12,8 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
+    AsOfJoin,
+    Bounds,
     Distinct,
     Filter,
     Join,
@@ -23,10 +25,12 @@ from dataflow.plan.nodes import (
     SingleRow,
     SortKey,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
 )
+from dataflow.plan.trees import shifted
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import (
     BOOL,
@@ -180,6 +184,62 @@ def join(random: Random, left: Plan, right: Plan) -> Plan:
     return Join(kind, left, right, left_keys, right_keys, residual, fields)
 
 
+def as_of_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any direction over a column that has a native order, with and without keys and ties."""
+    left_keys, right_keys = _keys(random, left, right)
+    sortable = [i for i, f in enumerate(right.fields) if f.type.kind is not TypeKind.BPCHAR]
+    types = {f.type for f in left.fields}
+    at = random.choice([i for i in sortable if right.fields[i].type in types])
+    alike = [i for i, f in enumerate(left.fields) if f.type == right.fields[at].type]
+    value: Expression = _ref(left, random.choice(alike))
+    if random.random() < 0.3 and value.type == INT4:
+        value = Call("+", (value, random.choice(_ints(left))), INT4)
+    operator = random.choice(["<", "<=", ">", ">="])
+    order = [SortKey(_ref(right, at), operator[0] == "<", random.random() < 0.5)]
+    order += [
+        SortKey(_ref(right, i), random.random() < 0.5, random.random() < 0.5)
+        for i in random.sample(sortable, random.choice([0, 0, 1, 2]))
+    ]
+    fields = tuple(left.fields) + tuple(right.fields)
+    kind = random.choice(["inner", "left"])
+    keys = (left_keys, right_keys)
+    return AsOfJoin(kind, left, right, *keys, value, operator, tuple(order), fields)
+
+
+def interval_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any kind, a value between two of the other input, of any type that has distances."""
+    is_left = random.random() < 0.5
+    of_value, of_ends = (left, right) if is_left else (right, left)
+    n = len(left.fields)
+    types = {of_ends.fields[i].type for i in _distances(of_ends)}
+    chosen = [i for i in _distances(of_value) if of_value.fields[i].type in types]
+    value = _ref(of_value, random.choice(chosen))
+    alike = [i for i in _distances(of_ends) if of_ends.fields[i].type == value.type]
+    ends: list[Expression] = [_ref(of_ends, random.choice(alike)) for _ in range(2)]
+    if value.type == INT4 and random.random() < 0.6:
+        ends = [Call(f, (ends[0], _int(random.choice([0, 1, 3]))), INT4) for f in "-+"]
+    bounds = Bounds(value, ends[0], ends[1], is_left)
+    moved = [shifted(value, 0 if is_left else n), *(shifted(e, n * is_left) for e in ends)]
+    parts = [
+        Call(random.choice([">", ">="]), (moved[0], moved[1]), BOOL),
+        Call(random.choice(["<", "<="]), (moved[0], moved[2]), BOOL),
+    ]
+    if random.random() < 0.3:
+        parts.append(_condition_without_failure(random, _ints(left) + _ints(right, n)))
+    residual = Call("and", tuple(parts), BOOL)
+    keys = _keys(random, left, right)
+    kind = random.choice(["inner", "inner", "left", "right", "full", "semi", "anti"])
+    if kind in ("semi", "anti"):
+        return SemiJoin(kind, left, right, *keys, residual, bounds)
+    fields = tuple(left.fields) + tuple(right.fields)
+    return Join(kind, left, right, *keys, residual, fields, bounds)
+
+
+def _distances(plan: Plan) -> list[int]:
+    kinds = (TypeKind.INT4, TypeKind.INT8, TypeKind.FIXED)
+    return [i for i, f in enumerate(plan.fields) if f.type.kind in kinds]
+
+
 def semi_join(random: Random, left: Plan, right: Plan) -> Plan:
     """Semi, anti, not in."""
     kind = random.choice(["semi", "anti", "not in"])
@@ -251,7 +311,8 @@ def threshold_filter(random: Random, plan: Plan, other: Plan) -> Plan:
     if random.random() < 0.3 and value.type == INT4:
         value = Call(random.choice("+-/"), (value, random.choice(_ints(plan))), INT4)
     narrow = Project(threshold, (column,), (Field("threshold", column.type),))
-    return ThresholdFilter(plan, narrow, value, random.choice(["<", "<=", ">", ">="]))
+    kind = random.choice([ThresholdFilter, ThresholdFlag])
+    return kind(plan, narrow, value, random.choice(["<", "<=", ">", ">="]))
 
 
 def constants(random: Random, plan: Plan) -> Plan:
@@ -348,6 +409,12 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "join": lambda r, a, b, w: join(r, a, b),
     "self join": lambda r, a, b, w: join(r, a, selection(r, a)),
     "semi join": lambda r, a, b, w: semi_join(r, a, b),
+    "as-of join": lambda r, a, b, w: as_of_join(r, a, b),
+    "as-of join of all types": lambda r, a, b, w: as_of_join(r, w, wide_again(r, w)),
+    "as-of join of joins": lambda r, a, b, w: as_of_join(r, join(r, a, b), as_of_join(r, b, a)),
+    "interval join": lambda r, a, b, w: interval_join(r, a, b),
+    "interval join of all types": lambda r, a, b, w: interval_join(r, w, wide_again(r, w)),
+    "interval join of joins": lambda r, a, b, w: interval_join(r, join(r, a, b), b),
     "aggregate": lambda r, a, b, w: aggregate(r, w),
     "distinct": lambda r, a, b, w: distinct(r, w),
     "top k": lambda r, a, b, w: top_k(r, w),
@@ -374,6 +441,11 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         "inner", a, single_row(r, b), (), (), None, tuple(a.fields) + tuple(b.fields)
     ),
 }
+
+
+def wide_again(random: Random, plan: Plan) -> Plan:
+    """The same relation, perhaps without some of its rows."""
+    return plan if random.random() < 0.5 else selection(random, plan)
 
 
 def set_operation_of_all(random: Random, left: Plan, right: Plan) -> Plan:

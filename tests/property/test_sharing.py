@@ -182,8 +182,8 @@ class Run:
         self.engine.dataflow.part_rows = self.random.choice((1, 2, 5, EVERY_ROW))
         epoch = self.engine.step(SourceBatch(self.engine.epoch + 1, changes, 1, 1))
         self.engine.commit(epoch, written=epoch.progress.epoch)
-        found = {table.name: bag(delta) for table, delta in epoch.deltas}
-        errors = bag(epoch.errors) if epoch.errors is not None else Counter()
+        found = {table.name: bag(delta) for table, delta in epoch.rows.deltas}
+        errors = bag(epoch.rows.errors) if epoch.rows.errors is not None else Counter()
         expected, failed = self.expect(changes)
         assert found == expected
         assert errors == failed

@@ -79,7 +79,7 @@ class MemorySink:
         """See Sink; no epoch is left out or written twice."""
         before = 0 if self.progress is None else self.progress.epoch
         assert epoch.progress.epoch == before + 1, (before, epoch.progress.epoch)
-        for part in epoch.parts():
+        for part in epoch.rows.parts():
             for table, delta in part.deltas:
                 rows = self.rows.setdefault(table.name, Counter())
                 for row, weight in delta.rows():

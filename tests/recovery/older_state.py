@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from connectors.sink import Progress, SinkEpoch, SinkPart, SinkRepair, SinkTable, ViewChange
+from connectors.sink import (
+    Progress,
+    SinkEpoch,
+    SinkPart,
+    SinkRepair,
+    SinkRows,
+    SinkTable,
+    Swap,
+    ViewChange,
+    ViewDdl,
+)
 from dataflow.delta import Delta
 from dataflow.errors import Position, SinkError, TemporaryError
 from dataflow.schema import Field
@@ -182,23 +192,23 @@ def odd_epochs() -> list[SinkEpoch]:
     positions = {"source": 77, "topics": {"t": {"0": 12, "1": 3}}}
     parts = [SinkPart([(one, rows), (two, rows)], errors), SinkPart([(one, rows)])]
     return [
-        SinkEpoch(Progress(1, {}), [], commit_time_us=5),
+        SinkEpoch(Progress(1, {}), commit_time_us=5),
         SinkEpoch(
-            Progress(2, positions), [(one, rows)], errors, 1_764_000_000_000_000, rejected=rejected
+            Progress(2, positions),
+            SinkRows([(one, rows)], errors, rejected),
+            commit_time_us=1_764_000_000_000_000,
         ),
         SinkEpoch(
             Progress(3, positions),
-            [],
-            swaps=(one, two),
-            refusals=((one, refused), (two, away)),
-            left_out=frozenset({two.relation}),
-            changes=(ViewChange("i", one, two, facts, True, "live", "c"),),
-            tokens={one.relation: "token"},
+            SinkRows(left_out=frozenset({two.relation})),
+            ViewDdl(
+                changes=(ViewChange("i", one, two, facts, True, "live", "c"),),
+                swaps=(Swap(one, "token"), Swap(two)),
+                refusals=((one, refused), (two, away)),
+            ),
         ),
-        SinkEpoch(
-            Progress(4, positions), [], repair=SinkRepair(2, frozenset({"a", "b"}), "g", True)
-        ),
-        SinkEpoch(Progress(5, positions), [(two, rows)], later=_Parts(parts)),
+        SinkEpoch(Progress(4, positions), repair=SinkRepair(2, frozenset({"a", "b"}), "g", True)),
+        SinkEpoch(Progress(5, positions), SinkRows([(two, rows)], later=_Parts(parts))),
     ]
 
 
@@ -220,16 +230,24 @@ class _Parts:
 
 def shown(epoch: SinkEpoch) -> dict[str, Any]:
     """An epoch in values that can be compared, with those of its later parts."""
-    facts = {each.name: getattr(epoch, each.name) for each in fields(epoch)}
-    for name in ("errors", "rejected"):
-        facts[name] = None if facts[name] is None else facts[name].rows()
-    facts["refusals"] = [(table, type(e), vars(e)) for table, e in epoch.refusals]
-    facts["deltas"] = [(table, delta.rows()) for table, delta in epoch.deltas]
-    if epoch.later is not None:
-        parts = [(p, None if p.errors is None else p.errors.rows()) for p in epoch.later]
-        deltas = [([(t, d.rows()) for t, d in p.deltas], errors) for p, errors in parts]
-        facts["later"] = (deltas, dict(epoch.later.rows))
-    return facts
+    rows, ddl = epoch.rows, epoch.ddl
+    parts = None if rows.later is None else [_shown_part(part) for part in rows.later]
+    return {
+        **{f.name: getattr(epoch, f.name) for f in fields(epoch) if f.name not in ("rows", "ddl")},
+        "deltas": [(table, delta.rows()) for table, delta in rows.deltas],
+        "errors": None if rows.errors is None else rows.errors.rows(),
+        "rejected": None if rows.rejected is None else rows.rejected.rows(),
+        "later": None if rows.later is None else (parts, dict(rows.later.rows)),
+        "left_out": rows.left_out,
+        "changes": ddl.changes,
+        "swaps": ddl.swaps,
+        "refusals": [(table, type(e), vars(e)) for table, e in ddl.refusals],
+    }
+
+
+def _shown_part(part: SinkPart) -> tuple[Any, Any]:
+    errors = None if part.errors is None else part.errors.rows()
+    return [(table, delta.rows()) for table, delta in part.deltas], errors
 
 
 def _add_odd_epochs(path: Path) -> None:

@@ -115,7 +115,7 @@ class Started:
 
     def apply(self, epoch: SinkEpoch) -> None:
         """As the sink does."""
-        for part in epoch.parts():
+        for part in epoch.rows.parts():
             for table, delta in part.deltas:
                 rows = self.shown[table.name]
                 for row, weight in delta.rows():

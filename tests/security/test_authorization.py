@@ -51,7 +51,13 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/views/{name}/plan"): (READER, VISIBLE),
     ("GET", "/views/{name}/dataflow"): (READER, VISIBLE),
     ("GET", "/views/{name}/rows"): (READER, VISIBLE),
+    ("GET", "/views/{name}/diff"): (READER, VISIBLE),
     ("GET", "/views/{name}/changes"): (READER, VISIBLE),
+    ("GET", "/views/{view}/subscriptions"): (READER, VISIBLE),
+    ("POST", "/views/{view}/subscriptions"): (READER, VISIBLE),
+    ("GET", "/views/{view}/subscriptions/{subscription}"): (READER, VISIBLE),
+    ("POST", "/views/{view}/subscriptions/{subscription}/acknowledge"): (READER, VISIBLE),
+    ("DELETE", "/views/{view}/subscriptions/{subscription}"): (READER, VISIBLE),
     ("GET", "/views/{name}/errors"): (READER, VISIBLE),
     ("POST", "/views/{name}/verify"): (READER, VISIBLE),
     ("POST", "/views/{name}/replace"): (OPERATOR, OWNED),
@@ -107,6 +113,8 @@ BODIES: dict[str, Any] = {
     "/views/{name}/rename": {"name": "own"},
     "/views/{name}/move": {"schema": "nosuch"},
     "/views/{view}/sinks": {"name": "s", "type": "kafka", "options": {"nosuch": 1}},
+    "/views/{view}/subscriptions": {"name": "s"},
+    "/views/{view}/subscriptions/{subscription}/acknowledge": {"epoch": 1},
     "/sources": {"name": "s", "type": "files", "options": {"nosuch": 1}},
     "/sources/discover": {"type": "files", "options": {"nosuch": 1}},
     "/sources/{name}": {"options": {"nosuch": 1}},
@@ -114,7 +122,7 @@ BODIES: dict[str, Any] = {
     "/dead-letters/drop": {"source": "nosuch"},
     "/tokens": {"name": "a b", "role": "reader"},
 }
-QUERIES = {"/views/{name}/wait": "?position=0/1"}
+QUERIES = {"/views/{name}/wait": "?position=0/1", "/views/{name}/diff": "?from=1"}
 CALLS = {
     "create_view": ("'nosuch'", "'SELECT nosuch'"),
     "replace_view": ("'{}'", "'SELECT nosuch'"),
@@ -258,6 +266,7 @@ def test_every_command_that_asks_no_service_is_known() -> None:
 
 def _asked(place: Place, subject: str, method: str, path: str) -> tuple[str, str, Any]:
     filled = path.replace("{view}", subject).replace("{sink}", "nosuch")
+    filled = filled.replace("{subscription}", "nosuch")
     is_view = path.startswith("/views/")
     filled = filled.replace("{name}", subject if is_view else "nosuch")
     body = BODIES.get(path) if method in ("POST", "PUT") else None

@@ -249,7 +249,7 @@ def test_what_is_evaluated_is_shared_among_equal_rights_only(place: Database) ->
     store = MemoryStore()
     asked: list[str] = []
 
-    def evaluator_of(role: str) -> NoEvaluator:
+    def evaluator_of(role: str, time_zone: str) -> NoEvaluator:
         asked.append(role)
         return NoEvaluator()
 

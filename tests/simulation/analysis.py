@@ -15,7 +15,7 @@ from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.planner import plan_view
-from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
+from dataflow.types import BOOL, INT4, INT8, NUMERIC, UTC, SqlType
 from tests.simulation.reads import SCHEMA, canonical, reads
 from tests.simulation.shop import TABLES
 
@@ -39,6 +39,7 @@ class SimAnalyzer:
 
     role = ""
     named = KnownNames()
+    time_zone = UTC
 
     def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
         self._views = {v.name.name: v for v in views}

@@ -40,7 +40,8 @@ def want_logs(state: Path, database: Database, random: Random, now: float) -> No
 
 def let_go(pipeline: Pipeline | None) -> None:
     """Close the files of its logs, as the system does for a dead process."""
-    for followed in pipeline._epochs._change_logs._logs.values() if pipeline is not None else ():
+    logs = {} if pipeline is None else pipeline._sink._epochs._change_logs._logs
+    for followed in logs.values():
         followed.log.close()
 
 

@@ -13,6 +13,7 @@ from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
+from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.engine.definition import ViewDefinition
@@ -94,7 +95,7 @@ class SimParts:
     def feed_source(self, row: SourceRow) -> SimFeedSource:
         return SimFeedSource(row.name, relations_of(row), self._world.broker, self._world.faults)
 
-    def evaluator(self, role: str = "") -> SimEvaluator:
+    def evaluator(self, role: str = "", time_zone: str = UTC) -> SimEvaluator:
         return SimEvaluator(self._world.faults)
 
     def analyzer(

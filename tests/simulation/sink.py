@@ -154,13 +154,13 @@ class Database:
     def _apply(self, epoch: SinkEpoch) -> None:
         if epoch.repair is not None:
             self._recall_others(epoch.repair.live)
-        for change in epoch.changes:
+        for change in epoch.ddl.changes:
             self.change(change)
-        for table in epoch.swaps:
-            self._swap(epoch.progress.epoch, table, epoch.tokens[table.relation])
-        for table, error in epoch.refusals:
+        for swap in epoch.ddl.swaps:
+            self._swap(epoch.progress.epoch, swap.table, swap.token)
+        for table, error in epoch.ddl.refusals:
             self._tell_refusal(table, error.code)
-        for part in epoch.parts():
+        for part in epoch.rows.parts():
             for table, delta in part.deltas:
                 self._add(epoch.progress.epoch, table, delta)
             if part.errors is not None:

@@ -125,7 +125,8 @@ def always(self: Any, asked: Any) -> bool:
 
 def all_refused(self: SinkEpoch, error: TidemarkError) -> SinkEpoch:
     """What the sink refuses takes the rest of its epoch with it."""
-    return replace(REFUSED(self, error), deltas=[])
+    epoch = REFUSED(self, error)
+    return replace(epoch, rows=replace(epoch.rows, deltas=[]))
 
 
 def nothing(*given: Any) -> None:

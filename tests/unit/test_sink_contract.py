@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import Field
 from dataflow.types import INT8, TEXT
@@ -14,8 +14,8 @@ from service.engine.encoding.frames import decode_epoch, encode_epoch
 def stored(*tables: SinkTable) -> list[SinkTable]:
     """The tables of an epoch that was kept."""
     rows = Delta.of("si", [("north", 1)])
-    epoch = SinkEpoch(Progress(1, {"source": 7}), [(table, rows) for table in tables])
-    return [table for table, _ in decode_epoch(encode_epoch(epoch))[0].deltas]
+    epoch = SinkEpoch(Progress(1, {"source": 7}), SinkRows([(table, rows) for table in tables]))
+    return [table for table, _ in decode_epoch(encode_epoch(epoch))[0].rows.deltas]
 
 
 def test_a_table_is_taken_apart_once() -> None:

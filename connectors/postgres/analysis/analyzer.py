@@ -32,7 +32,7 @@ from dataflow.expressions.ir import Literal
 from dataflow.lexer import find_words, one_query, position_of
 from dataflow.schema import Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Routine, Table
-from dataflow.types import SqlType, TypeKind
+from dataflow.types import UTC, SqlType, TypeKind
 
 _VIEW = "tidemark_analysis"
 _CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
@@ -63,6 +63,10 @@ SELECT FROM tidemark.tables
 WHERE coalesce(view_oid, table_oid) = to_regclass(%s) AND (schema, name) = (%s, %s)
     AND NOT is_staged
 """
+_TIME_ZONE = """
+SELECT (SELECT min(name) FROM pg_timezone_names WHERE lower(name) = lower(%(name)s)),
+    EXISTS (SELECT FROM pg_timezone_abbrevs WHERE abbrev = upper(%(name)s))
+"""
 _ROUTINES = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
        p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset,
@@ -87,8 +91,8 @@ class PostgresAnalyzer:
     has_stubs, and for feeds (relations of other sources), each relation that a query names appears
     here as an empty temporary table. The database's own names take precedence. asker: whose rights
     a query has, and who must be able to read its relations; "" for the session's own. keeps_rows: a
-    table of ours is to store the query's rows. SourceError or TemporaryError when the database does
-    not answer.
+    table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError or
+    TemporaryError when the database does not answer.
     """
 
     def __init__(
@@ -101,7 +105,9 @@ class PostgresAnalyzer:
         feeds: Sequence[Relation] = (),
         asker: str = "",
         keeps_rows: bool = True,
+        time_zone: str = UTC,
     ) -> None:
+        self.time_zone = time_zone
         self._dsn = dsn
         self._keeps_rows = keeps_rows
         self._asker = asker
@@ -234,6 +240,25 @@ class PostgresAnalyzer:
         """Return the columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
         before = f"{row_of_nulls(columns)}, " if columns else ""
         return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
+
+    def check_time_zone(self) -> None:
+        """Require that the server knows the time zone by this name. SqlError sql.time_zone."""
+        name = self.time_zone
+        if name == UTC:
+            return
+        with self._step("the time zones cannot be read"):
+            cursor = self._cursor()
+            cursor.execute(_TIME_ZONE, {"name": name})
+            ((known, is_abbreviation),) = cursor.fetchall()
+            if known == name and not is_abbreviation:
+                return
+            what, hint = f'the time zone "{name}" is unknown', "SELECT name FROM pg_timezone_names"
+            if known is not None and known != name:
+                hint = f'write "{known}"'
+            elif is_abbreviation:
+                what = f'"{name}" is an abbreviation, which has two meanings in PostgreSQL'
+                hint = 'write "UTC", or a region and a city, such as "Europe/Berlin"'
+            raise SqlError("sql.time_zone", what, detail="options.time_zone", hint=hint)
 
     def has_schema(self, name: str) -> bool:
         """Return whether the database has a schema of this name."""
@@ -368,7 +393,7 @@ class PostgresAnalyzer:
             try:
                 cursor = connection.cursor()
                 self.role, self._is_bound = sandbox.choose_role(cursor, self._asker)
-                self._sandbox = sandbox.enter(cursor, self._dsn, self.role)
+                self._sandbox = sandbox.enter(cursor, self._dsn, self.role, self.time_zone)
             except psycopg2.Error as error:
                 connection.close()
                 raise to_error(error, "source", "the query cannot be analyzed") from error

@@ -28,7 +28,7 @@ from connectors.postgres.session.session import PINNED_PATH, connect, is_tempora
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.types import INT8, SqlType, TypeKind
+from dataflow.types import INT8, UTC, SqlType, TypeKind
 from dataflow.values import from_text, to_text
 
 BATCH_ROWS = 10_000
@@ -57,12 +57,20 @@ class PostgresEvaluator:
     """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
 
     settings: more session settings; a search_path among them applies to the evaluated text. role:
-    whose rights the evaluated text has; "" for none (`sandbox.QUERY_ROLE`). One thread at a time.
+    whose rights the evaluated text has; "" for none (`sandbox.QUERY_ROLE`). time_zone: in which it
+    runs; its arguments and results are texts in UTC all the same. One thread at a time.
     """
 
-    def __init__(self, dsn: str, settings: Mapping[str, str] | None = None, role: str = "") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        settings: Mapping[str, str] | None = None,
+        role: str = "",
+        time_zone: str = UTC,
+    ) -> None:
         self.dsn = dsn
         self.role = role
+        self.time_zone = time_zone
         self._settings = dict(settings or {})
         self._connection: Connection | None = None
         self._owner = ""
@@ -70,10 +78,11 @@ class PostgresEvaluator:
         self._prepared: dict[Statement, tuple[str, str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dsn": self.dsn, "settings": self._settings, "role": self.role}
+        parts = {"dsn": self.dsn, "settings": self._settings, "role": self.role}
+        return {**parts, "time_zone": self.time_zone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["dsn"], state["settings"], state["role"])
+        self.__init__(state["dsn"], state["settings"], state["role"], state["time_zone"])
 
     def evaluate(
         self,
@@ -293,7 +302,7 @@ class PostgresEvaluator:
             path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
             cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
             body = sandbox.as_login(cursor, statement.body, self._owner, path)
-            cursor.execute(statement.as_function(name, body))
+            cursor.execute(statement.as_function(name, body, self.time_zone))
             cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
             sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
             cursor.execute("COMMIT")
@@ -439,7 +448,7 @@ class Statement:
         casts = [_result(f"q.{n}", type) for n, type in zip(names, self.results, strict=True)]
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
-    def as_function(self, name: str, body: str) -> str:
+    def as_function(self, name: str, body: str, time_zone: str = UTC) -> str:
         """Return the statement that creates the function, before it is given to a role.
 
         SET ROLE fails inside it. body: its own, as the login's session would have it. Its plan is
@@ -450,7 +459,7 @@ class Statement:
         return (
             f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
             f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"
-            f" SET search_path FROM CURRENT AS {quote_text(body)}"
+            f" SET search_path FROM CURRENT{sandbox.zone_clause(time_zone)} AS {quote_text(body)}"
         )
 
 

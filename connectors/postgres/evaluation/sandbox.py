@@ -24,6 +24,7 @@ from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.session.session import PINNED_PATH, Session, to_error
 from connectors.postgres.session.session_settings import statements
 from dataflow.errors import SinkError, SourceError
+from dataflow.types import UTC
 
 _HEAD = f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH}"
 _RUN = f"""(statement text, path text) RETURNS void {_HEAD} AS $frame$
@@ -90,10 +91,12 @@ class Sandbox:
 
     role: their owner; path: the search_path under which a user's text is parsed. A function's owner
     may replace it: each frame serves a single call, under a name that no code could foresee.
+    time_zone: in which their texts are read and run; what they return is printed in UTC.
     """
 
     role: str
     path: str
+    time_zone: str = UTC
 
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
         """Run a statement inside a frame; then restore every setting."""
@@ -113,10 +116,14 @@ class Sandbox:
 
     def _frame(self, cursor: Any, body: str, arguments: tuple[str, str]) -> tuple[str, str]:
         """Return the statements that make a frame for one call, and the call."""
-        name = new_name()
+        name, body = new_name(), body.replace(" AS $frame$", f"{self._zone} AS $frame$", 1)
         literals = cursor.mogrify("%s::text, %s::text", arguments).decode()
         owner = f"ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)}"
         return f"CREATE FUNCTION {name}{body}; {owner};", f"{name}({literals})"
+
+    @property
+    def _zone(self) -> str:
+        return zone_clause(self.time_zone)
 
     def make_view(
         self, cursor: Any, name: str, query: str, path: str = "", *, is_users: bool = False
@@ -146,12 +153,21 @@ class Sandbox:
         cursor.execute(
             f"SET LOCAL search_path TO {self.path};"
             f" CREATE FUNCTION {name}() RETURNS SETOF pg_temp.{view}"
-            " LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT"
+            f" LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT{self._zone}"
             f" AS 'SELECT * FROM pg_temp.{view}{most}';"
             f" SET LOCAL search_path TO {PINNED_PATH};"
             f" ALTER FUNCTION {name}() OWNER TO {quote_name(self.role)}"
         )
         return f"{name}()"
+
+
+def zone_clause(time_zone: str) -> str:
+    """Return the clause of CREATE FUNCTION with which a function runs in a time zone.
+
+    >>> zone_clause("UTC"), zone_clause("Asia/Tokyo")
+    ('', " SET TimeZone TO 'Asia/Tokyo'")
+    """
+    return "" if time_zone == UTC else f" SET TimeZone TO {quote_text(time_zone)}"
 
 
 def as_login(cursor: Any, text: str, role: str, path: str) -> str:
@@ -210,11 +226,11 @@ def schemas_of(cursor: Any, role: str, path: str) -> list[str]:
     return [name for (name,) in cursor.fetchall()]
 
 
-def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
+def enter(cursor: Any, dsn: str, role: str = "", time_zone: str = UTC) -> Sandbox:
     """Return the sandbox of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
 
-    dsn: of the cursor's session. The caller must roll the transaction back. SourceError
-    source.role, source.query_role, source.event_trigger.
+    dsn: of the cursor's session. time_zone: a name that the server knows. The caller must roll the
+    transaction back. SourceError source.role, source.query_role, source.event_trigger.
     """
     query_role = ready(cursor, dsn)
     owner = role or query_role
@@ -224,7 +240,7 @@ def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
         give(cursor, f"{name}(text, text)", owner)
     except psycopg2.Error as error:
         raise to_error(error, "source", f'cannot act as role "{owner}"') from error
-    return Sandbox(owner, path_of(cursor, owner))
+    return Sandbox(owner, path_of(cursor, owner), time_zone)
 
 
 def new_name() -> str:

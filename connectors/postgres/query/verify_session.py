@@ -20,6 +20,7 @@ from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.types import UTC
 
 _APPLICATION = "tidemark verify"
 _SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
@@ -112,13 +113,13 @@ class Reader:
 
 
 def open_sandboxed(
-    dsn: str, role: str, query: str, snapshot_id: str | None
+    dsn: str, role: str, query: str, snapshot_id: str | None, time_zone: str = UTC
 ) -> tuple[Connection, str, float]:
     """Open a read-only session on the source, in a snapshot if one is passed.
 
     Return the session, the query to run in its sandbox, and the cost that PostgreSQL estimates, in
     its own units. role: whose rights it has; "" reads tables with the service's rights, and runs
-    functions with none.
+    functions with none. time_zone: in which the query runs; its rows are printed in UTC.
 
     SourceError source.role.
     """
@@ -131,7 +132,7 @@ def open_sandboxed(
             owner, _ = sandbox.choose_role(cursor, role)
             if role and not owner:
                 raise sandbox.no_role(role, "the service's role is not a member of it")
-            box = sandbox.enter(cursor, dsn, owner)
+            box = sandbox.enter(cursor, dsn, owner, time_zone)
             box.make_view(cursor, _VIEW, query)
             if not owner:
                 box.lend_tables(cursor, _VIEW)

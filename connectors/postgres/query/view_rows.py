@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import psycopg2
 
+from connectors.postgres.query.history_rows import find_point, history_of, require_reader
+from connectors.postgres.schema.history_target import rows_as_of
 from connectors.postgres.schema.sink_target import Target, target_of
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name, quote_text
@@ -77,6 +79,14 @@ class PageRequest:
 
 
 @dataclass(frozen=True)
+class Past:
+    """A point of a view's past, as text. role: whose rights count, "" for the service's."""
+
+    point: str
+    role: str = ""
+
+
+@dataclass(frozen=True)
 class Page:
     """progress: what the rows show, None for a view paused while it was unknown.
 
@@ -101,9 +111,11 @@ class _Part:
     is_users: bool = False
 
 
-def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Page:
-    """Return one page. TidemarkError rows.bad_value, rows.bad_order; TemporaryError
-    rows.timeout."""
+def read_page(
+    dsn: str, key: str, request: PageRequest, timeout_s: float, past: Past | None = None
+) -> Page:
+    """Return one page; past: of the view's past. TidemarkError rows.bad_value, rows.bad_order,
+    history.*, auth.rights; TemporaryError rows.timeout."""
     types = {f.name: f.type for f in request.table.fields}
     parts = _parts(request)
     selected = [types[name] for name in request.columns]
@@ -113,10 +125,14 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     try:
         session.set_session(isolation_level="REPEATABLE READ")
         cursor = session.cursor()
-        progress = _shown(cursor, key, request.table)
         all_types = [*selected, *(TEXT for _ in parts)]
-        query = partial(page_sql, request, parts)
-        source = reading(cursor, dsn, request.table, query, len(all_types))
+        if past is None:
+            progress = _shown(cursor, key, request.table)
+            query = partial(page_sql, request, parts)
+            source = reading(cursor, dsn, request.table, query, len(all_types))
+        else:
+            progress, rows_then = _past_rows(cursor, request.table, past)
+            source = page_sql(request, parts, target_of(request.table), rows_then)
         first = copy_text.FirstRows(PAGE_BYTES)
         columns = first.copy_out(cursor, source, all_types)
     except psycopg2.Error as error:
@@ -150,11 +166,22 @@ def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
     return found
 
 
-def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target) -> str:
-    """Return the statement for one page, and one row more."""
+def _past_rows(cursor: Any, table: SinkTable, past: Past) -> tuple[Progress, str]:
+    """Return the progress of a view at a point of its past, and the FROM item of its rows."""
+    cursor.execute("SET LOCAL transaction_read_only = on")
+    if past.role:
+        require_reader(cursor, table, past.role)
+    point = find_point(cursor, table, past.point)
+    rows = rows_as_of(history_of(cursor, table), point.epoch)
+    return Progress(point.epoch, point.positions), rows
+
+
+def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target, source: str = "") -> str:
+    """Return the statement for one page, and one row more. source: the FROM item `t`, by default
+    the target."""
     columns = [_column(name) for name in request.columns]
     columns += [_as_text(part.sql, is_users=part.is_users) for part in parts]
-    sql = f"SELECT {', '.join(columns)} FROM ONLY {target.sql} AS t"
+    sql = f"SELECT {', '.join(columns)} FROM {source or f'ONLY {target.sql} AS t'}"
     if target.is_multiset:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)}) AS s(n)"
     types = {f.name: f.type for f in request.table.fields}

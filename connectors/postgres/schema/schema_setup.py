@@ -14,6 +14,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.schema.history_target import OPEN_EPOCH
 from connectors.postgres.schema.lease import FENCED_STATE
 from connectors.postgres.schema.trigger_guard import (
     FOREIGN_STATE,
@@ -45,6 +46,7 @@ PARTS = {
     "types_of_table": TYPES_OF.format("table_oid"),
     "index_uses_foreign_code": USES_FOREIGN_CODE,
     "statistics_use_foreign_code": STATISTICS_USE_FOREIGN_CODE,
+    "open_epoch": str(OPEN_EPOCH),
     "view_states": ", ".join(map(quote_text, ViewState)),
     "desired_states": ", ".join(map(quote_text, DesiredState)),
     "view_states_named": quote_text(", ".join(ViewState)),
@@ -98,7 +100,10 @@ LOOP EXECUTE format('ALTER %s OWNER TO %I', what, {0}); END LOOP;
 IF to_regclass('tidemark.tables') IS NOT NULL THEN FOR what IN
 SELECT c.oid::regclass FROM tidemark.tables t JOIN pg_class c ON c.oid IN (t.table_oid, t.view_oid)
 JOIN pg_roles o ON o.oid = c.relowner WHERE o.rolsuper
-LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF;
+IF to_regclass('tidemark.histories') IS NOT NULL THEN FOR what IN
+SELECT c.oid::regclass FROM tidemark.histories h JOIN pg_class c ON c.oid = h.view_oid
+LOOP EXECUTE format('ALTER VIEW %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
 """
 
 

@@ -135,7 +135,7 @@ def create_view(table: SinkTable) -> str:
 
 
 # Placeholders in unfinished SQL; no name contains such a character.
-ROWS, FIRST = "\0rows", "\0first"
+ROWS, FIRST, MET = "\0rows", "\0first", "\0met"
 _C1 = "u.c1"
 
 
@@ -144,16 +144,17 @@ class Change:
     """One kind of change of a target's rows: its parameters and its SQL.
 
     columns: the physical columns of its parameters. sql has ROWS in place of a FROM item `u` with
-    columns c1, c2, ... of these values, and yields one row per changed row. It has FIRST in place
-    of the value that the first column of the index must equal: `first`.
+    columns c1, c2, ... of these values, and yields one row per changed row: MET stands for its
+    columns. It has FIRST in place of the value that the first column of the index must equal:
+    `first`.
     """
 
     columns: tuple[Field, ...]
     sql: str
     first: str = _C1
 
-    def over(self, rows: str, *, is_looked_up: bool) -> str:
-        """Return the statement over these rows.
+    def over(self, rows: str, *, is_looked_up: bool, met: str = "1") -> str:
+        """Return the statement over these rows. met: what it yields per changed row.
 
         is_looked_up: find each row by the index. An equality that joins nothing forces it.
         Otherwise a planner that believes the table empty (analyzed before its rows were committed)
@@ -163,7 +164,7 @@ class Change:
         may_be_array = self.first == _C1 and self.columns[0].type.kind is TypeKind.OPAQUE
         is_listed = is_looked_up and not may_be_array
         first = f"ANY (ARRAY[{self.first}])" if is_listed else self.first
-        return self.sql.replace(ROWS, rows).replace(FIRST, first)
+        return self.sql.replace(ROWS, rows).replace(FIRST, first).replace(MET, met)
 
 
 @functools.lru_cache(1024)
@@ -195,12 +196,12 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
     met = " AND ".join([f"{stored} = {FIRST}", *same])
     found = {
         "d": Change(
-            keys, f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first
+            keys, f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {met} RETURNING {MET}", first
         ),
         "i": Change(
             target.columns,
             f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {ROWS} "
-            f"{is_new}RETURNING 1",
+            f"{is_new}RETURNING {MET}",
             new_first,
         ),
     }
@@ -208,7 +209,7 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
         new = ", ".join(
             f"{quote_name(c.name)} = u.c{k}" for k, c in enumerate(others, len(keys) + 1)
         )
-        update = f"UPDATE ONLY {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING 1"
+        update = f"UPDATE ONLY {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING {MET}"
         found["u"] = Change((*keys, *others), update, first)
     return found
 
@@ -246,14 +247,14 @@ def _multiset_changes(target: Target) -> dict[str, Change]:
         "d": Change(
             columns[:2],
             f"UPDATE ONLY {sql} AS t SET {count} = t.{count} + u.c2 FROM {ROWS} "
-            f"WHERE {same} > 0 RETURNING 1), y AS ("
-            f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING 1",
+            f"WHERE {same} > 0 RETURNING {MET}), y AS ("
+            f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING {MET}",
         ),
         "i": Change(
             columns,
             f"INSERT INTO {sql} AS t ({names}) SELECT {_values(columns)} FROM {ROWS} "
             f"ON CONFLICT ({hash_column}) DO UPDATE SET {count} = t.{count} + excluded.{count} "
-            "RETURNING 1",
+            f"RETURNING {MET}",
         ),
     }
 

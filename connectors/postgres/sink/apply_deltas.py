@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from connectors.postgres.schema import sink_target
+from connectors.postgres.schema.history_target import History, Recorded
 from connectors.postgres.schema.sink_target import Change, Target
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name
@@ -41,6 +42,8 @@ LOOKED_UP = {
 _JOINED = {name: "on" if way == "off" else "off" for name, way in LOOKED_UP.items()}
 
 Changes = list[tuple[str, list[Column], int]]
+# A history that records changes, and the key of the sink's progress.
+Past = tuple[History, str] | None
 
 
 def split_delta(target: Target, delta: Delta) -> Changes:
@@ -110,29 +113,36 @@ class Preparer:
     """The prepared statements of one session, by target and change."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[Target, str], str] = {}
+        self._names: dict[tuple[Target, Past, str], str] = {}
 
-    def statements(self, cursor: Any, target: Target, changes: Changes) -> list[bytes]:
-        """Return EXECUTE statements that apply the changes; prepare new ones on `cursor`."""
+    def statements(
+        self, cursor: Any, target: Target, changes: Changes, past: Past = None
+    ) -> list[bytes]:
+        """Return EXECUTE statements that apply the changes; prepare new ones on `cursor`.
+
+        past: where they are recorded.
+        """
         available = sink_target.changes_of(target)
         out = []
         for letter, columns, n in changes:
-            name = self._names.get((target, letter))
+            name = self._names.get((target, past, letter))
             if name is None:
                 if letter not in available:
                     raise key_violation(target, "an update of a row that has only key columns")
                 name = f"tm{len(self._names)}"
-                cursor.execute(_prepare(name, target, available[letter]))
-                self._names[target, letter] = name
+                recorded = Recorded(*past, letter) if past else None
+                cursor.execute(_prepare(name, target, available[letter], recorded))
+                self._names[target, past, letter] = name
             arrays = b",".join(copy_text.array_literal(c) for c in columns)
             out.append(b"EXECUTE %s(%d,%s)" % (name.encode(), n, arrays))
         return out
 
 
-def _prepare(name: str, target: Target, change: Change) -> str:
+def _prepare(name: str, target: Target, change: Change, recorded: Recorded | None) -> str:
     types = ", ".join(sink_target.array_type(c.type) for c in change.columns)
     rows = sink_target.unnest_rows(change, 2)
-    return f"PREPARE {name}(bigint, {types}) AS {sink_target.expected(target, change, rows)}"
+    sql = recorded.expected(change, rows) if recorded else None
+    return f"PREPARE {name}(bigint, {types}) AS {sql or sink_target.expected(target, change, rows)}"
 
 
 def is_large(changes: Changes) -> bool:
@@ -141,10 +151,12 @@ def is_large(changes: Changes) -> bool:
     return rows > COPY_ROWS or sum(_bytes(c) for _, cs, _ in changes for c in cs) > COPY_BYTES
 
 
-def apply_by_copy(cursor: Any, target: Target, changes: Changes, guard: str = "") -> None:
+def apply_by_copy(
+    cursor: Any, target: Target, changes: Changes, guard: str = "", past: Past = None
+) -> None:
     """Apply each change through a temporary table, inside the caller's transaction.
 
-    guard: the statement to run before each one that changes the target.
+    guard: the statement to run before each one that changes the target. past: as of `Preparer`.
     """
     cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (target.sql,))
     total = max(float(cursor.fetchone()[0]), 0.0)
@@ -161,7 +173,8 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes, guard: str = ""
         if not is_looked_up:
             cursor.execute(f"{_set(_JOINED)} ANALYZE pg_temp.tidemark_batch")
         rows = "pg_temp.tidemark_batch AS u"
-        counted = sink_target.counted(change, rows, is_looked_up=is_looked_up)
+        counting = Recorded(*past, letter) if past else sink_target
+        counted = counting.counted(change, rows, is_looked_up=is_looked_up)
         cursor.execute(f"{guard};{counted}")
         met = cursor.fetchone()[0]
         if not is_looked_up:

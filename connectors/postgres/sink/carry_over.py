@@ -120,11 +120,15 @@ def oids_of(cursor: Any, table: SinkTable, *, is_staged: bool = False) -> tuple[
 
 
 def dependents(cursor: Any, table: SinkTable) -> list[str]:
-    """Return what depends on the table, so that PostgreSQL would not drop it."""
+    """Return what depends on the table or on its history, so that PostgreSQL would not drop it."""
     found = oids_of(cursor, table)
     if found is None:
         return []
-    oids = list(found)
+    cursor.execute(
+        "SELECT view_oid FROM tidemark.histories WHERE (schema, name) = (%s, %s) AND NOT is_staged",
+        (table.schema, table.name),
+    )
+    oids = [*found, *(oid for (oid,) in cursor.fetchall())]
     cursor.execute(_DEPENDENTS, (oids, oids, oids, oids))
     return [title for (title,) in cursor.fetchall()]
 

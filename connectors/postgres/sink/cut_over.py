@@ -14,7 +14,7 @@ from psycopg2.extras import Json
 from connectors.postgres.schema import view_status
 from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.session.quoting import quote_name
-from connectors.postgres.sink import carry_over, sink_tables
+from connectors.postgres.sink import carry_over, history_tables, sink_tables
 from connectors.sink import SinkTable, ViewChange
 from connectors.view_states import event_of
 from dataflow.errors import SinkError
@@ -63,6 +63,7 @@ def _rename(cursor: Any, change: ViewChange) -> None:
                 _move(cursor, "VIEW", visible, table, table.name)
             _move(cursor, "TABLE", rows, table, target_of(table).name)
             sink_tables.rename_key(cursor, table)
+    history_tables.rename(cursor, before, table)
     names = (table.schema, table.name, before.schema, before.name)
     cursor.execute(
         "UPDATE tidemark.tables SET schema = %s, name = %s "

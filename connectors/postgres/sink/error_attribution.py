@@ -58,7 +58,8 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
         return key_violation(target, str(diagnostics.message_detail))
     if state in ("42P01", "42501"):
         # Tables swapped in with this epoch are gone after the rollback.
-        unwritable = _find_unwritable(cursor, epoch.row_counts().keys() - set(epoch.swaps))
+        swapped = {swap.table for swap in epoch.ddl.swaps}
+        unwritable = _find_unwritable(cursor, epoch.rows.counts().keys() - swapped)
         if unwritable is not None:
             return unwritable
     return table_fault(error, f"cannot write epoch {number}")

@@ -26,7 +26,7 @@ from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, is_temporary, to_error, translated
-from connectors.postgres.sink import cut_over, sink_tables
+from connectors.postgres.sink import cut_over, history_tables, sink_tables
 from connectors.postgres.sink.apply_deltas import (
     LOOKED_UP,
     Preparer,
@@ -37,11 +37,12 @@ from connectors.postgres.sink.apply_deltas import (
     take_copied,
 )
 from connectors.postgres.sink.error_attribution import about, reading, refusal_of
+from connectors.postgres.sink.history_tables import Histories
 from connectors.postgres.sink.rejected_rows import write_rejected
 from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import progress_of, rows_of
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkTable, Swap, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, internal_error
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -89,6 +90,7 @@ class PostgresSink:
         self._is_prepared = False
         self._keys = WideKeys()
         self._guards = Guards()
+        self._histories = Histories(key)
 
     # --- life ------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class PostgresSink:
                 try:
                     self._write(cursor, epoch, context)
                 except states.ProgramLimitExceeded:
-                    context = WriteContext(widened=frozenset(too_wide(epoch.parts())))
+                    context = WriteContext(widened=frozenset(too_wide(epoch.rows.parts())))
                     self._roll_back(session)
                     self._write(cursor, epoch, context)
         except psycopg2.Error as error:
@@ -232,38 +234,44 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
-        if epoch.swaps or epoch.refusals or epoch.changes:
+        ddl, rejected, recorded = epoch.ddl, epoch.rows.rejected, 0
+        if ddl:
             flush(cursor, waiting)
-            for change in epoch.changes:
+            for change in ddl.changes:
                 with about(change.table):
-                    _patiently(cursor, cut_over.apply, change)
-            for table in epoch.swaps:
-                with about(table):
-                    token = epoch.tokens.get(table.relation, "")
-                    _patiently(cursor, partial(sink_tables.swap, token=token), table)
+                    _patiently(cursor, partial(self._change, epoch=epoch), change)
+            for swap in ddl.swaps:
+                with about(swap.table):
+                    _patiently(cursor, partial(self._swap, epoch=epoch), swap)
             failpoint("sink.change.after", psycopg2.OperationalError)
-            for table, error in epoch.refusals:
+            for table, error in ddl.refusals:
                 sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, context):
-            target, guard = ERRORS, b""
+            target, guard, past = ERRORS, b"", None
             if table is not None:
-                is_known = self._keys.is_known and self._guards.is_known
-                if not is_known or table in context.widened:
+                known = (self._keys, self._guards, self._histories)
+                if not all(k.is_known for k in known) or table in context.widened:
                     flush(cursor, waiting)
+                history = self._histories.find(cursor, table)
+                if history is not None:
+                    past = history, self._key
+                    if not recorded:
+                        waiting.append(history_tables.noted(self._key, epoch))
+                    recorded += len(delta)
                 if self._guards.covers(cursor, table):
                     guard = guard_sql(table, writes=True).encode()
                     if table in context.widened:
                         flush(cursor, [guard])
                 target = self._keys.target(cursor, table, context.widened)
             changes = split_delta(target, delta)
-            copied = take_copied(target, changes)
+            copied = [] if past else take_copied(target, changes)
             if is_large(changes) or (table is not None and self._guards.is_copied(table)):
                 flush(cursor, waiting)
-                apply_by_copy(cursor, target, changes, guard.decode())
+                apply_by_copy(cursor, target, changes, guard.decode(), past)
             else:
-                statements = self._preparer.statements(cursor, target, changes)
-                # Before each of them: the previous one may have waited for a lock.
+                statements = self._preparer.statements(cursor, target, changes, past)
+                # Before each of them: somebody may have been waited for in the one before.
                 waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
                 if copied or context.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
                     flush(cursor, waiting)
@@ -271,12 +279,27 @@ class PostgresSink:
                 flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
         context.relation = None
-        if epoch.rejected is not None and len(epoch.rejected):
+        if rejected is not None and len(rejected):
             flush(cursor, waiting)
-            write_rejected(cursor, self._key, epoch.rejected)
+            write_rejected(cursor, self._key, rejected)
+        if self._histories.is_due(time.monotonic(), recorded):
+            if not self._histories.is_known:
+                flush(cursor, waiting)
+            waiting += self._histories.pruning(cursor, recorded)
         failpoint("sink.commit.before", psycopg2.OperationalError)
         flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
+
+    def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
+        is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
+        cut_over.apply(cursor, change)
+        if all(swap.table != change.table for swap in epoch.ddl.swaps):
+            history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
+
+    def _swap(self, cursor: Any, swap: Swap, epoch: SinkEpoch) -> None:
+        grants = history_tables.grants_of(cursor, swap.table)
+        sink_tables.swap(cursor, swap.table, token=swap.token)
+        history_tables.settle(cursor, swap.table, self._key, epoch, grants=grants)
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
@@ -435,6 +458,7 @@ class PostgresSink:
         """Discard the cached facts of tables."""
         self._keys.forget()
         self._guards.forget()
+        self._histories.forget()
 
     def _roll_back(self, session: Connection) -> None:
         self._forget()

@@ -33,8 +33,8 @@ class WriteContext:
 
 
 def deltas_of(epoch: SinkEpoch, context: WriteContext) -> Iterator[tuple[SinkTable | None, Delta]]:
-    """Yield the delta for each view's table, or for the error rows (None), part by part."""
-    for part in epoch.parts():
+    """What to apply to which view's table, or to that of error rows (None), part by part."""
+    for part in epoch.rows.parts():
         for table, delta in part.deltas:
             if len(delta):
                 context.relation = table.relation
@@ -62,6 +62,7 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     if epoch.repair is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
         statements.insert(0, f"{before} AND epoch = {epoch.repair.follows}")
+        statements.insert(0, f"SELECT tidemark.note_rewind({name}, {number})")
         statements.append(_recall_others(epoch.repair))
     return [b"BEGIN", *(s.encode() for s in statements)]
 

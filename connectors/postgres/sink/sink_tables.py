@@ -20,7 +20,7 @@ from connectors.postgres.schema.sink_target import Target, staged_target_of, tar
 from connectors.postgres.schema.trigger_guard import TYPES_OF
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name, quote_text
-from connectors.postgres.sink import carry_over, sink_keys
+from connectors.postgres.sink import carry_over, history_tables, sink_keys
 from connectors.postgres.sink.apply_deltas import lines_of, rows_missing, split_delta
 from connectors.postgres.sink.ownership import give_to_creator
 from connectors.postgres.sink.restricted_sink import reading
@@ -154,6 +154,7 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "")
     carry_over.prepare(cursor, table, target.sql)
     cursor.execute(f"ANALYZE {target.sql}")
     _register(cursor, table, target.sql, None, is_staged=True)
+    history_tables.stage(cursor, table, target)
     return counter.rows
 
 
@@ -287,8 +288,9 @@ def comment(cursor: Any, table: SinkTable) -> None:
 
 
 def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
-    """Drop what is registered under the view's name, also if it was renamed. SinkError
-    sink.dependents."""
+    """Drop what is registered under the view's name, also if it was renamed, and its history.
+    SinkError sink.dependents."""
+    history_tables.drop(cursor, table, is_staged=is_staged)
     cursor.execute(
         "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged = %s "
         "RETURNING view_oid, table_oid",

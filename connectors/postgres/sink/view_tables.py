@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from connectors.postgres.session.session import connect, translated
-from connectors.postgres.sink import carry_over, cut_over, sink_tables
+from connectors.postgres.sink import carry_over, cut_over, history_tables, sink_tables
 from connectors.postgres.sink.sink_reader import errors_of
 from connectors.sink import SinkTable, ViewChange
 from dataflow.delta import Delta
@@ -27,6 +27,11 @@ class ViewTables:
         """Require that a view of this name can be created. SinkError as sink_tables.check_name."""
         with self._cursor(table) as cursor:
             sink_tables.check_name(cursor, table)
+
+    def check_history(self, table: SinkTable) -> None:
+        """Require that a view can have a history. SinkError as history_tables.check_name."""
+        with self._cursor(table) as cursor:
+            history_tables.check_name(cursor, table)
 
     def change(self, changes: Sequence[ViewChange]) -> None:
         """Apply changes of views that are not maintained, at once. SinkError as cut_over.apply."""

@@ -12,7 +12,8 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, whole
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState, Pairs
+from dataflow.operators.joins.interval_pairs import pair_state
+from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs
 from dataflow.plan.nodes import Join
 
 
@@ -27,7 +28,7 @@ class JoinOperator:
     traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
-        self._state = JoinState(plan, context)
+        self._state = pair_state(plan, context)
         self._kinds = kinds_of(plan.fields)
 
     def step(self, left: Delta, right: Delta) -> Delta:

@@ -13,7 +13,8 @@ from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState
+from dataflow.operators.joins.interval_pairs import pair_state
+from dataflow.operators.joins.pairs import LEFT, RIGHT
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns, stored_turns
 from dataflow.plan.nodes import Join
 
@@ -33,7 +34,7 @@ class OuterJoinOperator:
     traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
-        self._state = JoinState(plan, context)
+        self._state = pair_state(plan, context)
         self._preserved = _PRESERVED[plan.kind]
         self._kinds = (kinds_of(plan.left.fields), kinds_of(plan.right.fields))
         self._turns: dict[int, KeyTurns] = {}

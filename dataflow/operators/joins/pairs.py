@@ -60,19 +60,14 @@ class Pairs:
         np.add.at(counts, self.index, self.kept.weights)
 
 
-class JoinState:
-    """The state of a join: both inputs arranged by key, and the residual condition."""
+class PairState:
+    """The state of a join: finds the pairs of changed rows and stored rows. Subclasses store the
+    rows."""
 
     def __init__(self, plan: Join | SemiJoin, context: Context) -> None:
         self._context = context
-        inputs = (plan.left, plan.right)
         self.keys = (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
-        self._kinds = (kinds_of(plan.left.fields), kinds_of(plan.right.fields))
         self._types = types_of(plan.left.fields) + types_of(plan.right.fields)
-        self.kept: tuple[Arrangement, ...] = tuple(
-            context.arrange(role, kinds_of(side.fields), key)
-            for role, side, key in zip(("left", "right"), inputs, self.keys, strict=True)
-        )
         self._residual = None
         if plan.residual is not None:
             self._residual = compile_expression(plan.residual, context.evaluator)
@@ -82,18 +77,9 @@ class JoinState:
         """Whether a pair needs more than equal keys."""
         return self._residual is not None
 
-    def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
-        """Apply both deltas to the state; yield pairs of dL with R_old, then of dR with L_new,
-        about that many at a time. Read it to the end."""
-        yield from self.meet(LEFT, left, most_rows)
-        self.take(LEFT, left)
-        yield from self.meet(RIGHT, right, most_rows)
-        self.take(RIGHT, right)
-
     def take(self, side: int, delta: Delta) -> None:
         """Apply the delta of one input to the state."""
-        if len(delta):
-            self.kept[side].apply(delta)
+        raise NotImplementedError
 
     def meet(
         self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
@@ -103,33 +89,21 @@ class JoinState:
 
         Pairs whose residual fails are left out, and reported as errors unless they already were.
         """
-        if not len(delta):
-            return
-        key = self.keys[side]
-        if not key:
-            yield from self.meet_by_stored(side, delta, most_rows, is_collecting=is_collecting)
-            return
-        for index, rows in self.kept[1 - side].lookup_parts(columns_at(delta, key), most_rows):
-            found = Pairs(side, index, delta.take(index), rows)
-            if len(found := self._true(found, is_collecting=is_collecting)):
-                yield found
+        raise NotImplementedError
 
     def meet_by_stored(
         self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """Like `meet`, but all pairs of a stored row are in one part."""
-        if not len(delta):
-            return
-        touched = touch(columns_at(delta, self.keys[side]), len(delta))
-        for key_of, rows in self.kept[1 - side].lookup_parts(touched.keys, most_rows):
-            if touched.count == len(delta):
-                index = touched.representative[key_of]
-                some = [Pairs(side, index, delta.take(index), rows)]
-            else:
-                some = _pairs_by_stored(side, delta, touched, (key_of, rows), most_rows)
-            for pairs in some:
-                if len(found := self._true(pairs, is_collecting=is_collecting)):
-                    yield found
+        raise NotImplementedError
+
+    def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
+        """Apply both deltas to the state; yield pairs of dL with R_old, then of dR with L_new,
+        about that many at a time. Read it to the end."""
+        yield from self.meet(LEFT, left, most_rows)
+        self.take(LEFT, left)
+        yield from self.meet(RIGHT, right, most_rows)
+        self.take(RIGHT, right)
 
     def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
         """Return the pairs whose residual is true."""
@@ -140,6 +114,56 @@ class JoinState:
         if errors and is_collecting:
             self._context.collect(self._types, joined, errors)
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
+
+
+class JoinState(PairState):
+    """Both inputs arranged by key."""
+
+    def __init__(self, plan: Join | SemiJoin, context: Context) -> None:
+        super().__init__(plan, context)
+        self._stored: tuple[Arrangement, ...] = tuple(
+            context.arrange(role, kinds_of(side.fields), key)
+            for role, side, key in zip(
+                ("left", "right"), (plan.left, plan.right), self.keys, strict=True
+            )
+        )
+
+    def take(self, side: int, delta: Delta) -> None:
+        """See PairState."""
+        if len(delta):
+            self._stored[side].apply(delta)
+
+    def meet(
+        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+    ) -> Iterator[Pairs]:
+        """See PairState."""
+        if not len(delta):
+            return
+        key = self.keys[side]
+        if not key:
+            yield from self.meet_by_stored(side, delta, most_rows, is_collecting=is_collecting)
+            return
+        for index, rows in self._stored[1 - side].lookup_parts(columns_at(delta, key), most_rows):
+            found = Pairs(side, index, delta.take(index), rows)
+            if len(found := self._true(found, is_collecting=is_collecting)):
+                yield found
+
+    def meet_by_stored(
+        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+    ) -> Iterator[Pairs]:
+        """See PairState."""
+        if not len(delta):
+            return
+        touched = touch(columns_at(delta, self.keys[side]), len(delta))
+        for key_of, rows in self._stored[1 - side].lookup_parts(touched.keys, most_rows):
+            if touched.count == len(delta):
+                index = touched.representative[key_of]
+                some = [Pairs(side, index, delta.take(index), rows)]
+            else:
+                some = _pairs_by_stored(side, delta, touched, (key_of, rows), most_rows)
+            for pairs in some:
+                if len(found := self._true(pairs, is_collecting=is_collecting)):
+                    yield found
 
 
 def _pairs_by_stored(

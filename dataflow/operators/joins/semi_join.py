@@ -13,7 +13,8 @@ from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
-from dataflow.operators.joins.pairs import LEFT, RIGHT, JoinState
+from dataflow.operators.joins.interval_pairs import pair_state
+from dataflow.operators.joins.pairs import LEFT, RIGHT
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
 from dataflow.plan.nodes import SemiJoin
 
@@ -90,7 +91,7 @@ class ResidualSemiJoinOperator:
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
         self._left_kinds = kinds_of(plan.left.fields)
-        self._state = JoinState(plan, context)
+        self._state = pair_state(plan, context)
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.delta import Delta
 from dataflow.operators.groups import columns_at, touch
-from dataflow.operators.joins.pairs import JoinState, Pairs
+from dataflow.operators.joins.pairs import Pairs, PairState
 from storage.store import Sums
 
 
@@ -60,7 +60,7 @@ def stored_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
     return stored.weighted(stored.weights * of_pair[chosen])
 
 
-def row_turns(sides: JoinState, pairs: Pairs, most_rows: int) -> Delta:
+def row_turns(sides: PairState, pairs: Pairs, most_rows: int) -> Delta:
     """With a residual: return the stored rows that turn, re-evaluated against the other input's new
     state.
 

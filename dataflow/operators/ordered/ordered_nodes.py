@@ -9,8 +9,8 @@ most MOST. A separator changes only when its node is split or merged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,11 +28,18 @@ CHILD, LEVEL, ITEMS, ROWS = range(4)
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of a search. is_total: by the whole order, else by ORDER BY alone. is_after: after
-    equal rows, else before them."""
+    """A bound of a search. is_total: by the whole order, else by ORDER BY alone, or by its first
+    `parts`. is_after: after equal rows, else before them; for all rows, or bool[n] for each."""
 
     is_total: bool
-    is_after: bool
+    is_after: bool | np.ndarray
+    parts: int | None = None
+
+    def of(self, index: np.ndarray) -> Bound:
+        """Return the bound of the rows at int64 positions."""
+        if isinstance(self.is_after, bool):
+            return self
+        return replace(self, is_after=self.is_after[index])
 
 
 BEFORE_ROW = Bound(True, False)
@@ -162,23 +169,28 @@ class NodeStore:
         row_ranks = self.order.ranks(nodes.items.columns[: self.width], len(nodes.items))
         nodes.reorder(np.lexsort((row_ranks, nodes.owner)))
 
+    def compared(self, bound: Bound) -> tuple[int, ...]:
+        """Return the positions of the columns that a search for a bound reads."""
+        return tuple(range(self.width)) if bound.is_total else self.order.columns(bound.parts)
+
     def seek(
-        self, nodes: Nodes, rows: Sequence[Column], at: np.ndarray, bound: Bound
+        self, nodes: Nodes, rows: Mapping[int, Column], at: np.ndarray, bound: Bound
     ) -> np.ndarray:
         """Return int64[r]: for each row, in the node `at`, the last item up to the bound, or the
-        position before the node's first one. Also sorts the items."""
+        position before the node's first one. Also sorts the items. rows: the columns that the
+        bound compares."""
         m, r = len(nodes.items), len(at)
         own = nodes.items.columns[: self.width]
-        columns = [Column.concat([a, b]) for a, b in zip(own, rows, strict=True)]
-        row_ranks = self.order.peers(columns, m + r)
+        columns = {i: Column.concat([own[i], rows[i]]) for i in self.compared(bound)}
+        row_ranks = self.order.peers(columns, m + r, bound.parts)
         within = np.zeros(m + r, np.int64)
         if bound.is_total:
-            row_ranks = self.order.ranks(columns, m + r, row_ranks)
+            row_ranks = self.order.ranks([columns[i] for i in columns], m + r, row_ranks)
         else:
             # A row comes before or after all of its peers, which keep their own order.
-            within[:m] = self.order.ranks(own, m, row_ranks[:m])
-        is_row = np.arange(m + r) >= m
-        last = is_row if bound.is_after else ~is_row
+            within[:m] = self.order.ranks(own, m, row_ranks[:m] if bound.parts is None else None)
+        last = np.ones(m + r, np.int64)
+        last[m:] = np.where(bound.is_after, 2, 0)
         owner = np.concatenate([nodes.owner, at])
         sequence = np.lexsort((within, last, row_ranks, owner))
         is_item = sequence < m

@@ -7,7 +7,7 @@ share a rank, and nothing depends on the order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,9 @@ from dataflow.delta import Column, group_rows
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.ordered.ordering import peer_ranks, text_ranks
 from dataflow.types import INT8, SqlType
+
+# Columns by position: all of a row, or those that a comparison reads.
+Columns = Sequence[Column] | Mapping[int, Column]
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,18 @@ class RowOrder:
         self._order = tuple(order)
         self._evaluator = evaluator
 
-    def peers(self, columns: Sequence[Column], n: int) -> np.ndarray:
+    def columns(self, parts: int | None = None) -> tuple[int, ...]:
+        """Return the positions of the columns that the first `parts` of ORDER BY read; all parts
+        by default."""
+        return tuple(dict.fromkeys(part.column for part in self._order[:parts]))
+
+    def peers(self, columns: Columns, n: int, parts: int | None = None) -> np.ndarray:
         """Return int64[n]: the rank of each of n rows by ORDER BY alone, equal for its peers.
 
-        Comparable within one call only.
+        parts: compare by so many first parts of ORDER BY only. Comparable within one call only.
         """
         keys: list[np.ndarray] = []
-        for part in self._order if n else ():
+        for part in self._order[:parts] if n else ():
             keys += self._keys(part, columns[part.column])
         return dense_ranks(keys, n)
 

@@ -44,7 +44,7 @@ class ThresholdFilterOperator:
     def __init__(self, plan: ThresholdFilter, context: Context) -> None:
         (self._value,) = plain_columns([plan.value])
         self._type = plan.value.type
-        self._kinds = kinds_of(plan.fields)
+        self._kinds, self._out_kinds = kinds_of(plan.input.fields), kinds_of(plan.fields)
         self._evaluator = context.evaluator
         self._is_after, self._has_peers = _PASSING[plan.operator]
         order = [Order(self._value, self._type)]
@@ -52,12 +52,40 @@ class ThresholdFilterOperator:
         self._threshold = context.arrange("threshold", kinds_of(plan.threshold.fields), ())
 
     def step(self, rows: Delta, threshold: Delta) -> Delta:
-        """Return the change of the rows that pass."""
-        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._kinds)
+        """The change of the rows that pass."""
+        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._out_kinds)
 
     def parts(self, rows: Delta, threshold: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""
         yield from in_chunks(self._changes(rows, threshold, most_rows), most_rows)
+
+    def first_change(self, thresholds: Column) -> int:
+        """Return the position of the first of n thresholds with which other rows pass than now.
+
+        n if the same rows pass with all of them. O(log rows + n).
+        """
+        n = len(thresholds)
+        present, size = self._present(), int(self._rows.sizes((), 1)[0])
+        known = thresholds.mask()
+        if size == 0 or present is None:
+            return int(known.argmax()) if size and known.any() else n
+        if not known.all():
+            # No row passes without a threshold.
+            n = int((~known).argmax())
+            thresholds = thresholds.slice(0, n)
+        edge = self._edge(present)
+        low, high = np.array([max(edge - 1, 0)]), np.array([min(edge + 1, size)])
+        beside = self._rows.ranges((), low, high)
+        values = Column.concat([thresholds, beside.rows.columns[self._value]])
+        ranks = peer_ranks(self._type, values, self._evaluator)
+        new, own = ranks[:n], ranks[n:]
+        # A row comes before the edge if its value is less than the threshold, or its peer.
+        peers_before = self._is_after != self._has_peers
+        changes = np.zeros(n, np.bool_)
+        for rank, is_before in zip(own, beside.start < edge, strict=True):
+            before = rank <= new if peers_before else rank < new
+            changes |= before != is_before
+        return int(changes.argmax()) if changes.any() else n
 
     def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
         """F(rows, new) - F(rows, old) of the stored rows, then F(change of the rows, new).

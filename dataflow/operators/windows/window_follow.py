@@ -18,7 +18,12 @@ from dataflow.operators.groups import columns_at, plain_columns, touch
 from dataflow.operators.ordered.ordered_rows import ENDLESS, OrderedRows
 from dataflow.operators.windows.window import WindowCalls, note_errors, orders_of
 from dataflow.operators.windows.window_frames import Frames
-from dataflow.operators.windows.window_reach import kind_of, reach_of, sees_peers
+from dataflow.operators.windows.window_reach import (
+    kind_of,
+    reach_of,
+    reaches_end,
+    sees_peers,
+)
 from dataflow.operators.windows.window_rows import WindowRows
 from dataflow.operators.windows.window_running import Ran, RunningCall, Start, running_call
 from dataflow.operators.windows.window_slabs import Changes, Slabs, Turn, read_turn
@@ -65,6 +70,7 @@ class IncrementalWindowOperator:
         if self._state_kinds:
             self._states = context.arrange("states", kinds + self._state_kinds, self._row)
         self._is_carried = any(k != "local" for k in self._kind)
+        self._is_one = any(map(reaches_end, plan.calls, self._kind))
 
     def step(self, delta: Delta) -> Delta:
         """Return the change of the rows whose values differ."""
@@ -73,7 +79,7 @@ class IncrementalWindowOperator:
         touched = touch(columns_at(delta, self._partition), len(delta))
         self._rows.apply(delta)
         changes = Changes.of(delta, touched.group, touched.keys, touched.count, self._rows)
-        slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._is_carried)
+        slabs = Slabs.around(changes, _FIRST_ROWS, _FIRST_ROWS, is_one=self._is_one)
         while True:
             turn = read_turn(slabs, changes, self._rows)
             extent = self._find_extent(turn)

@@ -47,6 +47,11 @@ def kind_of(call: WindowCall, order: Sequence[SortKey]) -> str | None:
     return "running" if is_native(call) else None
 
 
+def reaches_end(call: WindowCall, kind: str | None) -> bool:
+    """Return whether a change usually affects all later rows: another extreme soon replaces one."""
+    return kind == "number" or (kind == "running" and call.function not in ("min", "max"))
+
+
 def sees_peers(call: WindowCall) -> bool:
     """Return whether the value depends on which rows are peers."""
     frame = call.frame

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataflow.delta import Column, Delta
-from dataflow.operators.ordered.ordered_rows import AFTER_ROW, BEFORE_ROW, OrderedRows
+from dataflow.operators.ordered.ordered_rows import OrderedRows
 from dataflow.operators.windows.window_rows import WindowRows, sequence_rows
 
 # Beyond the length of any partition.
@@ -45,9 +45,7 @@ class Changes:
         sizes = rows.sizes(keys, count)
         first, last = np.zeros(len(delta), np.int64), sizes[part]
         in_long = np.flatnonzero(last > _SHORT)
-        probed = delta.take(in_long)
-        first[in_long] = rows.ranks(probed, BEFORE_ROW)
-        last[in_long] = rows.ranks(probed, AFTER_ROW)
+        first[in_long], last[in_long] = rows.spans(delta.take(in_long))
         return Changes(delta, part, first, last, keys, sizes)
 
 

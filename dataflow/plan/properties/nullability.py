@@ -7,6 +7,7 @@ that are NULL whenever an argument is.
 from __future__ import annotations
 
 from dataflow.expressions.ir import CHAIN, Call, ColumnRef, Expression, Literal
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.schema import Field
 from dataflow.types import TypeKind
 
@@ -14,15 +15,17 @@ from dataflow.types import TypeKind
 _STRICT = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "in", "not in"),
     *("and", "or", "not", "like", "not like", "ilike", "not ilike", "lower", "upper", "length"),
-    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "key form", "make_date"),
+    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "date_bin", "key form", "make_date"),
     *("left", "right", "repeat", "lpad", "rpad", "replace", "translate", "split_part"),
     *("substr", "substring", "btrim", "ltrim", "rtrim", "initcap", "reverse", "strpos"),
+    *("timezone", ADD, SUBTRACT, INSTANT),
 }
 # NULL whenever an argument is, but perhaps for other arguments too.
 _NULL_OF_NULL = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "not", "cast"),
     *("like", "not like", "ilike", "not ilike", "lower", "upper", "length", "abs", "round"),
-    *("floor", "ceil", "date_trunc", "extract", "key form"),
+    *("floor", "ceil", "date_trunc", "date_bin", "extract", "key form", "timezone"),
+    *(ADD, SUBTRACT, INSTANT),
 }
 _NEVER = {
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),

@@ -15,6 +15,7 @@ from dataflow.expressions.numeric_form import NumericForm
 from dataflow.plan.aggregate_functions import LEAST
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -109,7 +110,7 @@ def _of_column(plan: Plan, index: int) -> NumericForm | None:
         return _of_limits(plan.fields[index].type)
     if isinstance(plan, Project):
         return numeric_form(plan.input, plan.expressions[index])
-    if isinstance(plan, Join):
+    if isinstance(plan, Join | AsOfJoin):
         left = len(plan.left.fields)
         side = plan.left if index < left else plan.right
         return _of_field(side, index if index < left else index - left)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataflow.expressions.arithmetic import INT_RANGES
 from dataflow.expressions.ir import Call, ColumnRef, Expression, columns_of
-from dataflow.plan.nodes import Aggregate, Filter, Plan, Project, TopK, Values
+from dataflow.plan.nodes import Aggregate, Filter, Plan, Project, Scan, TopK, Values
 from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.plan.trees import conjuncts
 from dataflow.types import SqlType
@@ -16,6 +16,8 @@ from dataflow.types import SqlType
 
 def has_one_row(plan: Plan) -> bool:
     """Return whether the plan always has exactly one row."""
+    if isinstance(plan, Scan):
+        return plan.relation.is_single
     if isinstance(plan, Values):
         return len(plan.rows) == 1
     if isinstance(plan, Aggregate):

@@ -21,6 +21,7 @@ from dataflow.expressions.ir import (
 )
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -34,6 +35,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -232,6 +234,16 @@ def _threshold_filter(plan: ThresholdFilter, below: Keys, threshold: Keys) -> Ke
     return replace(below, present=below.present | nulls_reach(plan.value))
 
 
+def _as_of_join(plan: AsOfJoin, left: Keys, right: Keys) -> Keys:
+    """Return that a left row stays one row."""
+    n = len(plan.left.fields)
+    present = left.present
+    if plan.kind == "inner":
+        present |= {i + n for i in right.present} | nulls_reach(plan.value)
+        present |= {i for key in plan.left_keys for i in nulls_reach(key)}
+    return replace(left, present=present)
+
+
 def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
     if plan.kind != "semi":
         return left
@@ -334,14 +346,18 @@ def _window(plan: Window, below: Keys) -> Keys:
     return replace(below, keys=(*below.keys, *keys))
 
 
-def is_total(plan: TopK) -> bool:
+def is_total(plan: TopK | AsOfJoin) -> bool:
     """Return whether partition and order alone determine the rows taken: then no other column
     matters."""
-    if plan.with_ties and plan.offset == 0:
+    if isinstance(plan, AsOfJoin):
+        partition, input = plan.right_keys, plan.right
+    elif plan.with_ties and plan.offset == 0:
         return True
-    expressions = (*plan.partition, *(k.expression for k in plan.order))
+    else:
+        partition, input = plan.partition, plan.input
+    expressions = (*partition, *(k.expression for k in plan.order))
     columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
-    below = keys_of(plan.input)
+    below = keys_of(input)
     closure = below.closure(columns)
     return any(key <= closure for key in below.keys)
 
@@ -362,7 +378,9 @@ _DERIVED: dict[type, Callable[..., Keys]] = {
     SingleRow: lambda plan, below: _ONE_ROW,
     Filter: lambda plan, below: _where(below, plan.predicate),
     ThresholdFilter: _threshold_filter,
+    ThresholdFlag: lambda plan, below, threshold: below,
     Remember: lambda plan, below: below,
+    AsOfJoin: _as_of_join,
     SemiJoin: _semi_join,
     Project: _project,
     Join: _join,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, InPostgres
 from dataflow.expressions.keys import key_form
-from dataflow.plan.nodes import Join, Plan, Project, UnionAll
+from dataflow.plan.nodes import AsOfJoin, Join, Plan, Project, UnionAll
 from dataflow.plan.properties.key_facts import NO_COLUMNS
 from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.plan.walk import refs
@@ -55,7 +55,7 @@ def tightened(plan: Plan) -> Plan:
     )
     if fields == plan.fields:
         return plan
-    if isinstance(plan, Project | Join | UnionAll):
+    if isinstance(plan, Project | Join | AsOfJoin | UnionAll):
         return replace(plan, fields=fields)
     return Project(plan, refs(plan), fields)
 

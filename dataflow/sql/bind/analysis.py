@@ -66,7 +66,15 @@ class Table:
 
 
 class Analyzer(Protocol):
-    """A database with its catalog, in one transaction for all queries about one view."""
+    """A database with its catalog, in one transaction for all queries about one view.
+
+    time_zone: in which a query is read and its constants are computed.
+    """
+
+    @property
+    def time_zone(self) -> str:
+        """Return the name of a time zone."""
+        ...
 
     def analyze(self, query: str) -> Analysis:
         """Analyze a query. Raise SqlError with PostgreSQL's message and the position in `query`."""

@@ -308,6 +308,8 @@ class Relations:
         plan = entry.plan
         n = len(left.plan.fields)
         pairs = [(dict(left.star)[name], dict(right.star)[name] + n) for name in names]
+        types = [f.type for f in plan.fields]
+        self._context.require_alike([types[a] for a, _ in pairs], [types[b] for _, b in pairs])
         conditions = [equality(_ref(plan, a), _ref(plan, b)) for a, b in pairs]
         joined = _on(entry, all_of(conditions)).plan
         assert isinstance(joined, Join | Apply)

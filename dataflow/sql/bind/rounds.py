@@ -21,6 +21,7 @@ from dataflow.plan.nodes import (
     LOOP_ROWS,
     Aggregate,
     AggregateCall,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -183,6 +184,22 @@ class _Threader:
             found = Call("coalesce", sides, INT8)
         return _arranged(joined, n, plan.fields, found)
 
+    def as_of_join(self, plan: AsOfJoin) -> Plan:
+        n, left = len(plan.left.fields), self.carry(plan.left)
+        fields = (*plan.fields[:n], ROUND, *plan.fields[n:])
+        joined = replace(plan, left=left, fields=fields)
+        if not self._has_rounds(plan.right):
+            return _arranged(replace(joined, right=self._from_outside(plan.right)), n, plan.fields)
+        right = self.carry(plan.right)
+        joined = replace(
+            joined,
+            right=right,
+            left_keys=(*plan.left_keys, _last(left)),
+            right_keys=(*plan.right_keys, _last(right)),
+            fields=(*fields, ROUND),
+        )
+        return _arranged(joined, n, plan.fields)
+
     def semi_join(self, plan: SemiJoin) -> Plan:
         left = self.carry(plan.left)
         residual = _moved_right(plan.residual, len(plan.left.fields))
@@ -264,6 +281,7 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: _Threader.filter,
     Project: _Threader.project,
     Join: _Threader.join,
+    AsOfJoin: _Threader.as_of_join,
     SemiJoin: _Threader.semi_join,
     Aggregate: _Threader.aggregate,
     Distinct: _Threader.distinct,

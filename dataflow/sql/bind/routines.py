@@ -56,7 +56,7 @@ _KEPT = (
     "followed"
 )
 
-_WITH_SETTINGS = "is computed with TimeZone UTC and DateStyle ISO"
+_WITH_SETTINGS = "is computed with TimeZone {} and DateStyle ISO"
 _SYNTAX = {"timezone": "AT TIME ZONE", "overlaps": "OVERLAPS"}
 _MOMENTS = ("'now'", "'today'", "'tomorrow'", "'yesterday'")
 
@@ -129,7 +129,8 @@ def _check(context: Context, routine: Routine) -> None:
     if is_stable(routine):
         context.has_stable = True
     elif routine.volatility == "s" and routine.kind != "a":
-        context.warn_of(_shown(context, routine), _WITH_SETTINGS)
+        settings = _WITH_SETTINGS.format(context.analyzer.time_zone)
+        context.warn_of(_shown(context, routine), settings)
 
 
 def _is_pinned(name: str) -> bool:

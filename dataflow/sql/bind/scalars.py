@@ -16,11 +16,12 @@ from dataflow.errors import SqlError
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, Expression, InPostgres, Literal, chain_of
 from dataflow.sql.bind.analysis import Routine
-from dataflow.sql.bind.calls import as_text, hashed_equality, native_call
+from dataflow.sql.bind.calls import as_text, hashed_equality
 from dataflow.sql.bind.routines import is_own, warn_of_stable
 from dataflow.sql.bind.row_queries import NAMING, check_reads_nothing, values_outside
 from dataflow.sql.bind.scope import Context, edited
 from dataflow.sql.bind.whole_rows import implied_name, is_record, passed, rows_inside, written
+from dataflow.sql.bind.zoned_calls import is_zoned, zoned_call
 from dataflow.sql.parse.canonical_form import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.parse.parse_chains import Chain
 from dataflow.sql.parse.shapes import (
@@ -35,7 +36,7 @@ from dataflow.sql.parse.shapes import (
     plain_literal,
     span_of,
 )
-from dataflow.types import BOOL, TEXT, SqlType
+from dataflow.types import BOOL, TEXT, UTC, SqlType
 
 Atom = Callable[[exp.Expr], Expression | None]
 
@@ -323,7 +324,17 @@ class Scalars:
         """Return the call if there is a kernel; do not build the arguments otherwise."""
         if any(self._untyped(o) for o in operands):
             return None
-        return native_call(function, tuple(self._build(o) for o in operands), type)
+        return self._called(function, tuple(self._build(o) for o in operands), type)
+
+    def _called(
+        self, function: str, arguments: tuple[Expression, ...], type: SqlType
+    ) -> Expression | None:
+        """Return the call in the query's time zone, if there is a kernel."""
+        return zoned_call(self._zone, function, arguments, type)
+
+    @property
+    def _zone(self) -> str:
+        return self._context.analyzer.time_zone
 
     def _untyped(self, node: exp.Expr) -> bool:
         while isinstance(node, exp.Paren) and id(node) not in self._atoms:
@@ -346,13 +357,13 @@ class Scalars:
                 return None
             condition: Expression | None = self._build(branch.this)
             if node.this is not None:
-                condition = native_call("=", (self._build(node.this), condition), BOOL)
+                condition = self._called("=", (self._build(node.this), condition), BOOL)
             if condition is None:
                 return None
             arguments += [condition, self._build(branch.args["true"])]
         default = node.args.get("default")
         arguments.append(self._build(default) if default else Literal(None, type))
-        return native_call("case", tuple(arguments), type)
+        return self._called("case", tuple(arguments), type)
 
     def _cast(self, node: exp.Cast | exp.Collate, type: SqlType) -> Expression | None:
         # PostgreSQL must check a domain's constraints.
@@ -384,6 +395,13 @@ class Scalars:
             result, function = self._step(word, found.type, other.type), OPERATORS.get(word)
             if result is None or function is None:
                 return None
+            if self._zone != UTC and is_zoned((found.type, other.type, result)):
+                left = chain_of(found, words, arguments)
+                step = self._called(function, (left, other), result)
+                if step is None:
+                    return None
+                found, words, arguments = step, [], []
+                continue
             if not has_kernel(function, (found.type, other.type), result):
                 return None
             if result == found.type:
@@ -433,7 +451,7 @@ class Scalars:
             return None
         if any(c.type.kind != x.type.kind for c in constants):
             return None
-        found = native_call("in", (x, *constants), type)
+        found = self._called("in", (x, *constants), type)
         if found is None or function == "in":
             return found
         return Call("not", (found,), type)
@@ -444,11 +462,11 @@ class Scalars:
             return None
         if word == "extract":
             field = Literal(node.args["field"].strip("'\""), TEXT)
-            return native_call("extract", (field, self._build(arguments[0])), type)
+            return self._called("extract", (field, self._build(arguments[0])), type)
         if word == "position":
             arguments.reverse()
         elif word == "trim":
             word = TRIMS[node.args["field"] or "both"]
             arguments.reverse()
         # PostgreSQL prints these without the cast that it inserted for their text argument.
-        return native_call(word, tuple(as_text(self._build(a)) for a in arguments), type)
+        return self._called(word, tuple(as_text(self._build(a)) for a in arguments), type)

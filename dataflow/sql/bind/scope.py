@@ -21,7 +21,9 @@ from dataflow.plan.outer_refs import Levels, moved
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.schema import Field
 from dataflow.sql.bind.analysis import Analysis, Analyzer, Table
+from dataflow.sql.bind.zoned_calls import check_alike
 from dataflow.sql.parse.shapes import span_of
+from dataflow.types import SqlType
 
 
 class NotInScope(Exception):
@@ -125,6 +127,11 @@ class Context:
         """Return the refusal of a construct; words: its first words in the user's text."""
         position = find_words(self.query, words) if words else None
         return SqlError("sql.not_maintained", what, hint=hint, position=position)
+
+    def require_alike(self, left: Iterable[SqlType], right: Iterable[SqlType]) -> None:
+        """Refuse pairs of types whose implicit comparison depends on the time zone. SqlError."""
+        for a, b in zip(left, right, strict=False):
+            check_alike(self.analyzer.time_zone, a, b)
 
     def warn(self, text: str) -> None:
         """Warn the user once."""

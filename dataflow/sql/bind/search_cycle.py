@@ -20,8 +20,9 @@ from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import expressions_within, refs
 from dataflow.plan.walk import nodes_of
 from dataflow.schema import Field
+from dataflow.sql.bind.calls import native_call
 from dataflow.sql.bind.relations import cast_to
-from dataflow.sql.bind.scalars import Scalars, native_call
+from dataflow.sql.bind.scalars import Scalars
 from dataflow.sql.bind.scope import Context
 from dataflow.types import BOOL, INT8, TEXT, SqlType, TypeKind
 

@@ -8,6 +8,7 @@ of rows, and PostgreSQL pads and nests them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -15,6 +16,8 @@ from dataflow.errors import SqlError
 from dataflow.expressions.ir import Expression
 from dataflow.operators.table_function import rows_from
 from dataflow.plan.nodes import SetCall, TableFunction
+from dataflow.plan.set_functions import SERIES, has_series_kernel
+from dataflow.plan.trees import in_postgres
 from dataflow.schema import Field
 from dataflow.sql.bind.routines import is_stable
 from dataflow.sql.bind.scalars import Scalars, operands
@@ -26,7 +29,7 @@ from dataflow.types import INT8
 
 Atom = Callable[[exp.Expr], Expression | None]
 # One call, never NULL, since a series of NULL arguments is empty.
-_NEVER_NULL = ("generate_series", "generate_subscripts")
+_NEVER_NULL = (SERIES, "generate_subscripts")
 
 
 def bind_rows_of(
@@ -40,7 +43,10 @@ def bind_rows_of(
     parts = [part for called in node.expressions for part in _parts(called)]
     scalars.resolve([call for call, _ in parts])
     _pin(context, scalars, [call for call, _ in parts])
+    series = _series(context, scalars, parts)
     calls = [_call_in_from(context, scalars, call, tail) for call, tail in parts]
+    if series is not None:
+        calls = [replace(series, fields=calls[0].fields)]
     alias = node.args["alias"]
     names = [column.name for column in alias.args.get("columns") or []]
     # Side by side, shorter ones are padded with NULLs.
@@ -96,6 +102,27 @@ def _call_in_from(context: Context, scalars: Scalars, node: exp.Expr, tail: str)
     is_series = isinstance(node, exp.Anonymous) and node.name in _NEVER_NULL
     fields = tuple(Field(f.name, f.type, not is_series) for f in found)
     return SetCall(sql + tail, columns, fields, len(fields), tuple(range(len(fields))))
+
+
+def _series(
+    context: Context, scalars: Scalars, parts: Sequence[tuple[exp.Expr, str]]
+) -> SetCall | None:
+    """Return the only call if it is a series that has a kernel, its arguments computed natively;
+    None for others."""
+    (node, tail), *others = parts
+    if others or tail or not isinstance(node, exp.Anonymous) or node.name != SERIES:
+        return None
+    if any(_holds_sets(context, o) or isinstance(o, exp.Variadic) for o in node.expressions):
+        return None
+    if not scalars.over_columns(node)[1]:
+        # The rows of constants are made once.
+        return None
+    arguments = scalars.bind(node.expressions)
+    if any(map(in_postgres, arguments)) or not has_series_kernel([a.type for a in arguments]):
+        return None
+    slots = ", ".join(f"${i}" for i in range(1, len(arguments) + 1))
+    value = Field("set", arguments[0].type)
+    return SetCall(f"{SERIES}({slots})", tuple(arguments), (value,), 1, (0,))
 
 
 def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
@@ -169,6 +196,9 @@ def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], ato
     for node, type in zip(held.values(), types, strict=True):
         sql, columns = scalars.over_columns(node)
         calls.append(SetCall(sql, columns, (Field("set", type),), 1, (0,)))
+    series = _series(context, scalars, [(node, "") for node in held.values()])
+    if series is not None:
+        calls = [series]
     below = scope.plan
     fields = below.fields + tuple(f for c in calls for f in c.fields)
     plan = TableFunction(below, tuple(calls), False, False, fields, in_select=True)

@@ -111,6 +111,7 @@ def common_types(context: Context, rows: Sequence[Sequence[SqlType]]) -> list[Sq
         return [types[0] for types in distinct]
     columns, probes = [], []
     for types in distinct:
+        context.require_alike(types, types[1:])
         names = [f"c{len(columns) + i + 1}" for i in range(len(types))]
         columns += types
         probes.append(f"COALESCE({', '.join(names)})")

@@ -120,6 +120,10 @@ class Subqueries:
         bound = Scalars(self._context, self._atom).bind(membership.left)
         return [self._scope.kept(e) for e in bound]
 
+    def require_alike(self, left: Sequence[Expression], right: Sequence[Expression]) -> None:
+        """Refuse a comparison with a subquery that depends on the time zone. SqlError."""
+        self._context.require_alike([e.type for e in left], [e.type for e in right])
+
     def join(self, membership: Membership) -> bool:
         """Apply a conjunct as a semi join; return False, with no effect, if it must be a value."""
         sides = self.sides(membership)
@@ -128,6 +132,7 @@ class Subqueries:
         n = len(left.fields)
         columns = [ColumnRef(n + i, f.type, f.name) for i, f in enumerate(right.fields)]
         pairs = list(zip(sides, columns, strict=False)) if sides else []
+        self.require_alike(sides, columns)
         residual = all_of([equality(a, b) for a, b in pairs])
         has_null = any(is_nullable(e, left.fields + right.fields) for p in pairs for e in p)
         is_correlated = 0 in self._context.levels.of(right)

@@ -89,6 +89,7 @@ def mark(subqueries: Subqueries, membership: Membership) -> Expression:
     else:
         sides = subqueries.sides(membership)
         compared = _Compared(sides, subqueries.bind(membership.query), membership)
+        subqueries.require_alike(sides, refs(compared.right))
         found = _comparison(subqueries, compared)
     return Call("not", (found,), BOOL) if membership.is_negated else found
 
@@ -202,6 +203,7 @@ def compare(word: str, left: Sequence[Expression], right: Sequence[Expression]) 
 def _row_comparison(subqueries: Subqueries, node: exp.Expr, bind: Callable) -> Expression:
     sides = bind(list(bare(node.args["left"]).expressions))
     values = subqueries.row(bare(node.args["right"]).this)
+    subqueries.require_alike(sides, values)
     return compare(node.args["word"], sides, values)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from dataflow.errors import SqlError
+from dataflow.expressions.intervals import parse_interval
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.plan.nodes import Frame, FrameBound, SortKey, Window, WindowCall
@@ -37,7 +38,7 @@ from dataflow.sql.bind.window_shapes import (
     window_of,
 )
 from dataflow.sql.parse.shapes import operands, ordered_parts, span_of
-from dataflow.types import SqlType
+from dataflow.types import UTC, SqlType, TypeKind
 
 _UNBOUNDED = "UNBOUNDED"
 _CURRENT = "CURRENT ROW"
@@ -248,9 +249,28 @@ class Windows:
         end = FrameBound("current row")
         if spec.args.get("end") is not None:
             end = self._bound(mode, spec.args["end"], spec.args.get("end_side"), by_node)
+        self._check_days(start, definition, by_node)
+        self._check_days(end, definition, by_node)
         excluded = spec.args.get("exclude")
         word = excluded.name.lower() if excluded is not None else ""
         return Frame(mode, start, end, "" if word == "no others" else word)
+
+    def _check_days(
+        self, bound: FrameBound, definition: _Definition, by_node: dict[int, Expression]
+    ) -> None:
+        """Refuse days outside UTC: a day of a timestamptz has 23 to 25 hours there."""
+        distance = bound.distance
+        if distance is None or distance.type.kind is not TypeKind.INTERVAL:
+            return
+        parts = parse_interval(str(distance.text).encode())
+        is_instant = by_node[id(definition.order[0].this)].type.kind is TypeKind.TIMESTAMPTZ
+        has_days = parts is not None and parts[1] != 0
+        if is_instant and has_days and self._context.analyzer.time_zone != UTC:
+            raise self._context.refuse(
+                "a distance in days over a timestamptz depends on the time zone",
+                "write hours, or ORDER BY x AT TIME ZONE '...'",
+                bound.kind,
+            )
 
     def _bound(
         self, mode: str, value: exp.Expr | str, side: str | None, by_node: dict[int, Expression]

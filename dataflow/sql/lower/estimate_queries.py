@@ -18,8 +18,10 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -31,6 +33,7 @@ from dataflow.plan.nodes import (
     SetOperation,
     SingleRow,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -87,11 +90,16 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
     if isinstance(plan, ThresholdFilter):
         one = f"(SELECT min(t.c0) FROM ({inputs[1]}) t)"
         condition = f"{_text(plan.value, 'i')} {plan.operator} {one}"
+        if isinstance(plan, ThresholdFlag):
+            cell = f"c{len(plan.input.fields)}"
+            return f"SELECT i.*, ({condition}) AS {cell} FROM ({inputs[0]}) i"
         return f"SELECT * FROM ({inputs[0]}) i WHERE {condition}"
     if isinstance(plan, Project):
         return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs)
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan, inputs)
     if isinstance(plan, Aggregate):
         return _aggregate(plan, inputs[0])
     if isinstance(plan, Distinct):
@@ -151,10 +159,27 @@ def _join(plan: Join | SemiJoin, inputs: Sequence[str]) -> str:
         word = "EXISTS" if plan.kind == "semi" else "NOT EXISTS"
         below = f"SELECT FROM ({inputs[1]}) r WHERE {on}"
         return f"SELECT l.* FROM ({inputs[0]}) l WHERE {word} ({below})"
+    joined = f"{plan.kind.upper()} JOIN ({inputs[1]}) r ON {on}"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
+
+
+def _joined_cells(plan: Join | AsOfJoin) -> str:
+    width = len(plan.left.fields)
     cells = [f"l.c{n} AS c{n}" for n in range(width)]
-    cells += [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))]
-    word = plan.kind.upper()
-    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) l {word} JOIN ({inputs[1]}) r ON {on}"
+    return ", ".join(cells + [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))])
+
+
+def _as_of_join(plan: AsOfJoin, inputs: Sequence[str]) -> str:
+    conditions = [
+        f"{_text(b, 'r')} = {_text(a, 'l')}"
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
+    ]
+    value = _text(plan.order[0].expression, "r")
+    conditions.append(f"{value} {plan.operator} {_text(plan.value, 'l')}")
+    order = ", ".join(f"{_text(k.expression, 'r')} {k.direction}" for k in plan.order)
+    one = f"SELECT * FROM ({inputs[1]}) r WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT 1"
+    joined = f"{plan.kind.upper()} JOIN LATERAL ({one}) r ON true"
+    return f"SELECT {_joined_cells(plan)} FROM ({inputs[0]}) l {joined}"
 
 
 def _aggregate(plan: Aggregate, query: str) -> str:
@@ -239,6 +264,9 @@ def _case(parts: Sequence[str]) -> str:
 
 _FORMS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "key form": lambda parts: parts[0],
+    ADD: lambda parts: f"({parts[0]} + {parts[1]})",
+    SUBTRACT: lambda parts: f"({parts[0]} - {parts[1]})",
+    INSTANT: lambda parts: f"timezone({parts[1]}, ({parts[0]})::timestamp)",
     "in": lambda parts: f"({parts[0]} IN ({', '.join(parts[1:])}))",
     "case": _case,
     "extract": lambda parts: f"date_part({', '.join(parts)})",

@@ -13,6 +13,7 @@ from dataflow.expressions.ir import Expression, InPostgres, children
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -28,6 +29,7 @@ from dataflow.plan.nodes import (
     UnionAll,
     Window,
 )
+from dataflow.plan.set_functions import series_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import TypeKind
@@ -96,7 +98,10 @@ def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
         inputs = [sizes[i] for i in node.inputs]
         plan = node.plan
         if isinstance(plan, Join):
-            found += [_kept(node, i) for i in inputs]
+            store = _kept if plan.bounds is None else _ordered
+            found += [store(node, i) for i in inputs]
+        elif isinstance(plan, AsOfJoin):
+            found += [_ordered(node, i) for i in inputs]
         elif isinstance(plan, SemiJoin):
             found += [_kept(node, inputs[0]), _sums(node, inputs[1].rows, inputs[1].width, 1)]
             if plan.residual is not None:
@@ -109,8 +114,7 @@ def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
             rows = inputs[0].rows + inputs[1].rows
             found.append(_sums(node, rows, size.width, 2))
         elif isinstance(plan, TopK | Window | ThresholdFilter):
-            row = inputs[0].width + ROW_BYTES + _TREE_BYTES
-            found.append(StoredRows(node.name, inputs[0].rows, inputs[0].rows * row))
+            found.append(_ordered(node, inputs[0]))
             if isinstance(plan, Window) and is_followed(plan):
                 found.append(_kept(node, size))
         elif isinstance(plan, Remember | Loop):
@@ -163,6 +167,11 @@ def _kept(node: Node, size: Size) -> StoredRows:
     return StoredRows(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
 
 
+def _ordered(node: Node, size: Size) -> StoredRows:
+    row = size.width + ROW_BYTES + _TREE_BYTES
+    return StoredRows(node.name, size.rows, size.rows * row)
+
+
 def _sums(node: Node, rows: float, width: float, sums: int) -> StoredRows:
     return StoredRows(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
 
@@ -190,6 +199,10 @@ def _through(
     if isinstance(plan, Join):
         matches = rows * max(size.rows, 1.0) / own
         return matches, matches + rows
+    if isinstance(plan, AsOfJoin):
+        # A right row is the answer of its share of the left rows, and takes it from another one.
+        answers = 1.0 if side == 0 else 2.0 * inputs[0].rows / own
+        return rows * answers, rows * (1.0 + answers)
     if isinstance(plan, SemiJoin) and side == 1:
         met = rows * min(1.0, inputs[0].rows / own)
         return met * min(1.0, size.rows / max(inputs[0].rows, 1.0)), met + rows
@@ -217,7 +230,7 @@ def _through(
 
 def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     plan, found = node.plan, []
-    if isinstance(plan, Join) and not plan.left_keys:
+    if isinstance(plan, Join) and not plan.left_keys and plan.bounds is None:
         few = min(i.rows for i in inputs)
         if few > 1.5:
             why = "without an equality every row pairs with every row of the other input"
@@ -243,7 +256,7 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
     if isinstance(plan, Loop):
         why = "a change may cause many rounds of the recursion"
         found.append(Risk(node.name, why, "bound the depth by a condition"))
-    if isinstance(plan, TableFunction) or _in_postgres(node):
+    if _in_postgres(node):
         why = "expressions are computed by PostgreSQL, in batches: a round trip each epoch"
         found.append(Risk(node.name, why, "use functions that are native (docs/SQL.md)"))
     return found
@@ -251,6 +264,8 @@ def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
 
 def _in_postgres(node: Node) -> bool:
     plan = node.plan
+    if isinstance(plan, TableFunction):
+        return series_of(plan) is None
     if isinstance(plan, Filter):
         return _has_postgres(plan.predicate)
     if isinstance(plan, Project | Remember):

@@ -25,6 +25,8 @@ from dataflow.plan.aggregate_functions import LEAST
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
+    AsOfJoin,
+    Bounds,
     Distinct,
     Filter,
     Join,
@@ -40,6 +42,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -113,9 +116,28 @@ def _widened(plan: Plan, keys: Sequence[Expression]) -> tuple[Plan, tuple[Expres
     return project(plan, expressions, fields), tuple(out)
 
 
+def _sides(
+    plan: Join | SemiJoin, left: Plan, right: Plan
+) -> tuple[tuple[Plan, Plan], tuple[tuple[Expression, ...], ...], Bounds | None]:
+    """Return the inputs with keys and bounds as columns, the keys of each, and the bounds."""
+    bounds = plan.bounds
+    of_left: list[Expression] = []
+    of_right: list[Expression] = []
+    if bounds is not None:
+        of_value, of_ends = (of_left, of_right) if bounds.is_left else (of_right, of_left)
+        of_value.append(bounds.value)
+        of_ends += [bounds.low, bounds.high]
+    left, own = _widened(left, [*plan.left_keys, *of_left])
+    right, others = _widened(right, [*plan.right_keys, *of_right])
+    n = len(plan.left_keys)
+    if bounds is not None:
+        (value,), (low, high) = (own[n:], others[n:]) if bounds.is_left else (others[n:], own[n:])
+        bounds = replace(bounds, value=value, low=low, high=high)
+    return (left, right), (own[:n], others[:n]), bounds
+
+
 def _join(plan: Join, left: Plan, right: Plan) -> Plan:
-    left, left_keys = _widened(left, plan.left_keys)
-    right, right_keys = _widened(right, plan.right_keys)
+    (left, right), (left_keys, right_keys), bounds = _sides(plan, left, right)
     was_left, was_right = len(plan.left.fields), len(plan.right.fields)
     extra, hidden = len(left.fields) - was_left, len(right.fields) - was_right
     residual = _shifted(plan.residual, was_left, extra)
@@ -125,7 +147,7 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
         + plan.fields[was_left:]
         + _nullable(right.fields[was_right:])
     )
-    joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
+    joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields, bounds)
     if extra == hidden == 0:
         return joined
     retained = references(plan.fields[:was_left])
@@ -133,12 +155,31 @@ def _join(plan: Join, left: Plan, right: Plan) -> Plan:
     return project(joined, retained, plan.fields)
 
 
+def _as_of_join(plan: AsOfJoin, left: Plan, right: Plan) -> Plan:
+    left, own = _widened(left, [*plan.left_keys, plan.value])
+    right, others = _widened(right, [*plan.right_keys, *(k.expression for k in plan.order)])
+    was_left, was_right = len(plan.left.fields), len(plan.right.fields)
+    extra, n = len(left.fields) - was_left, len(plan.right_keys)
+    order = tuple(replace(k, expression=c) for k, c in zip(plan.order, others[n:], strict=True))
+    fields = (
+        plan.fields[:was_left]
+        + _nullable(left.fields[was_left:])
+        + plan.fields[was_left:]
+        + _nullable(right.fields[was_right:])
+    )
+    joined = AsOfJoin(
+        plan.kind, left, right, own[:-1], others[:n], own[-1], plan.operator, order, fields
+    )
+    retained = references(plan.fields[:was_left])
+    retained += references(plan.fields[was_left:], was_left + extra)
+    return project(joined, retained, plan.fields)
+
+
 def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
-    left, left_keys = _widened(left, plan.left_keys)
-    right, right_keys = _widened(right, plan.right_keys)
+    (left, right), (left_keys, right_keys), bounds = _sides(plan, left, right)
     was_left = len(plan.left.fields)
     residual = _shifted(plan.residual, was_left, len(left.fields) - was_left)
-    joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
+    joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual, bounds)
     return project(joined, references(plan.fields), plan.fields)
 
 
@@ -297,8 +338,11 @@ def _top_k(plan: TopK, below: Plan) -> Plan:
 
 def _threshold_filter(plan: ThresholdFilter, input: Plan, threshold: Plan) -> Plan:
     below, (value,) = _widened(input, [plan.value])
-    made = ThresholdFilter(below, threshold, value, plan.operator)
-    return project(made, references(plan.fields), plan.fields)
+    made = replace(plan, input=below, threshold=threshold, value=value)
+    columns = references(plan.fields)
+    if isinstance(plan, ThresholdFlag):
+        columns[-1] = ColumnRef(len(below.fields), plan.fields[-1].type, plan.fields[-1].name)
+    return project(made, columns, plan.fields)
 
 
 def _distinct(plan: Distinct, input: Plan) -> Plan:
@@ -336,8 +380,10 @@ def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     ThresholdFilter: _threshold_filter,
+    ThresholdFlag: _threshold_filter,
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
+    AsOfJoin: _as_of_join,
     SemiJoin: _semi_join,
     SetOperation: _set_operation,
     Aggregate: _aggregate,
@@ -362,13 +408,13 @@ def _table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return plan.fields[index].type
     if isinstance(plan, Project):
         return _table_column(plan.input, plan.expressions[index])
-    if isinstance(plan, Join):
+    if isinstance(plan, Join | AsOfJoin):
         left = len(plan.left.fields)
         side, at = (plan.left, index) if index < left else (plan.right, index - left)
         return _table_column(side, ColumnRef(at, expression.type))
     if isinstance(plan, SemiJoin):
         return _table_column(plan.left, expression)
-    if isinstance(plan, Remember) and index >= len(plan.input.fields):
+    if isinstance(plan, Remember | ThresholdFlag) and index >= len(plan.input.fields):
         return None
     if isinstance(plan, Filter | Remember | ThresholdFilter | TopK):
         return _table_column(plan.input, expression)

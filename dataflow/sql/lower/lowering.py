@@ -18,11 +18,13 @@ from dataflow.operators.aggregates.set_operation import SetOperationOperator
 from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
 from dataflow.operators.filter import FilterOperator
 from dataflow.operators.groups import plain_columns
+from dataflow.operators.joins.as_of_join import AsOfJoinOperator
 from dataflow.operators.joins.join import JoinOperator
 from dataflow.operators.joins.not_in import NotInOperator
 from dataflow.operators.joins.outer_join import OuterJoinOperator
 from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
+from dataflow.operators.ordered.threshold_flag import ThresholdFlagOperator
 from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursion.loop_body import Body, Part
@@ -38,6 +40,7 @@ from dataflow.operators.windows.window_follow import IncrementalWindowOperator
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Filter,
     Join,
     Loop,
@@ -50,6 +53,7 @@ from dataflow.plan.nodes import (
     SingleRow,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -149,10 +153,12 @@ def _remember(plan: Remember, context: Context) -> Operator:
 
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
+    AsOfJoin: AsOfJoinOperator,
     SemiJoin: _semi_join,
     SetOperation: SetOperationOperator,
     Filter: FilterOperator,
     ThresholdFilter: ThresholdFilterOperator,
+    ThresholdFlag: ThresholdFlagOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
@@ -166,8 +172,10 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
 }
 _TITLES = {
     UnionAll: "union_all",
+    AsOfJoin: "as_of_join",
     SingleRow: "single_row",
     ThresholdFilter: "threshold_filter",
+    ThresholdFlag: "threshold_flag",
     TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
@@ -188,7 +196,7 @@ def title_of(plan: Plan) -> str:
 def _exchange(plan: Plan) -> tuple[Exchange, ...]:
     if isinstance(plan, SemiJoin) and plan.kind == "not in":
         return ((), ())
-    if isinstance(plan, Join | SemiJoin):
+    if isinstance(plan, Join | AsOfJoin | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataflow.plan.nodes import Plan
+from dataflow.sql.rules.compute_single import compute_single
 from dataflow.sql.rules.connect_joins import connect_joins
 from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives
+from dataflow.sql.rules.find_intervals import find_intervals
 from dataflow.sql.rules.find_join_keys import find_join_keys
+from dataflow.sql.rules.find_sessions import find_sessions
 from dataflow.sql.rules.find_thresholds import find_thresholds
+from dataflow.sql.rules.flag_conditions import flag_conditions
 from dataflow.sql.rules.limit_numbered import limit_numbered
 from dataflow.sql.rules.merge_projects import merge_projects
 from dataflow.sql.rules.prune_columns import prune_columns
@@ -40,10 +44,14 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     limit_numbered,
     find_join_keys,
     find_thresholds,
+    find_sessions,
+    flag_conditions,
+    compute_single,
     merge_projects,
     prune_columns,
     merge_projects,
     remember_stable,
+    find_intervals,
 )
 
 

@@ -16,6 +16,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Out
 from dataflow.expressions.keys import common_key_forms
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -93,6 +94,8 @@ class Carrier:
             return RecursionRef(self._recursions[plan.name], (*plan.fields, *self.fields))
         if isinstance(plan, Join):
             return self._join(plan)
+        if isinstance(plan, AsOfJoin):
+            return self._as_of_join(plan)
         if isinstance(plan, SemiJoin):
             return self._semi_join(plan)
         if isinstance(plan, Recursive):
@@ -178,6 +181,15 @@ class Carrier:
             pairs = zip(retained, other, strict=True)
             retained = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
         return Project(joined, (*own, *retained), (*plan.fields, *self.fields))
+
+    def _as_of_join(self, plan: AsOfJoin) -> Plan:
+        """Carry the left input; the right one reads no left row (see `find_as_of`)."""
+        left = self.carry(plan.left)
+        n, k = len(plan.left.fields), len(self.fields)
+        joined = replace(plan, left=left, fields=(*left.fields, *plan.fields[n:]))
+        own = refs(joined)
+        shown = (*own[:n], *own[n + k :], *own[n : n + k])
+        return Project(joined, shown, (*plan.fields, *self.fields))
 
     def _semi_join(self, plan: SemiJoin) -> Plan:
         if plan.kind == "not in" and self.depends(plan.right):

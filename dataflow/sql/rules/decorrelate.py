@@ -1,6 +1,7 @@
 """Remove every Apply: an equivalent plan without outer references.
 
-Inner ones first. If only conditions read the left row, the Apply becomes a join. If conditions
+Inner ones first. A right side of one row, the last one up to a left row's value, becomes an as-of
+join. If only conditions read the left row, the Apply becomes a join. If conditions
 equate inner columns to outer ones, everything is grouped by those. Otherwise the right side is
 evaluated for all distinct left rows at once, and joined back. Rows are distinct by text: an
 expression may distinguish values that are equal by `=`, such as 1.5 and 1.50.
@@ -51,6 +52,7 @@ from dataflow.sql.rules.carry import (
     without_not_in,
 )
 from dataflow.sql.rules.empty_groups import over_empty
+from dataflow.sql.rules.find_as_of import find_as_of
 from dataflow.sql.rules.pull_conditions import Pulled, is_unit, pull_conditions
 from dataflow.types import BOOL, TEXT
 
@@ -81,6 +83,9 @@ class _Applies:
         """Return the Apply's rows; the right side reads the left row as OuterRefs of level OWN."""
         if not self._reads(right):
             return _joined(kind, left, right, residual)
+        as_of = find_as_of(kind, left, right, residual)
+        if as_of is not None:
+            return as_of
         if kind == "inner":
             return _filtered(self._beside(left, right), residual)
         if kind in _SEMI and residual is None:

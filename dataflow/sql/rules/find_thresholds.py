@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.expressions.comparison import comparable
 from dataflow.expressions.ir import (
     Call,
     ColumnRef,
@@ -30,7 +29,6 @@ from dataflow.plan.nodes import (
     SemiJoin,
     ThresholdFilter,
     fold,
-    inputs_of,
     scans_of,
 )
 from dataflow.plan.outer_refs import may_fail_often
@@ -38,20 +36,18 @@ from dataflow.plan.properties.one_row import has_at_most_one_row, has_one_row
 from dataflow.plan.trees import conjuncts, in_postgres, refs, shifted
 from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
-from dataflow.sql.rules.prune_columns import wishes
-from dataflow.types import TIMESTAMP, SqlType, TypeKind
+from dataflow.sql.rules.one_order import MIRRORED, in_one_order
+from dataflow.sql.rules.prune_columns import columns_read
 
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_INTEGERS = {TypeKind.INT2, TypeKind.INT4, TypeKind.INT8}
-_STAMPS = {TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ}
-_FLOATS = {TypeKind.FLOAT4, TypeKind.FLOAT8}
-# Types that only PostgreSQL can order, or whose order differs from their stored form.
-_WITHOUT_ORDER = {TypeKind.BPCHAR, TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE}
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 @dataclass(frozen=True)
-class _Condition:
-    """value operator threshold: over the rows' own columns, and over those of the single row."""
+class Condition:
+    """A comparison, value operator threshold.
+
+    value: over the rows' own columns; threshold: over those of the single row.
+    """
 
     value: Expression
     operator: str
@@ -60,11 +56,7 @@ class _Condition:
 
 def find_thresholds(plan: Plan) -> Plan:
     """Threshold filters for all joins that are only comparisons with one row."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)
@@ -91,7 +83,7 @@ def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan 
         own = range(start, start + len(rows.fields))
         if not required <= set(own) or not _moves(single) or has_at_most_one_row(rows):
             continue
-        found = [_condition(part, own, start, at) for part in conjuncts(plan.residual)]
+        found = [condition_of(part, own, start, at) for part in conjuncts(plan.residual)]
         conditions = [condition for condition in found if condition is not None]
         if len(conditions) < len(found):
             return None
@@ -112,7 +104,7 @@ def _moves(plan: Plan) -> bool:
 
 
 def _chained(
-    rows: Plan, single: Plan, conditions: Sequence[_Condition], kept: Mapping[int, Plan]
+    rows: Plan, single: Plan, conditions: Sequence[Condition], kept: Mapping[int, Plan]
 ) -> Plan:
     """Return one filter for each condition, the first one lowest."""
     for condition in conditions:
@@ -120,11 +112,9 @@ def _chained(
     return rows
 
 
-def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, Plan]) -> Plan:
-    """Return the filter over the rows, or over the side of a join that they come from.
-
-    The join must keep or pair every row of that side. Never below a node with other readers.
-    """
+def _placed(rows: Plan, single: Plan, condition: Condition, kept: Mapping[int, Plan]) -> Plan:
+    """The filter over the rows, or over the side of a join that they come from, whose every row
+    the join keeps or pairs; never below what others read as well."""
     value = condition.value
     columns = columns_of(value)
     if id(rows) in kept:
@@ -146,7 +136,7 @@ def _placed(rows: Plan, single: Plan, condition: _Condition, kept: Mapping[int, 
     return _compared(rows, single, condition)
 
 
-def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
+def _compared(rows: Plan, single: Plan, condition: Condition) -> Plan:
     bound, below = condition.threshold, single
     if may_fail_often(bound):
         # It is an error only while there is a row to compare.
@@ -162,43 +152,22 @@ def _compared(rows: Plan, single: Plan, condition: _Condition) -> Plan:
     return Project(filtered, own, rows.fields)
 
 
-def _condition(part: Expression, own: range, start: int, at: int) -> _Condition | None:
-    """Return a comparison of the two sides of a join.
+def condition_of(part: Expression, own: range, start: int, at: int) -> Condition | None:
+    """Return a comparison of the two sides of a join as a condition, None for anything else.
 
-    The rows' columns are `own` and begin at `start`; those of the single row begin at `at`.
+    The rows' columns are `own`, and begin at `start`, those of the single row at `at`.
     """
-    if not isinstance(part, Call) or part.function not in _MIRRORED:
+    if isinstance(part, Call) and part.function == "not":
+        found = condition_of(part.arguments[0], own, start, at)
+        return found and replace(found, operator=_OPPOSITE[found.operator])
+    if not isinstance(part, Call) or part.function not in MIRRORED:
         return None
     a, b = part.arguments
-    for value, threshold, operator in ((a, b, part.function), (b, a, _MIRRORED[part.function])):
+    for value, threshold, operator in ((a, b, part.function), (b, a, MIRRORED[part.function])):
         mine, others = columns_of(value), columns_of(threshold)
         if mine and others and mine <= set(own) and others.isdisjoint(own):
-            sides = _in_one_order(value, threshold)
+            sides = in_one_order(value, threshold)
             if sides is None:
                 return None
-            return _Condition(shifted(sides[0], -start), operator, shifted(sides[1], -at))
+            return Condition(shifted(sides[0], -start), operator, shifted(sides[1], -at))
     return None
-
-
-def _in_one_order(value: Expression, threshold: Expression) -> tuple[Expression, Expression] | None:
-    """Return both sides in forms with the same order; None if none are known."""
-    a, b = value.type, threshold.type
-    if _orders_alike(a, b):
-        return value, threshold
-    if {a.kind, b.kind} <= {TypeKind.DATE, *_STAMPS}:
-        return _as_stamp(value), _as_stamp(threshold)
-    return None
-
-
-def _orders_alike(a: SqlType, b: SqlType) -> bool:
-    kinds = {a.kind, b.kind}
-    if kinds <= _INTEGERS or kinds <= _STAMPS or kinds <= _FLOATS:
-        return True
-    if a.kind is not b.kind or a.scale != b.scale or a.kind in _WITHOUT_ORDER:
-        return False
-    return comparable(a, b, True) is not None
-
-
-def _as_stamp(expression: Expression) -> Expression:
-    is_date = expression.type.kind is TypeKind.DATE
-    return Call("key form", (expression,), TIMESTAMP) if is_date else expression

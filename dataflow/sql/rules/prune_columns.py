@@ -13,6 +13,7 @@ from dataclasses import replace
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Filter,
     Join,
     Plan,
@@ -22,6 +23,7 @@ from dataflow.plan.nodes import (
     SetCall,
     TableFunction,
     ThresholdFilter,
+    ThresholdFlag,
     TopK,
     UnionAll,
     Values,
@@ -39,17 +41,13 @@ Pruned = tuple[Plan, Positions]
 
 def prune_columns(plan: Plan) -> Plan:
     """Return the plan with the same output and no unused columns below it."""
-    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
-    required[id(plan)] = set(range(len(plan.fields)))
-    for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
-            required[id(below)] |= columns
+    required = columns_read(plan)
     shared = shared_nodes(plan)
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
         mine = required[id(node)]
         # Drop columns that only a filter or a join below reads.
-        is_keeper = isinstance(node, Join | SemiJoin | ThresholdFilter)
+        is_keeper = isinstance(node, Join | AsOfJoin | SemiJoin | ThresholdFilter)
         narrowed = [
             _narrowed(found, columns) if is_keeper or id(below) in shared else found
             for below, found, columns in zip(
@@ -61,13 +59,24 @@ def prune_columns(plan: Plan) -> Plan:
     return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
 
 
+def columns_read(plan: Plan) -> dict[int, set[int]]:
+    """Return by the id of each node the columns that its readers need, for the root all."""
+    required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    required[id(plan)] = set(range(len(plan.fields)))
+    for node in reversed(nodes_of(plan)):
+        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+            required[id(below)] |= columns
+    return required
+
+
 def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
     """Return for each input the columns that it must have, so that the plan has the required
     ones."""
     if isinstance(plan, Filter):
         return [required | columns_of(plan.predicate)]
     if isinstance(plan, ThresholdFilter):
-        return [required | columns_of(plan.value), {0}]
+        n = len(plan.input.fields)
+        return [{i for i in required if i < n} | columns_of(plan.value), {0}]
     if isinstance(plan, Project):
         return [_all(plan.expressions[i] for i in required)]
     if isinstance(plan, Join | SemiJoin):
@@ -78,6 +87,13 @@ def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
         left = {i for i in needed if i < n} | _all(plan.left_keys)
         right = {i - n for i in needed if i >= n} | _all(plan.right_keys)
         return [left if isinstance(plan, Join) else left | required, right]
+    if isinstance(plan, AsOfJoin):
+        n = len(plan.left.fields)
+        left = {i for i in required if i < n} | _all((*plan.left_keys, plan.value))
+        if not is_total(plan):
+            return [left, set(range(len(plan.right.fields)))]
+        right = {i - n for i in required if i >= n}
+        return [left, right | _all((*plan.right_keys, *(k.expression for k in plan.order)))]
     if isinstance(plan, Aggregate):
         n = len(plan.groups)
         calls = [plan.calls[i - n] for i in required if i >= n]
@@ -116,13 +132,18 @@ def _rebuilt(plan: Plan, retained: list[int], inputs: list[Pruned]) -> Pruned:
     if isinstance(plan, ThresholdFilter):
         below, at = inputs[0]
         threshold = _exact(inputs[1], plan.threshold.fields, [0])
-        return replace(plan, input=below, threshold=threshold, value=remap(plan.value, at)), at
+        made = replace(plan, input=below, threshold=threshold, value=remap(plan.value, at))
+        if isinstance(plan, ThresholdFlag):
+            at = {**at, len(plan.input.fields): len(below.fields)}
+        return made, at
     if isinstance(plan, Project):
         below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in retained)
         return Project(below, expressions, _pick(plan.fields, retained)), _positions_of(retained)
     if isinstance(plan, Join | SemiJoin):
         return _join(plan, inputs[0], inputs[1])
+    if isinstance(plan, AsOfJoin):
+        return _as_of_join(plan, inputs[0], inputs[1])
     if isinstance(plan, Aggregate):
         return _aggregate(plan, retained, inputs[0])
     if isinstance(plan, UnionAll):
@@ -186,10 +207,32 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
     )
     if not isinstance(plan, Join) or not isinstance(joined, Join):
         return joined, left[1]
+    return replace(joined, fields=_joined_fields(plan, at, left, right)), at
+
+
+def _as_of_join(plan: AsOfJoin, left: Pruned, right: Pruned) -> Pruned:
+    n, width = len(plan.left.fields), len(left[0].fields)
+    at = {**left[1], **{i + n: p + width for i, p in right[1].items()}}
+    joined = replace(
+        plan,
+        left=left[0],
+        right=right[0],
+        left_keys=tuple(remap(k, left[1]) for k in plan.left_keys),
+        right_keys=tuple(remap(k, right[1]) for k in plan.right_keys),
+        value=remap(plan.value, left[1]),
+        order=tuple(replace(k, expression=remap(k.expression, right[1])) for k in plan.order),
+        fields=_joined_fields(plan, at, left, right),
+    )
+    return joined, at
+
+
+def _joined_fields(
+    plan: Join | AsOfJoin, at: Positions, left: Pruned, right: Pruned
+) -> tuple[Field, ...]:
     fields: list[Field] = [*left[0].fields, *right[0].fields]
     for old, new in at.items():
         fields[new] = plan.fields[old]
-    return replace(joined, fields=tuple(fields)), at
+    return tuple(fields)
 
 
 def _aggregate(plan: Aggregate, required: list[int], found: Pruned) -> Pruned:

@@ -15,6 +15,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, columns_of, substitut
 from dataflow.expressions.keys import key_form
 from dataflow.plan.nodes import (
     Aggregate,
+    AsOfJoin,
     Distinct,
     Filter,
     Join,
@@ -73,6 +74,11 @@ class _Pushing:
             return self._push(plan.input, conjuncts(plan.predicate) + parts)
         if isinstance(plan, Join):
             return self._push_join(plan, parts)
+        if isinstance(plan, AsOfJoin):
+            n = len(plan.left.fields)
+            below = [p for p in parts if all(i < n for i in columns_of(p))]
+            left, right = self._push(plan.left, below), self.below(plan.right)
+            return _keep(replace(plan, left=left, right=right), parts, below)
         if isinstance(plan, SemiJoin):
             return replace(plan, left=self._push(plan.left, parts), right=self.below(plan.right))
         if isinstance(plan, Distinct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import (
@@ -38,6 +39,10 @@ _GOING_AWAY = 1001
 
 HasRows = Annotated[bool, Query(description="begin with the view's rows")]
 Resume = Annotated[str, Query(max_length=100, description="resume after this token's marker")]
+Named = Annotated[
+    str,
+    Query(max_length=63, description="read after what this subscription acknowledged"),
+]
 Heartbeat = Annotated[float, Query(ge=0.1, le=300, description="seconds between heartbeats")]
 Marker = Annotated[
     MarkerName,
@@ -94,10 +99,12 @@ def _wish(
     snapshot: HasRows = True,
     resume: Resume = "",
     heartbeat_s: Heartbeat = 15,
+    subscription: Named = "",
     marker: Marker = "progress",
     last_event_id: Annotated[str, Header(max_length=100)] = "",
 ) -> Wish:
-    return Wish(snapshot, last_event_id or resume, heartbeat_s, marker)
+    token = last_event_id or resume
+    return Wish(snapshot, token, heartbeat_s, subscription, marker=marker)
 
 
 WishOf = Annotated[Wish, Depends(_wish)]
@@ -113,7 +120,7 @@ async def follow_changes(request: Request, name: str, wish: WishOf) -> Response:
 
     A browser's EventSource resumes by itself: Last-Event-ID takes precedence over `resume`.
     """
-    return EventStream(await _subscriptions(request).open(name, wish))
+    return EventStream(await _subscriptions(request).open(name, _for_caller(request, wish)))
 
 
 @router.websocket("/{name}/changes/ws")
@@ -122,7 +129,7 @@ async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -
     await socket.accept()
     try:
         await authorize_view(socket, "view.changes")
-        subscription = await _subscriptions(socket).open(name, wish)
+        subscription = await _subscriptions(socket).open(name, _for_caller(socket, wish))
     except TidemarkError as error:
         await socket.send_text(_error_frame("socket", error).decode())
         await socket.close(_CLOSE + problem_of(error).status, error.code)
@@ -194,6 +201,11 @@ async def _deliver(sending: Awaitable[None], subscription: Subscription) -> None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(subscription.timeout_s):
             await sending
+
+
+def _for_caller(connection: Request | WebSocket, wish: Wish) -> Wish:
+    """Return the request with the database role of its caller."""
+    return replace(wish, role=connection.state.caller.db_role or "")
 
 
 def _subscriptions(connection: Request | WebSocket) -> Subscriptions:

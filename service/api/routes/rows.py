@@ -19,7 +19,8 @@ from service.api.models import QueryAnswer, RowPage
 from service.api.reading import Reading
 from service.api.routes.paging import Whole
 from service.api.routes.waiting import until_visible
-from service.api.row_pages import WORDS, RowWish
+from service.api.row_pages import WORDS, DifferenceWish, RowWish
+from service.api.subscription_models import DifferencePage
 
 router = APIRouter(tags=["rows"])
 
@@ -35,9 +36,12 @@ def _wish(
     ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
     after: Annotated[str, Query(description="`next` of the previous page")] = "",
+    as_of: Annotated[
+        str, Query(max_length=100, description="a time, a position or an epoch of its history")
+    ] = "",
 ) -> RowWish:
     others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]
-    return RowWish(columns, order, limit, after, tuple(others))
+    return RowWish(columns, order, limit, after, tuple(others), as_of)
 
 
 @router.get(OPEN_PATH, response_model=RowPage)
@@ -54,8 +58,33 @@ async def read_rows(
     if min_position:
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
     reading: Reading = request.app.state.reading
-    body, tag = await run_in_threadpool(reading.page, name, wish)
+    role = request.state.caller.db_role or ""
+    body, tag = await run_in_threadpool(reading.page, name, wish, role)
     return unchanged_or(request.headers.get("if-none-match", ""), tag, body)
+
+
+def _difference_wish(
+    begin: Annotated[
+        str,
+        Query(alias="from", min_length=1, max_length=100, description="a time, position or epoch"),
+    ],
+    end: Annotated[
+        str, Query(alias="to", max_length=100, description="likewise; by default the newest epoch")
+    ] = "",
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1_000,
+    after: Annotated[str, Query(description="`next` of the previous page")] = "",
+) -> DifferenceWish:
+    return DifferenceWish(begin, end, limit, after)
+
+
+@router.get("/views/{name}/diff", response_model=DifferencePage)
+def read_difference(
+    request: Request, name: str, wish: Annotated[DifferenceWish, Depends(_difference_wish)]
+) -> Response:
+    """Return what changed in a view between two points of its history: rows with weights."""
+    reading: Reading = request.app.state.reading
+    body = reading.difference(name, wish, request.state.caller.db_role or "")
+    return Response(body, media_type="application/json")
 
 
 @router.post("/query", response_model=QueryAnswer)

@@ -62,7 +62,7 @@ def list_views(request: Request, limit: Limit = None, after: After = "") -> View
 async def validate_view(request: Request, body: ValidateView) -> Validation:
     """Analyze a query: columns, key, warnings, estimate; nothing is created."""
     validate = _catalog(request).validate
-    return await run_limited(request, validate, body.query, request.state.caller)
+    return await run_limited(request, validate, body.query, request.state.caller, body.options)
 
 
 @router.get("/{name}")

@@ -20,7 +20,15 @@ import orjson
 import xxhash
 
 from connectors.pages import decode_delta, page_parts
-from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
+from connectors.sink import (
+    Progress,
+    SinkEpoch,
+    SinkPart,
+    SinkRows,
+    SinkTable,
+    Swap,
+    ViewDdl,
+)
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
@@ -55,28 +63,48 @@ class Later(NamedTuple):
 
 def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
     """Return the frame of an epoch without its later parts, of which it stores only `later`."""
-    more: dict[str, Any] = {}
+    rows, more = epoch.rows, _rare_fields(epoch)
     positions: Any = dict(epoch.progress.positions)
     if not _is_plain(positions):
         positions, more["positions"] = None, positions
-    for name in ("swaps", "refusals", "left_out", "changes", "tokens"):
-        if value := getattr(epoch, name):
-            more[name] = value
-    if epoch.repair is not None:
-        more["returns"] = epoch.repair
     if later is not None:
         more["later"] = [later.count, later.nbytes, dict(later.rows)]
     facts = [
         epoch.progress.epoch,
         positions,
         epoch.commit_time_us,
-        epoch.errors is not None,
-        epoch.rejected is not None,
+        rows.errors is not None,
+        rows.rejected is not None,
     ]
-    documents = [_document(table) for table, _ in epoch.deltas]
-    pages = [page_parts(delta) for _, delta in epoch.deltas]
-    pages += [page_parts(rows) for rows in (epoch.errors, epoch.rejected) if rows is not None]
+    documents = [_document(table) for table, _ in rows.deltas]
+    pages = [page_parts(delta) for _, delta in rows.deltas]
+    pages += [page_parts(found) for found in (rows.errors, rows.rejected) if found is not None]
     return _frame(_EPOCH, facts, [*documents, encode(more)] if more else documents, pages)
+
+
+def _rare_fields(epoch: SinkEpoch) -> dict[str, Any]:
+    """Return the fields that most epochs do not have, by their names in the state."""
+    swaps = epoch.ddl.swaps
+    found = {
+        "swaps": tuple(swap.table for swap in swaps),
+        "refusals": epoch.ddl.refusals,
+        "left_out": epoch.rows.left_out,
+        "changes": epoch.ddl.changes,
+        "tokens": {swap.table.relation: swap.token for swap in swaps if swap.token},
+        "returns": epoch.repair,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def epoch_of(
+    progress: Progress, rows: SinkRows, commit_time_us: int, rare: Mapping[str, Any]
+) -> SinkEpoch:
+    """Return an epoch from its rows and its rare fields, by their names in the state."""
+    tokens = rare.get("tokens", {})
+    swaps = tuple(Swap(t, tokens.get(t.relation, "")) for t in rare.get("swaps", ()))
+    rows.left_out = rare.get("left_out", frozenset())
+    ddl = ViewDdl(rare.get("changes", ()), swaps, rare.get("refusals", ()))
+    return SinkEpoch(progress, rows, ddl, rare.get("returns"), commit_time_us)
 
 
 def decode_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
@@ -95,16 +123,12 @@ def _read_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
     later = Later(*more.pop("later")) if "later" in more else None
     progress = Progress(number, more.pop("positions", positions))
     rest = list(pages[count:])
-    epoch = SinkEpoch(
-        progress,
+    rows = SinkRows(
         [(_table(d), p) for d, p in zip(documents[:count], pages[:count], strict=True)],
-        rest.pop(0) if has_errors else None,
-        commit_time_us,
+        errors=rest.pop(0) if has_errors else None,
         rejected=rest.pop(0) if has_rejected else None,
-        repair=more.pop("returns", None),
-        **more,
     )
-    return epoch, later
+    return epoch_of(progress, rows, commit_time_us, more), later
 
 
 def encode_part(part: SinkPart) -> bytes:

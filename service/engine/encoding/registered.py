@@ -39,7 +39,7 @@ _SQL = (
     _type(
         "sql.relation",
         Relation,
-        "name oid fields key is_full row_estimate is_append numbers",
+        "name oid fields key is_full row_estimate is_append numbers is_single",
     ),
 )
 _EXPRESSIONS = (
@@ -54,9 +54,16 @@ _PLANS = (
     _type("plan.values", plan.Values, "rows fields"),
     _type("plan.filter", plan.Filter, "input predicate"),
     _type("plan.threshold_filter", plan.ThresholdFilter, "input threshold value operator"),
+    _type("plan.threshold_flag", plan.ThresholdFlag, "input threshold value operator"),
     _type("plan.project", plan.Project, "input expressions fields"),
-    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
-    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
+    _type("plan.bounds", plan.Bounds, "value low high is_left"),
+    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields bounds"),
+    _type(
+        "plan.as_of_join",
+        plan.AsOfJoin,
+        "kind left right left_keys right_keys value operator order fields",
+    ),
+    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual bounds"),
     _type(
         "plan.aggregate_call",
         plan.AggregateCall,
@@ -89,7 +96,7 @@ _PLANS = (
     _type("plan.recursive", plan.Recursive, "name base step is_distinct fields"),
     _type("plan.loop", plan.Loop, "name inputs body keys fields"),
     _type("plan.apply", plan.Apply, "kind left right residual fields"),
-    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned"),
+    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned time_zone refresh_us"),
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key"),

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
+from connectors.sink import Progress, SinkPart, SinkRows, SinkTable
 from dataflow.delta import KIND_BOOL, KIND_FLOAT, Column, Delta
 from dataflow.errors import InvariantError
-from service.engine.encoding.frames import Later, encode_epoch, encode_part
+from service.engine.encoding.frames import Later, encode_epoch, encode_part, epoch_of
 from service.engine.encoding.object_graph import FAULTS, Record, damaged, unknown_type
 from service.engine.encoding.registered import REGISTRY, decode, encode
 from storage.failpoints import failpoint
@@ -160,16 +160,13 @@ def _epoch(found: Record) -> bytes:
     progress, later = _fields_of(facts["progress"], "1.progress"), facts["later"]
     rest = {
         name: decode(encode(facts[name]))
-        for name in ("swaps", "refusals", "left_out", "changes", "tokens")
+        for name in ("swaps", "refusals", "left_out", "changes", "returns", "tokens")
     }
-    epoch = SinkEpoch(
+    epoch = epoch_of(
         Progress(progress["epoch"], progress["positions"]),
-        facts["deltas"],
-        facts["errors"],
+        SinkRows(facts["deltas"], facts["errors"], facts["rejected"]),
         facts["commit_time_us"],
-        rejected=facts["rejected"],
-        repair=decode(encode(facts["returns"])),
-        **rest,
+        rest,
     )
     if later is None:
         return encode_epoch(epoch)

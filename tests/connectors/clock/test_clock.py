@@ -105,6 +105,27 @@ def test_reading_again_stops_exactly_where_the_sink_is(feed: ClockFeed, wall: Wa
     assert _next(feed) == BEGIN_US + 5_000_000
 
 
+def test_values_are_passed_over_until_one_is_due(feed: ClockFeed, wall: Wall) -> None:
+    half = 500_000
+    wall.us += 700_000
+    found = feed.candidates(4)
+    assert (found - SINCE_2000_US).tolist() == [0, half, 2 * half, 3 * half]
+    feed.wait_until(int(found[2]), is_due=True)
+    assert not feed.has_waited and _next(feed) is None
+    wall.us += 300_000
+    assert feed.has_waited
+    assert _next(feed) == BEGIN_US + 2 * half
+    # After a stop the time that has passed is left out.
+    wall.us += 86_400_000_000
+    found = feed.candidates(3)
+    assert (found - SINCE_2000_US).tolist() == [2 * half, 86_401_000_000, 86_401_500_000]
+    feed.wait_until(int(found[-1]), is_due=False)
+    wall.us += 3_600_000_000
+    assert feed.has_waited and _next(feed) is None
+    # Reading again stops where the sink is, due or not.
+    assert _next(feed, until=wall.us - 1) == wall.us - 1
+
+
 def test_it_reminds_of_itself(source: ClockSource) -> None:
     import threading
 

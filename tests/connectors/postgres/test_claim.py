@@ -9,7 +9,7 @@ import pytest
 from connectors.postgres.schema.lease import Claim
 from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
@@ -26,7 +26,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _epoch(number: int) -> SinkEpoch:
     return SinkEpoch(
-        Progress(number, {"source": number}), [(TABLE, Delta.of("i", [(number,)], [1]))]
+        Progress(number, {"source": number}), SinkRows([(TABLE, Delta.of("i", [(number,)], [1]))])
     )
 
 

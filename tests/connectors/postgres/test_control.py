@@ -15,7 +15,15 @@ from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.error_rows import read_left_out
 from connectors.postgres.schema import schema_setup
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable, ViewChange
+from connectors.sink import (
+    Progress,
+    SinkEpoch,
+    SinkRepair,
+    SinkRows,
+    SinkTable,
+    ViewChange,
+    ViewDdl,
+)
 from connectors.view_states import ANY, DesiredState, ViewEvent, ViewState, follow
 from dataflow import types
 from dataflow.delta import Delta
@@ -171,7 +179,7 @@ def test_sources_and_progress(every_database: Database, control: Control) -> Non
     assert control.list_sources()[0].position == 2**64 - 1
     assert control.read_progress() is None
     sink = PostgresSink(every_database.dsn)
-    sink.write(SinkEpoch(Progress(1, {"source": 2**63}), []))
+    sink.write(SinkEpoch(Progress(1, {"source": 2**63})))
     assert control.read_progress() == Progress(1, {"source": 2**63}) == sink.read_progress()
     assert control.delete_source("source") and not control.delete_source("source")
     sink.close()
@@ -182,7 +190,7 @@ def test_errors_of_a_view(every_database: Database, control: Control) -> None:
     rows = [("public.v", "project", "22012", f"no {i}", "{}") for i in range(5)]
     other = ("public.w", "filter", "22012", "other", "{}")
     errors = Delta.of("sssss", [*rows, other], [1, 1, 1, 1, 2, 1])
-    sink.write(SinkEpoch(Progress(1, {}), [], errors))
+    sink.write(SinkEpoch(Progress(1, {}), SinkRows(errors=errors)))
     left_out = read_left_out(control, "public.v", 100, None)
     assert {e.message for e in left_out} == {f"no {i}" for i in range(5)}
     assert len(read_left_out(control, "public.v", 2, None)) == 2
@@ -199,15 +207,15 @@ def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
         control.change_view(name, [ViewEvent.SHOW], "")
     control.update_view("ours", desired="dropped")
     sink = PostgresSink(every_database.dsn)
-    sink.write(SinkEpoch(Progress(1, {}), []))
+    sink.write(SinkEpoch(Progress(1, {})))
     statuses = lambda: {r.name: r.status for r in control.list_views()}  # noqa: E731
     live = frozenset({"kept"})
     repair = SinkRepair(1, live, "default", is_default=True)
-    sink.write(SinkEpoch(Progress(9, {}), [], repair=repair))
+    sink.write(SinkEpoch(Progress(9, {}), repair=repair))
     backfilling = {"lost": "backfilling"}
     assert statuses() == dict.fromkeys(groups, "live") | backfilling
     repair = SinkRepair(9, live, "other", is_default=False)
-    sink.write(SinkEpoch(Progress(12, {}), [], repair=repair))
+    sink.write(SinkEpoch(Progress(12, {}), repair=repair))
     assert statuses() == dict.fromkeys(groups, "live") | backfilling | {"theirs": "backfilling"}
     sink.close()
 
@@ -231,7 +239,7 @@ def test_a_change_that_is_shown_was_not_cancelled(
     for epoch, ((change, replacing), wanted) in enumerate(cases, 1):
         control.update_view("id-1", change=change, replacing=replacing)
         ending = ViewChange("id-1", table, table, {}, ends="a")
-        sink.write(SinkEpoch(Progress(epoch, {}), [], changes=(ending,)))
+        sink.write(SinkEpoch(Progress(epoch, {}), ddl=ViewDdl((ending,))))
         row = control.list_views()[0]
         assert (row.change, row.replacing) == wanted
     sink.close()

@@ -13,7 +13,7 @@ import pytest
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRepair, SinkRows, SinkTable, Swap, ViewDdl
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TemporaryError, TidemarkError
@@ -49,8 +49,15 @@ def _held(database: Database, table: SinkTable) -> Counter:
     )
 
 
-def _epoch(number: int, *deltas: tuple[SinkTable, Delta], **more) -> SinkEpoch:
-    return SinkEpoch(Progress(number, {"source": number * 10}), list(deltas), **more)
+def _epoch(
+    number: int,
+    *deltas: tuple[SinkTable, Delta],
+    errors: Delta | None = None,
+    swaps: tuple[SinkTable, ...] = (),
+    repair: SinkRepair | None = None,
+) -> SinkEpoch:
+    rows, ddl = SinkRows(list(deltas), errors), ViewDdl(swaps=tuple(map(Swap, swaps)))
+    return SinkEpoch(Progress(number, {"source": number * 10}), rows, ddl, repair)
 
 
 def _small(rows: list[tuple], weights: list[int]) -> tuple[SinkTable, Delta]:
@@ -139,7 +146,7 @@ def test_column_names_and_types_are_the_views(every_database: Database, sink: Po
     assert options == ["fillfactor=85"]
 
 
-def _returning(follows: int, *live: str, group: str = "default") -> SinkRepair:
+def _repairing(follows: int, *live: str, group: str = "default") -> SinkRepair:
     return SinkRepair(follows, frozenset(live), group, group == "default")
 
 
@@ -153,7 +160,7 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
             rival.write(_epoch(number, _small([(9, "zombie")], [1])))
         assert raised.value.code == code
     with pytest.raises(SinkError, match="fenced"):
-        rival.write(_epoch(9, _small([(9, "zombie")], [1]), repair=_returning(1)))
+        rival.write(_epoch(9, _small([(9, "zombie")], [1]), repair=_repairing(1)))
     assert rival.read_progress() == Progress(2, {"source": 20})
     sink.write(_epoch(3, _small([(1, "a"), (1, "c")], [-1, 1])))
     assert every_database.rows("SELECT * FROM small ORDER BY id") == [(1, "c"), (2, "b")]
@@ -163,7 +170,7 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
     other.forget_progress()
     assert other.read_progress() is None
     assert sink.read_progress() == Progress(3, {"source": 30})
-    sink.write(_epoch(9, _small([(2, "b")], [-1]), repair=_returning(3)))
+    sink.write(_epoch(9, _small([(2, "b")], [-1]), repair=_repairing(3)))
     assert sink.read_progress() == Progress(9, {"source": 90})
     rival.close()
     other.close()

@@ -14,7 +14,7 @@ import pytest
 
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError
@@ -47,8 +47,15 @@ def _text(pick: random.Random, size: int) -> str:
     return "".join(pick.choices("abcdefghijklmnopqrstuvwxyzäöü\\'", k=size))
 
 
-def _write(sink: PostgresSink, number: int, *deltas: tuple[SinkTable, Delta], **more) -> None:
-    sink.write(SinkEpoch(Progress(number, {"source": number}), list(deltas), **more))
+def _write(
+    sink: PostgresSink,
+    number: int,
+    *deltas: tuple[SinkTable, Delta],
+    changes: tuple[ViewChange, ...] = (),
+    swaps: tuple[SinkTable, ...] = (),
+) -> None:
+    ddl = ViewDdl(changes, tuple(map(Swap, swaps)))
+    sink.write(SinkEpoch(Progress(number, {"source": number}), SinkRows(list(deltas)), ddl))
 
 
 def _delta(rows: dict[Key, int], weight: int) -> Delta:

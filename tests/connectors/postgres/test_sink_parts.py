@@ -10,7 +10,7 @@ import pytest
 
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkPart, SinkRows, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from service.engine.epoch_buffer import EpochBuffer
@@ -73,7 +73,7 @@ def test_an_epoch_in_parts_is_one_transaction(
                 gathered.add(oracle.table, oracle.change(60))
         assert gathered.is_spilled and len(list(gathered)) > 20
         later = Reversed(gathered) if number % 2 else gathered
-        epoch = SinkEpoch(Progress(number, {}), [], later=later)
+        epoch = SinkEpoch(Progress(number, {}), SinkRows(later=later))
         behind = differences()
         with monkeypatch.context() as patch:
             patch.setattr(apply_deltas, "_counts", _failing(apply_deltas._counts, 30))

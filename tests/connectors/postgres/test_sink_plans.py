@@ -11,7 +11,7 @@ import pytest
 from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.schema import Field
@@ -43,7 +43,7 @@ def _update(rows: range, number: int) -> Delta:
 
 
 def _epoch(number: int, *deltas: tuple[SinkTable, Delta]) -> SinkEpoch:
-    return SinkEpoch(Progress(number, {"source": number}), list(deltas))
+    return SinkEpoch(Progress(number, {"source": number}), SinkRows(list(deltas)))
 
 
 def _believed_empty(database: Database, tables: list[SinkTable]) -> None:

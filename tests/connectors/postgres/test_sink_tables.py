@@ -10,7 +10,7 @@ import pytest
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable, Swap, ViewDdl
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
@@ -48,6 +48,10 @@ def sink(database: Database) -> Iterator[PostgresSink]:
     sink.close()
 
 
+def _swapping(*tables: SinkTable) -> ViewDdl:
+    return ViewDdl(swaps=tuple(map(Swap, tables)))
+
+
 def _code(run, *arguments) -> str:
     with pytest.raises(SinkError) as raised:
         run(*arguments)
@@ -65,9 +69,9 @@ def test_hostile_names_live_and_leave_nothing(
     tables = [make(name, schema) for name in _NAMES for schema in ("public", 'odd "schema')]
     for table in tables:
         assert sink.stage(table, _rows()) == 3
-    sink.write(SinkEpoch(Progress(1, {}), [], swaps=tuple(tables)))
+    sink.write(SinkEpoch(Progress(1, {}), ddl=_swapping(*tables)))
     change = Delta.of("is", [(1, "a"), (1, "it's \\ new"), (9, "z")], [-1, 1, 1])
-    sink.write(SinkEpoch(Progress(2, {}), [(t, change) for t in tables]))
+    sink.write(SinkEpoch(Progress(2, {}), SinkRows([(t, change) for t in tables])))
     for table in tables:
         quoted = ".".join('"' + n.replace('"', '""') + '"' for n in (table.schema, table.name))
         expected = [(1, "it's \\ new"), (2, None), (3, "c"), (9, "z")]
@@ -114,7 +118,9 @@ def test_first_rows_appear_with_their_epoch(database: Database, sink: PostgresSi
     sink.stage(bag, [Delta.of("is", _ROWS, [1, 2, 3])])
     assert database.rows("SELECT to_regclass('k'), to_regclass('b')") == [(None, None)]
     since = Delta.of("is", [(1, "a"), (4, "d")], [-1, 1])
-    sink.write(SinkEpoch(Progress(1, {}), [(keyed, since), (bag, since)], swaps=(keyed, bag)))
+    sink.write(
+        SinkEpoch(Progress(1, {}), SinkRows([(keyed, since), (bag, since)]), _swapping(keyed, bag))
+    )
     assert database.rows("SELECT id FROM k ORDER BY 1") == [(2,), (3,), (4,)]
     assert database.rows("SELECT id FROM b ORDER BY 1") == [(2,)] * 2 + [(3,)] * 3 + [(4,)]
     assert database.rows("SELECT count(*) FROM tidemark.tables WHERE is_staged") == [(0,)]
@@ -139,7 +145,7 @@ def test_a_swap_is_seen_whole_or_not_at_all(database: Database, sink: PostgresSi
     try:
         for n in range(1, 15):
             sink.stage(table, [Delta.of("is", [(i, str(n)) for i in range(100)])])
-            sink.write(SinkEpoch(Progress(n, {}), [], swaps=(table,)))
+            sink.write(SinkEpoch(Progress(n, {}), ddl=_swapping(table)))
     finally:
         stop.set()
         thread.join()
@@ -159,15 +165,15 @@ def test_names_of_others_are_refused(database: Database, sink: PostgresSink) -> 
     late = _keyed("late")
     sink.stage(late, _rows())
     database.execute("CREATE TABLE late (x int)")
-    assert _code(sink.write, SinkEpoch(Progress(1, {}), [], swaps=(late,))) == "sink.name_taken"
+    assert _code(sink.write, SinkEpoch(Progress(1, {}), ddl=_swapping(late))) == "sink.name_taken"
     enum = _keyed("kind")
     sink.stage(enum, _rows())
-    assert _code(sink.write, SinkEpoch(Progress(1, {}), [], swaps=(enum,))) == "sink.name_taken"
+    assert _code(sink.write, SinkEpoch(Progress(1, {}), ddl=_swapping(enum))) == "sink.name_taken"
     database.execute("DROP TABLE late")
-    sink.write(SinkEpoch(Progress(1, {}), [], swaps=(late,)))
-    assert _code(sink.write, SinkEpoch(Progress(2, {}), [], swaps=(enum,))) == "sink.name_taken"
+    sink.write(SinkEpoch(Progress(1, {}), ddl=_swapping(late)))
+    assert _code(sink.write, SinkEpoch(Progress(2, {}), ddl=_swapping(enum))) == "sink.name_taken"
     sink.drop_staged(enum)
-    missing = SinkEpoch(Progress(2, {}), [], swaps=(enum,))
+    missing = SinkEpoch(Progress(2, {}), ddl=_swapping(enum))
     assert _code(sink.write, missing) == "sink.not_staged"
     assert sink.read_progress() == Progress(1, {})
 

@@ -14,6 +14,7 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
+    AsOfJoin,
     Distinct,
     Filter,
     Frame,
@@ -232,6 +233,28 @@ def _subqueries(orders: Plan, customers: Plan) -> dict[str, Plan]:
     keys = (column(customers, 0),), (column(ids, 0),)
     return {
         "scalar subquery": Join("inner", orders, most, (), (), above, orders.fields + most.fields),
+        "as of": AsOfJoin(
+            "left",
+            orders,
+            customers,
+            (column(orders, 0),),
+            (column(customers, 0),),
+            column(orders, 1),
+            "<=",
+            (SortKey(column(customers, 2), is_descending=True),),
+            orders.fields + customers.fields,
+        ),
+        "as of without keys": AsOfJoin(
+            "inner",
+            orders,
+            customers,
+            (),
+            (),
+            column(orders, 1),
+            ">",
+            (SortKey(column(customers, 2)),),
+            orders.fields + customers.fields,
+        ),
         "threshold": ThresholdFilter(orders, most, column(orders, 1), "<"),
         "semi": SemiJoin("semi", customers, ids, *keys, None),
         "anti": SemiJoin("anti", customers, ids, *keys, None),

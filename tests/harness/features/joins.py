@@ -83,6 +83,26 @@ def _non_equi_join(writer: Writer, block: Block) -> None:
     add_joined(block, kind, relation, on)
 
 
+@feature("interval join", FROM)
+def _interval_join(writer: Writer, block: Block) -> None:
+    """A value of one side between two of the other, often with an equality."""
+    relation = writer.table()
+    sides = [block.columns(), list(relation.columns)]
+    if writer.rng.random() < 0.3:
+        sides.reverse()
+    family = writer.rng.choice(("int", "int", "date", "num"))
+    value, low, high = (writer.term(sides[at], family, 0) for at in (1, 0, 0))
+    on = Sql(("(", value, " BETWEEN ", low, " AND ", high, ")"), "bool")
+    if writer.rng.random() < 0.5:
+        on = Sql(("(", value, " >= ", low, " AND ", value, " < ", high, ")"), "bool")
+    kind = writer.rng.choice(KINDS[:3])
+    if writer.rng.random() < 0.7:
+        on = Sql((writer.matching(block.columns(), relation.columns), " AND ", on), "bool")
+    else:
+        on = Sql((on, f" AND {relation.alias}.a < 4"), "bool")
+    add_joined(block, kind, relation, on)
+
+
 @feature("using", FROM)
 def _using(writer: Writer, block: Block) -> None:
     """Two tables joined by USING, as one relation under an alias of its own."""

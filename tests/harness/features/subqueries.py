@@ -212,6 +212,26 @@ def _lateral(writer: Writer, block: Block) -> None:
     block.relations.append(replace(relation, part=part))
 
 
+@feature("as-of join", FROM)
+def _as_of_join(writer: Writer, block: Block) -> None:
+    """The last row up to a value of the rows around, or the first one from there."""
+    rng = writer.rng
+    inner = writer.small_block()
+    family = rng.choice(("int", "int", "date", "num"))
+    value = writer.term(inner.columns(), family, 0)
+    own = writer.term(block.columns(), family, 0)
+    word, way = rng.choice(((" <= ", " DESC"), (" < ", " DESC"), (" >= ", ""), (" > ", "")))
+    inner.where.append(Sql(("(", value, word, own, ")"), "bool"))
+    if rng.random() < 0.7:
+        inner.where.append(writer.matching(inner.columns(), block.columns()))
+    inner.outputs = [writer.any_term(inner.columns()), writer.term(inner.columns(), "int", 0)]
+    inner.tail = f"{inner.order(value.text() + way)} LIMIT 1"
+    join, on = rng.choice((("CROSS JOIN", ""), ("LEFT JOIN", " ON true"), ("JOIN", " ON true")))
+    relation = derived(inner.build(), [o.kind for o in inner.outputs], writer.alias())
+    part = Sql((f"{join} LATERAL ", relation.part, on), can_go=True)
+    block.relations.append(replace(relation, part=part))
+
+
 def ensure_grouped(writer: Writer, block: Block) -> None:
     """Group a block that is not grouped yet, by nothing up to two keys."""
     if block.groups is None:

@@ -1,4 +1,4 @@
--- Nexmark's queries without windows of time (5, 7, 8, 11 and 12 have them), ties broken by price and moment.
+-- Nexmark's queries, ties broken by price and moment; windows of time are as long as these few rows need.
 
 -- name: q0
 SELECT auction, bidder, price, date_time FROM bid;
@@ -14,16 +14,43 @@ SELECT q.category, avg(q.final) AS final
 FROM (SELECT max(b.price) AS final, a.category FROM auction a, bid b
       WHERE a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires GROUP BY a.id, a.category) q
 GROUP BY q.category;
+-- name: q5
+WITH counted AS (
+    SELECT b.auction, w.start, count(*) AS num
+    FROM bid b CROSS JOIN LATERAL generate_series(date_bin('30 minutes', b.date_time, '1970-01-01') - interval '90 minutes',
+        date_bin('30 minutes', b.date_time, '1970-01-01'), interval '30 minutes') AS w(start)
+    GROUP BY b.auction, w.start)
+SELECT c.auction, c.start, c.num FROM counted c
+JOIN (SELECT start, max(num) AS most FROM counted GROUP BY start) m ON m.start = c.start AND c.num >= m.most;
 -- name: q6
 SELECT q.seller, q.id, avg(q.final) OVER (PARTITION BY q.seller ORDER BY q.date_time, q.id ROWS BETWEEN 10 PRECEDING AND CURRENT ROW) AS mean
 FROM (SELECT max(b.price) AS final, a.seller, a.id, max(b.date_time) AS date_time FROM auction a, bid b
       WHERE a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires GROUP BY a.id, a.seller) q;
+-- name: q7
+SELECT b.auction, b.price, b.bidder, b.date_time FROM bid b
+JOIN (SELECT max(price) AS most, date_bin('1 hour', date_time, '1970-01-01') AS start FROM bid GROUP BY 2) m
+  ON b.price = m.most AND b.date_time >= m.start AND b.date_time < m.start + interval '1 hour';
+-- name: q8
+SELECT p.id, p.name, p.start
+FROM (SELECT id, name, date_bin('6 hours', date_time, '1970-01-01') AS start FROM person GROUP BY 1, 2, 3) p
+JOIN (SELECT seller, date_bin('6 hours', date_time, '1970-01-01') AS start FROM auction GROUP BY 1, 2) a
+  ON p.id = a.seller AND p.start = a.start;
 -- name: q9
 SELECT id, item, initial_bid, reserve, seller, category, auction, bidder, price
 FROM (SELECT a.*, b.auction, b.bidder, b.price,
              row_number() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.date_time, b.bidder) AS place
       FROM auction a, bid b WHERE a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires) s
 WHERE place <= 1;
+-- name: q10
+SELECT auction, bidder, price, date_time, to_char(date_time, 'YYYY-MM-DD') AS day, to_char(date_time, 'HH24:MI') AS minute FROM bid;
+-- name: q11
+SELECT bidder, count(*) AS bids, min(date_time) AS since, max(date_time) + interval '6 hours' AS until
+FROM (SELECT bidder, date_time, sum(is_new) OVER (PARTITION BY bidder ORDER BY date_time) AS session
+      FROM (SELECT bidder, date_time, CASE WHEN date_time - lag(date_time) OVER (PARTITION BY bidder ORDER BY date_time)
+                   > interval '6 hours' THEN 1 ELSE 0 END AS is_new FROM bid) f) s
+GROUP BY bidder, session;
+-- name: q12
+SELECT bidder, count(*) AS bids, date_bin('1 hour', arrived, '1970-01-01 00:00+00') AS start FROM bid GROUP BY bidder, 3;
 -- name: q13
 SELECT b.auction, b.bidder, b.price, b.date_time, s.value FROM bid b JOIN side_input s ON b.auction % 10 = s.key;
 -- name: q14

@@ -1,4 +1,4 @@
-"""Persons, auctions and bids in the shape of Nexmark, for its queries without windows of time."""
+"""Persons, auctions and bids in the shape of Nexmark; `arrived` is its processing time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE TABLE auction (
 );
 CREATE TABLE bid (
     auction bigint NOT NULL, bidder bigint NOT NULL, price bigint NOT NULL, channel text NOT NULL,
-    url text NOT NULL, date_time timestamp NOT NULL
+    url text NOT NULL, date_time timestamp NOT NULL, arrived timestamptz NOT NULL
 );
 ALTER TABLE bid REPLICA IDENTITY FULL;
 CREATE TABLE side_input (key bigint PRIMARY KEY, value text);
@@ -77,6 +77,7 @@ MARKET = TestSchema(
                 "channel": draw.choice("apple", "Google", "facebook", "baidu", "channel-9"),
                 "url": _URLS,
                 "date_time": _MOMENTS,
+                "arrived": _MOMENTS,
             },
             rows=70,
             weight=3,

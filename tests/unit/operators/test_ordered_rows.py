@@ -147,6 +147,9 @@ def _compare(rows: OrderedRows, model: Counter, random: Random) -> None:
     for bound, is_before in positions.items():
         wanted = [sum(is_before(other, row) for other in flat.get(row[0], ())) for row in asked]
         assert rows.ranks(Delta.of(KINDS, asked), bound).tolist() == wanted
+    spans = rows.spans(Delta.of(KINDS, asked))
+    for span, bound in zip(spans, (BEFORE_ROW, AFTER_ROW), strict=True):
+        assert span.tolist() == rows.ranks(Delta.of(KINDS, asked), bound).tolist()
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])

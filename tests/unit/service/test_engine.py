@@ -134,7 +134,7 @@ class Shown:
         batch = SourceBatch(position, chunks[0], 1, rows, later=iter(chunks[1:]))
         epoch = self.engine.step(batch)
         self.engine.commit(epoch, written=position - 2)
-        for part in epoch.parts():
+        for part in epoch.rows.parts():
             for table, delta in part.deltas:
                 for row, weight in delta.rows():
                     self.rows[table.name][row] += weight
@@ -159,7 +159,7 @@ def test_a_batch_in_slices_adds_up(shown: Shown) -> None:
     model, spilled = Model(1), 0
     for position in range(1, 8):
         epoch = shown.step([model.changes(n) for n in (30, 300, 700)], position)
-        spilled += epoch.later is not None
+        spilled += epoch.rows.later is not None
         assert shown.views() == model.views()
     assert (spilled > 2) == (shown.engine._epoch_bytes == 2_000)
     assert shown.engine.position == 7
@@ -183,7 +183,7 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
     before = shown.views()
     epoch = shown.step([model.changes(200), model.changes(200)], 2)
     assert [error.relation for error in shown.engine.refused()] == [JOINED.name]
-    assert {t.name for part in epoch.parts() for t, _ in part.deltas} == {"counted"}
+    assert {t.name for part in epoch.rows.parts() for t, _ in part.deltas} == {"counted"}
     assert shown.views() == [before[0], model.views()[1], before[2]]
     for name in (ABOVE.name, JOINED.name):
         shown.engine.remove(name)

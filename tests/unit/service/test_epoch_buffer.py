@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkPart, SinkRows, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TemporaryError, ViewError
 from dataflow.schema import Field
@@ -125,7 +125,7 @@ def test_a_byte_that_has_changed_on_disk_is_refused() -> None:
 def epoch_of(number: int, gathered: EpochBuffer) -> SinkEpoch:
     part = gathered.take()
     later = gathered if gathered.is_spilled else None
-    return SinkEpoch(Progress(number, {}), part.deltas, part.errors, later=later)
+    return SinkEpoch(Progress(number, {}), SinkRows(part.deltas, part.errors, later=later))
 
 
 def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> None:
@@ -142,16 +142,16 @@ def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> 
         gathered.close()
         store.commit()
         owners = [(KEYED, False), (BAG, False), (BAG, True)]
-        assert rows_of(list(epoch.parts())) == epoch_sums.wanted(*owners)
+        assert rows_of(list(epoch.rows.parts())) == epoch_sums.wanted(*owners)
         counts = {
             t: len(w) for t, w in zip((KEYED, BAG), epoch_sums.wanted(*owners[:2]), strict=True)
         }
-        assert epoch.row_counts() == counts
+        assert epoch.rows.counts() == counts
         without = epoch.without({BAG.relation})
-        assert {t for part in without.parts() for t, _ in part.deltas} == {KEYED}
-        assert not any(part.errors for part in without.parts())
+        assert {t for part in without.rows.parts() for t, _ in part.deltas} == {KEYED}
+        assert not any(part.errors for part in without.rows.parts())
         refused = epoch.refused(ViewError("x", "y", relation=KEYED.relation))
-        assert {t for part in refused.parts() for t, _ in part.deltas} == {BAG}
+        assert {t for part in refused.rows.parts() for t, _ in part.deltas} == {BAG}
     # Killed before its commit: parts of epoch 3 are on disk already.
     gathered = EpochBuffer(3_000)
     sums[2].fill(gathered, 300, 5_000)
@@ -162,7 +162,7 @@ def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> 
     assert [key for key, _ in store.items("outbox-part/") if "/00000000000000000003/" in key]
     outbox = Outbox(store)
     assert not [key for key, _ in store.items("outbox-part/") if "/00000000000000000003/" in key]
-    found = [rows_of(list(epoch.parts())) for epoch in outbox.read(0, 2)]
+    found = [rows_of(list(epoch.rows.parts())) for epoch in outbox.read(0, 2)]
     assert found == [s.wanted((KEYED, False), (BAG, False), (BAG, True)) for s in sums[:2]]
     with pytest.raises(InvariantError):
         outbox.read(0, 3)

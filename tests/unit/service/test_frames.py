@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.sink import Progress, SinkEpoch, SinkPart
+from connectors.sink import Progress, SinkEpoch, SinkPart, SinkRows, Swap, ViewDdl
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
@@ -111,21 +111,29 @@ def test_batches_come_back(batch: SourceBatch) -> None:
         assert all(array.flags.writeable for array in (change.kinds, *arrays))
 
 
+def without_later(epoch: SinkEpoch) -> SinkEpoch:
+    return dataclasses.replace(epoch, rows=dataclasses.replace(epoch.rows, later=None))
+
+
 @pytest.mark.parametrize("epoch", EPOCHS, ids=[e.progress.epoch for e in EPOCHS])
 def test_epochs_come_back(epoch: SinkEpoch) -> None:
-    found, later = decode_epoch(encode_epoch(dataclasses.replace(epoch, later=None)))
-    assert shown(found) == shown(dataclasses.replace(epoch, later=None))
+    epoch = without_later(epoch)
+    found, later = decode_epoch(encode_epoch(epoch))
+    assert shown(found) == shown(epoch)
     assert later is None
-    for _, delta in found.deltas:
+    for _, delta in found.rows.deltas:
         assert all(c.values.flags.writeable for c in delta.columns)
 
 
 def test_every_field_of_an_epoch_and_a_batch_is_known_here() -> None:
     """One that is added has to be written, or it is lost in the outbox."""
-    own = {"progress", "deltas", "errors", "commit_time_us", "rejected"}
-    names = {f.name for f in dataclasses.fields(SinkEpoch)}
-    # The format's name of `repair` is `returns`.
-    assert names - {"repair"} | {"returns"} == own | frames._EPOCH_MORE - {"positions"}
+    assert {f.name for f in dataclasses.fields(SinkEpoch)} == {
+        *("progress", "rows", "ddl", "repair", "commit_time_us"),
+    }
+    plain = {"deltas", "errors", "rejected"}
+    rare = {f.name for kind in (SinkRows, ViewDdl) for f in dataclasses.fields(kind)} - plain
+    assert rare | {"returns", "tokens", "positions"} == frames._EPOCH_MORE
+    assert {f.name for f in dataclasses.fields(Swap)} == {"table", "token"}
     assert {f.name for f in dataclasses.fields(SinkPart)} == {"deltas", "errors"}
     assert set(shown_batch(BATCHES[0])) == {f.name for f in dataclasses.fields(SourceBatch)}
     kept = {f.name for f in dataclasses.fields(SourceBatch)} - {"later"}
@@ -139,8 +147,8 @@ def test_every_field_of_an_epoch_and_a_batch_is_known_here() -> None:
 def test_later_parts_are_decoded() -> None:
     one, two = odd_table("one"), odd_table("two")
     known = Later(3, 1 << 40, {one: 5, two: 7})
-    found, later = decode_epoch(encode_epoch(SinkEpoch(Progress(1, {}), []), known))
-    assert later == known and found.later is None
+    found, later = decode_epoch(encode_epoch(SinkEpoch(Progress(1, {})), known))
+    assert later == known and found.rows.later is None
 
 
 def test_parts_come_back() -> None:
@@ -170,9 +178,10 @@ def test_the_outbox_has_the_epochs_that_were_put_after_it_was_opened_again() -> 
 def test_tables_and_relations_are_one_object_in_all_frames() -> None:
     table, rows = odd_table("one"), Delta.of("is", [(1, "a")])
     epochs = [
-        decode_epoch(encode_epoch(SinkEpoch(Progress(n, {}), [(table, rows)])))[0] for n in (1, 2)
+        decode_epoch(encode_epoch(SinkEpoch(Progress(n, {}), SinkRows([(table, rows)]))))[0]
+        for n in (1, 2)
     ]
-    assert epochs[0].deltas[0][0] is epochs[1].deltas[0][0]
+    assert epochs[0].rows.deltas[0][0] is epochs[1].rows.deltas[0][0]
     batches = [decode_batch(encode_batch(SourceBatch(n, [changes(T, "I")], 1, 1))) for n in (1, 2)]
     assert batches[0].changes[0].relation is batches[1].changes[0].relation
 
@@ -187,15 +196,15 @@ def test_relations_that_differ_in_what_is_not_compared_stay_apart() -> None:
 
 @given(st.dictionaries(st.text(), st.integers() | st.dictionaries(st.text(), st.integers())))
 def test_positions_come_back_exactly(positions: dict[str, Any]) -> None:
-    found, _ = decode_epoch(encode_epoch(SinkEpoch(Progress(3, positions), [])))
+    found, _ = decode_epoch(encode_epoch(SinkEpoch(Progress(3, positions))))
     assert found.progress == Progress(3, positions)
 
 
 # --- damage -------------------------------------------------------------------------------------
 
 WRITTEN = [
-    (decode_epoch, encode_epoch(dataclasses.replace(EPOCHS[1], later=None))),
-    (decode_epoch, encode_epoch(dataclasses.replace(EPOCHS[2], later=None))),
+    (decode_epoch, encode_epoch(without_later(EPOCHS[1]))),
+    (decode_epoch, encode_epoch(without_later(EPOCHS[2]))),
     (decode_part, encode_part(SinkPart([(odd_table("one"), Delta.of("is", [(1, "a")]))]))),
     (decode_batch, encode_batch(BATCHES[3])),
 ]

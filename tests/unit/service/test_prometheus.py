@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.schema import Field
@@ -74,7 +74,9 @@ def figures(folder: Path) -> dict[str, Any]:
     committed_us = int((time.time() - 0.2) * 1e6)
     metrics.epoch_stepped(SourceBatch(9, [], 1, 2, commit_time_us=committed_us), 0.01)
     rows = Delta.of("i", [(1,), (2,)])
-    metrics.epoch_written(SinkEpoch(Progress(1, {}), [(TABLE, rows)], commit_time_us=committed_us))
+    metrics.epoch_written(
+        SinkEpoch(Progress(1, {}), SinkRows([(TABLE, rows)]), commit_time_us=committed_us)
+    )
     metrics.evaluated(10, 0.5)
     source = {"status": "running", "lag": 4, "lag_seconds": 0.0, "rows_total": 1}
     metrics.sources = {"shop": {**source, "rejected_total": 2, "skipped_total": 3}}

@@ -94,7 +94,7 @@ def inserts(*rows: tuple, kind: int = Changes.INSERT) -> SourceBatch:
 
 
 def answers(engine: Engine, batch: SourceBatch) -> dict[str, list]:
-    return {t.name: sorted(delta.rows()) for t, delta in engine.step(batch).deltas}
+    return {t.name: sorted(delta.rows()) for t, delta in engine.step(batch).rows.deltas}
 
 
 def names(store: MemoryStore) -> list[str]:
@@ -319,8 +319,8 @@ def test_error_rows_go_to_every_view_under_its_own_name_for_the_node() -> None:
     divided = Project(scan(1), (ratio,), (Field("r", INT4),))
     engine = engine_of(store, one=divided, two=Distinct(counted(divided)))
     epoch = engine.step(inserts((1, 0, 0, b"")))
-    assert epoch.errors is not None
-    found = [(row[0], row[1], row[2], weight) for row, weight in epoch.errors.rows()]
+    assert epoch.rows.errors is not None
+    found = [(row[0], row[1], row[2], weight) for row, weight in epoch.rows.errors.rows()]
     project = [(b"public." + view, b"01.project", b"22012", 1) for view in (b"one", b"two")]
     assert sorted(found) == project
 

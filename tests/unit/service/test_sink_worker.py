@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
 from connectors.view_sink import ViewEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -52,7 +52,7 @@ class NoPause(Runtime):
 
 
 def _epoch(number: int) -> SinkEpoch:
-    return SinkEpoch(Progress(number, {}), [(TABLE, Delta.of("i", [(number,)]))])
+    return SinkEpoch(Progress(number, {}), SinkRows([(TABLE, Delta.of("i", [(number,)]))]))
 
 
 @contextmanager

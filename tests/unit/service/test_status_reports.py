@@ -145,3 +145,31 @@ def test_an_epoch_is_stored_without_the_enum() -> None:
     table = SinkTable("public", "v", (), (0,))
     change = ViewChange("1", table, table, {}, status=ViewState.LIVE.value)
     assert b"view_states" not in pickle.dumps(change)
+
+
+def test_an_abandoned_change_is_written_once_and_known_until_the_catalog_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[tuple[str, str, dict[str, Any]]] = []
+
+    def end_change(catalog: Catalog, identity: str, change_id: str, **columns: Any) -> None:
+        if catalog.is_away:
+            raise TemporaryError("sink.unreachable", "away")
+        ended.append((identity, change_id, columns))
+
+    monkeypatch.setattr("connectors.postgres.catalog.change_requests.end_change", end_change)
+    reports, catalog = reports_of(ViewState.LIVE)
+    catalog.is_away = True
+    reports.abandoned("v", {"id": "1"}, {"replacing": WHY})
+    reports.refreshed()
+    assert reports.is_abandoned({"id": "1"}) and not reports.is_abandoned({"id": "2"})
+    catalog.is_away = False
+    reports.retry()
+    reports.retry()
+    assert ended == [("v", "1", {"replacing": WHY})] and reports.is_abandoned({"id": "1"})
+    reports.refreshed()
+    assert not reports.is_abandoned({"id": "1"})
+    catalog.is_away = True
+    reports.abandoned("v", {"id": "3"}, {})
+    reports.forget("v")
+    assert not reports.is_abandoned({"id": "3"})

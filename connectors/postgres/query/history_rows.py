@@ -1,0 +1,262 @@
+"""Read the past of a view: its rows at a point, the difference of two points, changes by epoch.
+
+A point is a time, a position or an epoch; the database finds its epoch (`tidemark.find_epoch`).
+Invariant: a point that cannot be read exactly is an error, never another point's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg2
+
+from connectors.postgres.schema.history_target import (
+    History,
+    changes_between,
+    difference,
+    history_target,
+)
+from connectors.postgres.session import copy_text
+from connectors.postgres.session.quoting import quote_name
+from connectors.postgres.session.session import connect, is_temporary, to_error
+from connectors.sink import SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.types import INT8, TEXT
+
+# SQLSTATEs of tidemark.find_epoch (schema/0018_history.sql).
+_REFUSALS = {
+    "TM010": "none",
+    "TM011": "too_old",
+    "TM012": "not_reached",
+    "TM013": "bad_point",
+    "TM014": "lost",
+}
+_FIND = (
+    "SELECT epoch, to_char(committed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), "
+    "positions FROM tidemark.find_epoch(to_regclass(%s), %s)"
+)
+_ROWS = """
+SELECT c.relname, h.period FROM tidemark.histories AS h JOIN pg_class AS c ON c.oid = h.table_oid
+WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged
+"""
+_MAY_READ = """
+SELECT h.history::text, has_table_privilege(r.oid, h.history, 'SELECT')
+    AND has_schema_privilege(r.oid, (SELECT relnamespace FROM pg_class WHERE oid = h.history),
+        'USAGE')
+FROM tidemark.history AS h JOIN pg_roles AS r ON r.rolname = %s
+WHERE (h.schema, h.name) = (%s, %s)
+"""
+_EPOCHS = """
+SELECT epoch, positions FROM tidemark.history_epochs
+WHERE (schema, name) = (%s, %s) AND epoch > %s ORDER BY epoch LIMIT %s
+"""
+_NEWEST = """
+SELECT newest_epoch, newest_positions FROM tidemark.history WHERE (schema, name) = (%s, %s)
+"""
+# A page has fewer rows than requested when its text exceeds this size.
+_PAGE_BYTES = 32 << 20
+_SETTINGS = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """An epoch of a view's past: its clock, as ISO 8601 in UTC, and positions by source."""
+
+    epoch: int
+    committed_at: str
+    positions: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DifferencePage:
+    """Some rows of a difference, with their weights; None without any. has_more: after these."""
+
+    begin: Point
+    end: Point
+    rows: Delta | None
+    has_more: bool
+
+
+def find_point(cursor: Any, table: SinkTable, point: str) -> Point:
+    """Return the newest epoch at a point. TidemarkError history.none, history.too_old,
+    history.not_reached, history.bad_point, history.lost."""
+    name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    try:
+        cursor.execute(_FIND, (name, point))
+    except psycopg2.Error as error:
+        name = _REFUSALS.get(error.pgcode or "")
+        if name is None:
+            raise
+        detail = str(error.diag.message_detail or "")
+        detail = detail.removeprefix(f"code: history.{name}").removeprefix("; ")
+        raise TidemarkError(
+            f"history.{name}",
+            str(error.diag.message_primary),
+            detail=detail,
+            hint=str(error.diag.message_hint or ""),
+        ) from None
+    return Point(*cursor.fetchone())
+
+
+def history_of(cursor: Any, table: SinkTable) -> History:
+    """Return the history of a view. TidemarkError history.none."""
+    cursor.execute(_ROWS, (table.schema, table.name))
+    found = cursor.fetchone()
+    if found is None:
+        raise no_history(table.title)
+    return history_target(table, *found)
+
+
+def no_history(title: str) -> TidemarkError:
+    """Return the error of a view whose past is not retained."""
+    return TidemarkError(
+        "history.none",
+        f'view "{title}" has no history',
+        hint='create or replace it with the option history, for example "7 days"',
+    )
+
+
+def point_of(dsn: str, table: SinkTable, point: str, role: str = "") -> Point:
+    """Return the newest epoch at a point. role: whose rights count, "" for the service's.
+
+    TidemarkError history.*, auth.rights.
+    """
+    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark rows")
+    try:
+        cursor = session.cursor()
+        if role:
+            require_reader(cursor, table, role)
+        return find_point(cursor, table, point)
+    except psycopg2.Error as error:
+        raise _refusal(error, table) from None
+    finally:
+        session.close()
+
+
+def require_reader(cursor: Any, table: SinkTable, role: str) -> None:
+    """Require that a role may SELECT the history of a view. TidemarkError auth.rights."""
+    cursor.execute(_MAY_READ, (role, table.schema, table.name))
+    found = cursor.fetchone()
+    if found is not None and not found[1]:
+        raise TidemarkError(
+            "auth.rights",
+            f'role "{role}" may not read the history of view "{table.title}"',
+            detail="this is the database role of the token",
+            hint=f"GRANT SELECT ON {found[0]} TO {quote_name(role)}; in the sink",
+        )
+
+
+def read_difference(
+    dsn: str,
+    table: SinkTable,
+    points: tuple[str, str],
+    window: tuple[int, int],
+    *,
+    role: str = "",
+    timeout_s: float = 30.0,
+) -> DifferencePage:
+    """Return rows of the difference between two points, ordered by key.
+
+    points: (from, to), to "" is the newest epoch. window: (rows to skip, rows to return). role:
+    whose rights count, "" for the service's. TidemarkError history.*, auth.rights; TemporaryError
+    rows.timeout.
+    """
+    settings = {**_SETTINGS, "statement_timeout": f"{max(1, round(timeout_s * 1000))}ms"}
+    session = connect(dsn, side="sink", settings=settings, application_name="tidemark rows")
+    try:
+        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        cursor = session.cursor()
+        if role:
+            require_reader(cursor, table, role)
+        begin = find_point(cursor, table, points[0])
+        end = find_point(cursor, table, points[1] or str(_newest(cursor, table)[0]))
+        if end.epoch < begin.epoch:
+            raise TidemarkError(
+                "history.bad_point",
+                f'"from" is after "to": epoch {begin.epoch}, epoch {end.epoch}',
+                hint="exchange them",
+            )
+        query = difference(history_of(cursor, table), begin.epoch, end.epoch)
+        skipped, limit = window
+        types = [TEXT, INT8, *(f.type for f in table.fields)]
+        first = copy_text.FirstRows(_PAGE_BYTES)
+        ordered = f"SELECT * FROM ({query}) AS d ORDER BY 1, 2 OFFSET {skipped} LIMIT {limit + 1}"
+        columns = first.copy_out(cursor, ordered, types)
+    except psycopg2.Error as error:
+        raise _refusal(error, table) from None
+    finally:
+        session.close()
+    if columns is None:
+        return DifferencePage(begin, end, None, has_more=False)
+    rows = Delta(columns[2:], columns[1].values)
+    shown = rows.take(np.arange(limit)) if len(rows) > limit else rows
+    return DifferencePage(begin, end, shown, len(rows) > limit or not first.is_whole)
+
+
+def _newest(cursor: Any, table: SinkTable) -> tuple[int, dict[str, Any]]:
+    """Return the newest epoch of the sink, and its positions. TidemarkError history.none."""
+    cursor.execute(_NEWEST, (table.schema, table.name))
+    found = cursor.fetchone()
+    if found is None:
+        raise no_history(table.title)
+    return found
+
+
+def _refusal(error: psycopg2.Error, table: SinkTable) -> TidemarkError:
+    if error.pgcode == "57014":
+        return TemporaryError(
+            "rows.timeout",
+            f'reading the history of view "{table.title}" took too long',
+            hint="read points that are closer to each other",
+        )
+    doing = f'cannot read the history of view "{table.title}"'
+    found = to_error(error, "sink", doing)
+    found.is_temporary = found.is_temporary or is_temporary(error)
+    return found
+
+
+Changed = tuple[int, dict[str, Any], Delta | None]
+
+
+def read_changes(
+    dsn: str, table: SinkTable, after: int, most_epochs: int
+) -> Generator[Changed, None, None]:
+    """Yield the changes of each epoch after one: (epoch, positions, delta), of one snapshot.
+
+    Several deltas of one epoch follow each other. At most so many epochs; where these are all, the
+    newest epoch comes last, with None if it does not change the view. TidemarkError history.*.
+    """
+    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark changes")
+    try:
+        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        cursor = session.cursor()
+        find_point(cursor, table, str(after))
+        history = history_of(cursor, table)
+        newest, newest_positions = _newest(cursor, table)
+        cursor.execute(_EPOCHS, (table.schema, table.name, after, most_epochs))
+        positions = dict(cursor.fetchall())
+        until = max(positions) if len(positions) == most_epochs else newest
+        number = after
+        for number, delta in _by_epoch(cursor, history, after, until):
+            yield number, positions[number], delta
+        if number < until:
+            yield until, positions.get(until, newest_positions), None
+    except psycopg2.Error as error:
+        raise _refusal(error, table) from None
+    finally:
+        session.close()
+
+
+def _by_epoch(cursor: Any, history: History, after: int, until: int) -> Iterator[tuple[int, Delta]]:
+    """Yield changes in the order of their epochs, each delta of one epoch."""
+    types = [INT8, INT8, *(f.type for f in history.rows.fields)]
+    for columns in copy_text.copy_out(cursor, changes_between(history, after, until), types):
+        numbers = columns[0].values
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1)]
+        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            rows = [column.slice(start, stop) for column in columns[2:]]
+            yield int(numbers[start]), Delta(rows, columns[1].values[start:stop])
