@@ -30,7 +30,7 @@ END $$;
 CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION tell();
 """
 READY_S = 60.0
-_MARK = re.compile(rb'event: mark\ndata: [^\n]*?"source":"([0-9A-F]+)/([0-9A-F]+)"')
+_MARK = re.compile(rb'event: progress\ndata: [^\n]*?"source":"([0-9A-F]+)/([0-9A-F]+)"')
 # A progress marker is shorter than this: the bytes kept of the input.
 _TAIL = 1000
 

@@ -102,7 +102,7 @@ def _set_log(service: ServiceRun, folder: Path, *, has_log: bool) -> None:
     if has_log:
         url = f"{service.url}/views/{VIEW}/changes?snapshot=false"
         with httpx.stream("GET", url, timeout=LOG_WAIT_S) as lines:
-            next(line for line in lines.iter_lines() if line.startswith("event: mark"))
+            next(line for line in lines.iter_lines() if line.startswith("event: progress"))
         return
     deadline = time.monotonic() + LOG_WAIT_S
     while _has_log(folder):

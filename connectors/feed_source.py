@@ -21,7 +21,7 @@ FeedPosition = Mapping[str, Any]
 # Positions by the relation's name within its source.
 FeedPositions = Mapping[str, FeedPosition]
 
-REJECTED_COLUMNS = ("source", "relation", "place", "code", "reason", "key", "value")
+REJECTED_COLUMNS = ("source", "relation", "position", "code", "reason", "key", "value")
 REJECTED_KINDS = KIND_BYTES * len(REJECTED_COLUMNS)
 
 

@@ -3,8 +3,8 @@
 A clock is a relation of one row. Candidates are the values that it may have next, in order; what
 the dataflow computes of the clock's row alone is computed for all of them at once. A threshold
 filter then says from which on another set of rows passes, any other reader from which on its input
-differs. Nothing is assumed of the expressions: they may go back, stand still or jump. Invariant: at
-every candidate before the one that is found, each view has the rows that it has now.
+differs. Nothing is assumed of the expressions: they may go back, stay constant or jump. Invariant:
+at every candidate before the one that is found, each view has the rows that it has now.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ def told_of(found: ViewPlan | TidemarkError, example: Example) -> list[str]:
         return [] if facts.get("refused") == code else [f"{code}: {found}"]
     key = " and ".join(found.root.fields[i].name for i in found.key)
     faults = []
-    if (key != facts.get("key")) if key else ("bag" not in facts):
+    if (key != facts.get("key")) if key else ("multiset" not in facts):
         faults.append(f"key: {key or 'none'}")
     if not any(facts.get("warning", "") in w for w in found.warnings or [""]):
         faults.append(f"warnings: {found.warnings}")
@@ -318,7 +318,7 @@ def told_of(found: ViewPlan | TidemarkError, example: Example) -> list[str]:
     return faults
 
 
-def test_sql_examples_are_planned_or_refused_as_told(every_database: Database) -> None:
+def test_sql_examples_are_planned_or_refused_as_documented(every_database: Database) -> None:
     faults = []
     for example in EXAMPLES:
         if not example.is_query:

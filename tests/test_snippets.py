@@ -57,7 +57,7 @@ def console_snippets() -> dict[str, str]:
             "table": "sales.revenue",
             "path": "http://127.0.0.1:8000/views/sales.revenue",
             "bearer": "",
-            'place ?? "0/1A2B3C"': "0/1A2B3C",
+            'newest ?? "0/1A2B3C"': "0/1A2B3C",
         }
         filled = re.sub(r"\$\{([^}]*)\}", lambda m, known=known: known[m[1]], text)
         found[label] = filled.replace("\\n", "\n")

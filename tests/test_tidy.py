@@ -115,10 +115,21 @@ PRIVATE_WORDS = {
     *("renewals", "likeness", "agenda", "pace", "room", "rooms", "unwanted", "shadow", "shadows"),
     *("asking", "pins", "lent", "look", "looks", "confined", "follower", "followers", "gathered"),
     *("road", "roads", "asked", "homes", "mend", "mended", "loose", "bag", "bags", "wants", "say"),
-    *("wanted", "borne", "bears", "stand", "behind"),
+    *("wanted", "borne", "bears", "behind", "place"),
 }
 # What users type already, and what a protocol of Python's calls so.
-PUBLIC_NAMES = ("told", "tell", "look_up", "_look_up")
+PUBLIC_NAMES = (
+    *("told", "tell", "look_up", "_look_up", "road", "why_bag", "place"),
+    "is_in_place",
+)
+# In names of tests, which are sentences, these are plain English.
+WORDS_OF_TESTS = {"say", "place"}
+# What docstrings, comments and pages say in the field's words instead.
+PRIVATE_PHRASES = re.compile(
+    r"\b(told|untold|anew|for good|go(?:es)? on|stands? still|way back|further sinks?|roads?|bags?"
+    r"|is let go|headway|mend(?:s|ed|ing)?)\b",
+    re.IGNORECASE,
+)
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
 REGISTRY_HOSTS = re.compile(
     "|".join(
@@ -567,6 +578,46 @@ def test_names_are_the_fields_words() -> None:
                     found.setdefault(word, []).append(f"{name_of(path)}:{line}: {name}")
     by_count = sorted(found.items(), key=lambda item: -len(item[1]))
     report([f"{word}, {len(at)} times: {', '.join(at[:5])}" for word, at in by_count])
+
+
+def test_names_of_tests_are_the_fields_words() -> None:
+    faults = []
+    for path in all_files():
+        if path not in product_files():
+            names = [f.name for f in functions_of(path) if f.name.startswith("test_")]
+            for name in (path.stem, *names):
+                if set(words_of(name)) & (PRIVATE_WORDS - WORDS_OF_TESTS):
+                    faults.append(f"{name_of(path)}: {name}")
+    report(faults)
+
+
+def described_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file's docstrings and comments, numbered from 1."""
+    rows: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if first is not None and ast.get_docstring(node) is not None:
+                rows.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if number in rows or line.lstrip().startswith("#"):
+            yield number, line
+
+
+def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a page without code and link targets."""
+    text = re.sub(
+        r"```.*?```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.DOTALL
+    )
+    for number, line in enumerate(text.splitlines(), start=1):
+        yield number, re.sub(r"`[^`]*`|\([^()]*\.md[^()]*\)", "", line)
+
+
+def test_prose_is_in_the_fields_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    lines = [(p, *line) for p in product_files() for line in described_lines(p)]
+    lines += [(p, *line) for p in pages for line in prose_lines(p)]
+    report([f"{name_of(p)}:{n}: {text}" for p, n, text in lines if PRIVATE_PHRASES.search(text)])
 
 
 def test_nothing_is_unfinished_and_nothing_names_a_machine() -> None:

@@ -1,9 +1,9 @@
-"""The clock as a source: a relation of one row, (id, at), whose `at` moves on.
+"""The clock as a source: a relation of one row, (id, at), whose `at` advances.
 
-A view that reads `at` where its query says now() equals that query run in PostgreSQL with now()
-at the row's value, epoch by epoch. The position of the relation is the value itself, so it is
-committed with the epoch and a restart goes on from it. Invariants: `at` never goes backwards,
-whatever is done to the machine's clock; read up to a position, it stops at exactly that position.
+A view that reads `at` in place of now() equals its query run in PostgreSQL with now() at the row's
+value, epoch by epoch. The position of the relation is the value itself, so it is committed with the
+epoch, and a restart continues from it. Invariants: `at` never goes backwards, whatever happens to
+the machine's clock; read up to a position, it stops at exactly that position.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def timestamp_of(positions: FeedPositions) -> int | None:
-    """Return what a clock stands at, in microseconds since 1970; None where it is not read."""
+    """Return a clock's value in microseconds since 1970; None if no view reads it."""
     position = positions.get(RELATION)
     return None if position is None else int(position[_US])
 
@@ -78,7 +78,7 @@ class ClockSource:
         return self._relations
 
     def check(self) -> None:
-        """A clock can always be reached."""
+        """Do nothing: a clock can always be reached."""
 
     def start_position(self, relation: Relation) -> FeedStart:
         """Return the present moment, cut to the resolution."""
@@ -114,7 +114,7 @@ class ClockPart:
     us: int
 
     def read(self) -> Iterator[Delta]:
-        """Yield the row, with the asked columns."""
+        """Yield the row, with the requested columns."""
         row = (_ONLY_ROW, self.us - EPOCH_2000_US)
         yield Delta.of(KIND_INT * len(self.columns), [tuple(row[c] for c in self.columns)])
 

@@ -118,7 +118,7 @@ class FilesFeed:
             raise SourceError("source.reader", what, hint="restart the service")
 
     def put(self, reader: _Reader, piece: Piece) -> bool:
-        """Add a piece; called by a follower's thread. Wait for space; return False if the feed is
+        """Add a piece; called by a watching thread. Wait for space; return False if the feed is
         closed.
         """
         size_bytes = piece.nbytes()
@@ -137,7 +137,7 @@ class FilesFeed:
         return True
 
     def fail(self, reader: _Reader, error: BaseException) -> None:
-        """Record the error; called by a follower's thread as it ends."""
+        """Record the error; called by a watching thread as it ends."""
         with self._lock:
             reader.error = error
         self._report_ready()

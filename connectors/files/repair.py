@@ -23,7 +23,7 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.schema import Relation
 
-_POSITION = REJECTED_COLUMNS.index("place")
+_POSITION = REJECTED_COLUMNS.index("position")
 _KEY = REJECTED_COLUMNS.index("key")
 
 

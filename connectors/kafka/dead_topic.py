@@ -20,7 +20,8 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 # How long a batch waits for the acknowledgement of its dead letters.
 SEND_S = 10.0
 _RELATION, _POSITION, _CODE, _REASON, _KEY, _VALUE = (
-    REJECTED_COLUMNS.index(name) for name in ("relation", "place", "code", "reason", "key", "value")
+    REJECTED_COLUMNS.index(name)
+    for name in ("relation", "position", "code", "reason", "key", "value")
 )
 
 

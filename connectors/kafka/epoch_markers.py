@@ -24,7 +24,7 @@ from dataflow.errors import TemporaryError
 # How many markers are read backwards from the end: aborted ones and the broker's control records
 # lie between.
 TAIL = 64
-# How long to wait for the cluster; after that it counts as unreachable, and is asked again.
+# How long to wait for the cluster; after that it counts as unreachable, and is polled again.
 ANSWER_S = 5.0
 _POLL_S = 0.2
 _DECIDING_S = 0.02

@@ -80,7 +80,7 @@ class _Relation:
 
 @dataclass(frozen=True)
 class FeedState:
-    """Where a feed starts, from an earlier batch or the pins."""
+    """Where a feed starts, from an earlier batch or the start positions."""
 
     positions: FeedPositions
     notes: Mapping[str, bytes]

@@ -25,7 +25,7 @@ from dataflow.errors import SourceError
 TAKE_S = 1.0
 # The pipeline waits during this time.
 MOST_OFFSETS = 1_000_000
-_POSITION, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("place", "key", "value"))
+_POSITION, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("position", "key", "value"))
 
 
 def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatch:

@@ -1,4 +1,4 @@
-"""Topics of a Kafka cluster as a source: declared relations, pins, snapshots and feeds.
+"""Topics of a Kafka cluster as a source: declared relations, start positions, snapshots and feeds.
 
 The position of a relation is {"topic": the topic's id, "next": next offset by partition}.
 Partitions that were not seen yet are missing from it; they are read from offset 0. Invariant:

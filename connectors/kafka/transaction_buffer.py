@@ -249,7 +249,7 @@ class TransactionBuffer:
         return False
 
     def check_size(self, most_bytes: int) -> None:
-        """Fail with SourceError source.transaction_too_large if the buffer is full for good.
+        """Fail with SourceError source.transaction_too_large if the buffer can never be emptied.
 
         That is: all of the transaction topic was read and nothing can be emitted.
         """

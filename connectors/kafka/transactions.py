@@ -2,8 +2,8 @@
 
 Pure state. A lane is a partition of a relation: its waiting events, as runs of one transaction.
 Invariant: a cut holds all events of a transaction that the source reads, or none. If the BEGIN of a
-transaction lies before a relation's bound, the relation's pin cut it. Its END then waits for
-nothing of that relation, and events after the END are emitted as they arrive.
+transaction lies before a relation's bound, the relation's start position cut it. Its END then waits
+for nothing of that relation, and events after the END are emitted as they arrive.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _is_within(values: np.ndarray, limit: int) -> np.ndarray:
 
 
 def constant_text(value: Value, *, is_lowered: bool = True) -> str | None:
-    """Return the text that a value is in every row, in lower case unless told otherwise.
+    """Return the text that a value is in every row, in lower case unless specified.
 
     None when it varies or is NULL.
     """

@@ -84,11 +84,11 @@ def offsets_of(zone: str, evaluator: Evaluator) -> Offsets | None:
     """
     found = _known.setdefault(evaluator, {})
     if zone not in found:
-        found[zone] = _query_offsets(zone, evaluator)
+        found[zone] = _queried(zone, evaluator)
     return found[zone]
 
 
-def _query_offsets(zone: str, evaluator: Evaluator) -> Offsets | None:
+def _queried(zone: str, evaluator: Evaluator) -> Offsets | None:
     quoted = _quoted(zone)
     sampled = (
         f"(SELECT CASE WHEN upper({quoted}) IN (SELECT abbrev FROM pg_timezone_abbrevs) THEN NULL"

@@ -1,4 +1,4 @@
-"""The clock that views with a moving now() read, declared when the first of them is asked for."""
+"""The clock that views with a moving now() read, declared when the first of them is requested."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class ViewModel(BaseModel):
     schema_name: str = Field(serialization_alias="schema")
     query: str
     status: ViewState = Field(description="degraded: not being updated; `error` has the reason")
-    kind: str = Field(description="keyed: a plain table; bag: a multiset view, without a key")
+    kind: str = Field(description="keyed: a plain table; multiset: a view without a key")
     key: list[str]
     fields: list[FieldModel]
     options: dict[str, Any]

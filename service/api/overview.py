@@ -109,7 +109,7 @@ class Glances:
             if self._cached is None or time.monotonic() - self._cached_at > _CACHED_S:
                 self._cached, self._cached_at = self._collect(), time.monotonic()
             cached = self._cached
-        history = self._history.courses() if has_history else []
+        history = self._history.series() if has_history else []
         fields = {"role": by.role.word, "history": history}
         if by.db_role:
             fields |= self._visible_to(by, cached)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from service.api.overview_models import Course
+from service.api.overview_models import FigureSeries
 from service.runtime.log import log
 
 POLL_S = 1.0
@@ -47,7 +47,7 @@ class History:
         >>> history = History(dict)
         >>> for at in (10.0, 11.0, 12.0):
         ...     history.take({"default": {"updated_at": at, "views": {"s.v": {"changes": at}}}})
-        >>> [course] = history.courses()
+        >>> [course] = history.series()
         >>> course.at, course.totals["view s.v"]
         ([10.0, 12.0], [10.0, 12.0])
         """
@@ -61,12 +61,12 @@ class History:
                 if not points or at - points[-1][0] >= LEAST_S:
                     points.append((at, _totals(group, facts), _gauges(group, facts)))
 
-    def courses(self) -> list[Course]:
+    def series(self) -> list[FigureSeries]:
         """Return the stored points by group; a figure missing at a point is None."""
         with self._lock:
             stored = {group: list(points) for group, points in self._points.items()}
         return [
-            Course(
+            FigureSeries(
                 group=group,
                 at=[at for at, _, _ in points],
                 totals=_columns([totals for _, totals, _ in points]),

@@ -82,7 +82,7 @@ class PipelineGlance(BaseModel):
     sink_stalled_s: float
 
 
-class Course(BaseModel):
+class FigureSeries(BaseModel):
     """Figures of a group over the last minutes, by name. Rates are differences of totals."""
 
     group: str
@@ -102,7 +102,7 @@ class Overview(BaseModel):
     sources: list[SourceGlance]
     sinks: list[SinkGlance]
     pipelines: list[PipelineGlance]
-    history: list[Course] = Field(default=[], description="the last minutes, if requested")
+    history: list[FigureSeries] = Field(default=[], description="the last minutes, if requested")
 
 
 class LeftOutModel(BaseModel):

@@ -116,7 +116,8 @@ def difference_points(wish: DifferenceWish) -> tuple[tuple[str, str], int]:
     """
     if not wish.after:
         return (wish.begin, wish.end), 0
-    begin, end, skipped = _unpacked(wish.after, [_DIFFERENCE], 3)
+    requested: list[Any] = [_DIFFERENCE]
+    begin, end, skipped = _unpacked(wish.after, requested, 3)
     if not all(text and text.isdecimal() and len(text) < 19 for text in (begin, end, skipped)):
         raise _bad_page()
     return (str(begin), str(end)), int(str(skipped))

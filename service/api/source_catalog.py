@@ -127,7 +127,7 @@ class SourceCatalog:
     def dead_letters(
         self, by: Caller, source: str, relation: str, limit: int, after: str
     ) -> list[DeadLetterModel]:
-        """Return dead letters ordered by place, of relations that the caller may read in a view.
+        """Return dead letters ordered by position, of relations that the caller may read in a view.
 
         TidemarkError auth.rights if the caller may read none of the source's relations.
         """
@@ -149,10 +149,11 @@ class SourceCatalog:
         of_all = [n.name for n in self._letters.counts() if n.source == body.source]
         relations = [body.relation] if body.relation else of_all
         self._authorization.require_records(by, name, owned, body.source, *relations)
-        if body.places and not body.relation:
-            raise SourceError("request.invalid", "`places` requires `relation`")
+        positions = [*body.positions, *body.places]
+        if positions and not body.relation:
+            raise SourceError("request.invalid", "`positions` requires `relation`")
         self._row(body.source)
-        return self._letters.mark(desired, body.source, body.relation, body.places)
+        return self._letters.mark(desired, body.source, body.relation, positions)
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -236,7 +237,8 @@ class SourceCatalog:
         return DeadLetterModel(
             source=letter.source,
             relation=letter.relation,
-            place=letter.place,
+            position=letter.position,
+            place=letter.position,
             group=group or DEFAULT_GROUP,
             code=letter.code,
             reason=letter.reason,

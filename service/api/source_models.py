@@ -120,7 +120,11 @@ class DeadLetterModel(BaseModel):
 
     source: str
     relation: str
-    place: str = Field(description="partition:offset, or path:line")
+    position: str = Field(description="partition:offset, or path:line")
+    place: str = Field(
+        description="earlier name of `position`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     group: str = Field(description="the group of views that reads the source")
     code: str
     reason: str
@@ -133,19 +137,26 @@ class DeadLetterModel(BaseModel):
 
 
 class DeadLetterList(BaseModel):
-    """Dead letters by source, relation and place. The last place is `after` of the next page."""
+    """Dead letters by source, relation and position. The last position is `after` of the next
+    page.
+    """
 
     dead_letters: list[DeadLetterModel]
 
 
 class ChooseDeadLetters(BaseModel):
-    """A choice of dead letters: of a source, of a relation, or some places of a relation."""
+    """A choice of dead letters: of a source, of a relation, or some positions of a relation."""
 
     model_config = ConfigDict(extra="forbid")
 
     source: Text
     relation: Text = ""
-    places: list[Text] = []
+    positions: list[Text] = []
+    places: list[Text] = Field(
+        default=[],
+        description="earlier name of `positions`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
 
 
 class Chosen(BaseModel):

@@ -1,10 +1,10 @@
-"""What is left of a build that was interrupted, and what of it still holds (decision 22).
+"""The manifest of an interrupted build, and which of its parts are still valid (decision 22).
 
-A manifest in the build's folder says which relations were read, by which columns, cut into which
-parts, as of which place; the parts that were read to their end lie in the exchange. Invariant: a
-part counts as read only while its relation is the same, and is cut and lies as it was; of the
-database, whose snapshots end with their session, rows under keys that have changed since are read
-again in the newest one. What does not hold is told and read anew.
+It records which relations were read, by which columns, cut into which parts, and at which position.
+Parts that were read completely are stored in the exchange. Invariant: a part counts as read only
+while its relation is unchanged and is cut in the same way. The database's snapshots end with their
+session, so rows whose keys have changed since are read again from the newest snapshot. What is no
+longer valid is reported and read again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from storage.failpoints import failpoint
 
 MANIFEST = "manifest.json"
 FORMAT = 4
-# More changed keys than this are not looked up one by one.
+# With more changed keys than this, the relation is read again as a whole.
 MOST_KEYS = 200_000
 
 
 @dataclass
 class CachedRelation:
-    """One relation in the manifest. since: the first of the build's snapshots whose parts hold.
+    """One relation in the manifest.
 
-    names: of the parts that it is cut into.
+    since: the first of the build's snapshots whose parts are valid. names: of the parts that it is
+    cut into.
     """
 
     fingerprint: str
@@ -54,10 +55,11 @@ class CachedRelation:
 
 
 class BackfillManifest:
-    """The parts of one build. notes: why something that was read is read again, for people.
+    """The parts of one build.
 
-    token: stands in the state beside the count of the spool's batches. A state from before the
-    build began, or began anew, has another one: what is kept does not fit that.
+    notes: why something is read again, for users. token: stored in the state beside the number of
+    the spool's batches. A state from before the build began, or was restarted, has another token:
+    then the stored parts do not match it.
     """
 
     def __init__(self, folder: Path, exchange: Exchange, identity: str) -> None:
@@ -88,12 +90,14 @@ class BackfillManifest:
         return True
 
     def _authenticate(self) -> None:
-        """Whoever can write where parts are kept, if not in the build's folder, lacks the key."""
+        """Verify the manifest's MAC: others may be able to write where parts are stored, but lack
+        the key.
+        """
         if self._outside is not None:
             self._exchange = AuthenticatedExchange(self._outside, self._key)
 
     def forget(self, why: str) -> None:
-        """Nothing of what was read holds any more, nor for another try that begins with this."""
+        """Discard everything that was read, also for a later attempt from this manifest."""
         self.token = uuid.uuid4().hex
         self._relations.clear()
         self._starts.clear()
@@ -103,7 +107,7 @@ class BackfillManifest:
     def columns(
         self, relations: Iterable[Relation], desired: Mapping[RelationName, tuple[int, ...]]
     ) -> dict[RelationName, tuple[int, ...]]:
-        """The columns to read: those that were read before, where they are enough."""
+        """Return the columns to read: those that were read before, if they are enough."""
         found = dict(desired)
         for relation in relations:
             kept = self._relations.get(_title(relation.name))
@@ -118,12 +122,12 @@ class BackfillManifest:
         return found
 
     def forget_relation(self, name: RelationName, why: str) -> None:
-        """All of a relation is to be read again."""
+        """Discard what was read of a relation."""
         if self._relations.pop(_title(name), None) is not None:
             self._note(f"{name}: {why}")
 
     def begin(self, position: int) -> None:
-        """A new snapshot, at this position of the database: what is read from now on is of it."""
+        """Start a new snapshot at this position of the database; later reads belong to it."""
         self._positions.append(position)
 
     @property
@@ -138,9 +142,10 @@ class BackfillManifest:
         columns: tuple[int, ...],
         count: int,
     ) -> Sequence[SnapshotPart]:
-        """The parts of a relation, cut as they were, and noted in the manifest.
+        """Return the parts of a relation, cut as before, and record them in the manifest.
 
-        parts_of: cuts it by columns, about how many parts, and the names of earlier ones.
+        parts_of: cuts the relation by columns, an approximate number of parts, and the names of
+        earlier parts.
         """
         title = _title(relation.name)
         kept = self._relations.get(title)
@@ -154,8 +159,10 @@ class BackfillManifest:
     def start_of(
         self, source: str, positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> tuple[FeedPositions, Mapping[str, bytes]]:
-        """Where the snapshot of a source with places lies: where the build first had it, for the
-        spool holds everything from there on."""
+        """Return the position of an external source's snapshot.
+
+        It is the position where the build first had it, since the spool holds everything after it.
+        """
         if source not in self._starts:
             texts = {key: base64.b64encode(value).decode() for key, value in notes.items()}
             self._starts[source] = {"places": dict(positions), "notes": texts}
@@ -163,7 +170,7 @@ class BackfillManifest:
         return found["places"], {k: base64.b64decode(v) for k, v in found["notes"].items()}
 
     def finished(self, relation: Relation) -> dict[str, str]:
-        """The places of the files of parts that were read to their end, by the part's name."""
+        """Return the files of the completely read parts, by the part's name."""
         kept, title = self._of(relation), _title(relation.name)
         found: dict[str, str] = {}
         for generation in range(self.generation - 1, kept.since - 1, -1):
@@ -182,10 +189,10 @@ class BackfillManifest:
         spool: Spool,
         part_of_keys: Callable[[Delta], SnapshotPart],
     ) -> list[SnapshotPart]:
-        """The parts of a database's relation: finished ones from their files, and where there
-        are any, rows under keys that have changed since by part_of_keys alone.
+        """Return the parts of a database relation.
 
-        spool: everything that has changed between the build's first snapshot and this one.
+        Finished parts are read from their files; then rows whose keys have changed since are read
+        by part_of_keys. spool: all changes between the build's first snapshot and this one.
         """
         changed = None
         if finished:
@@ -208,7 +215,9 @@ class BackfillManifest:
         finished: Mapping[str, str],
         changed: KeySet | None = None,
     ) -> list[CachedPartition]:
-        """The parts, read from where they are kept or kept as they are read."""
+        """Return parts that read from the exchange if they are stored there, and store what they
+        read.
+        """
         title = _title(relation.name)
         return [
             CachedPartition(
@@ -248,12 +257,12 @@ class BackfillManifest:
 
 
 def is_left(folder: Path, identity: str) -> bool:
-    """Whether an earlier process was building a view in this folder of builds."""
+    """Return True if an earlier process was building a view in this folder of builds."""
     return any(folder.glob(f"v{identity}*/{MANIFEST}"))
 
 
 def forget_others(folder: Path, scopes: Collection[str]) -> None:
-    """Remove what is left of builds that nobody goes on with."""
+    """Remove the files of builds that are no longer continued."""
     for path in folder.glob("*"):
         if path.name in scopes:
             continue
@@ -269,7 +278,7 @@ def forget_others(folder: Path, scopes: Collection[str]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A manifest as it was written; {} when there is none."""
+    """Return the stored manifest; {} if there is none."""
     try:
         return as_written(path.read_bytes()) or {}
     except OSError:
@@ -277,7 +286,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def fingerprint(relation: Relation, columns: Sequence[int]) -> str:
-    """What must be the same for rows that were read to be rows still."""
+    """Return what must be unchanged for stored rows to be valid."""
     fields = [(relation.fields[c].name, str(relation.fields[c].type)) for c in columns]
     numbers = [relation.numbers[c] for c in columns] if relation.numbers else []
     key = [relation.fields[c].name for c in relation.key]
@@ -286,7 +295,9 @@ def fingerprint(relation: Relation, columns: Sequence[int]) -> str:
 
 
 def key_positions(relation: Relation, columns: Sequence[int]) -> list[int] | None:
-    """Where the key stands in the columns that are read; None when rows cannot be told by it."""
+    """Return the key's positions among the columns that are read; None if rows have no usable
+    key.
+    """
     if not relation.key or not set(relation.key) <= set(columns):
         return None
     return [list(columns).index(c) for c in relation.key]

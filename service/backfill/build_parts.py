@@ -1,4 +1,4 @@
-"""What a build works with, handed to it whole by who starts it."""
+"""The explicit inputs of a build, made by whoever starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.runtime.runtime import RUNTIME, Runtime
 
 @dataclass(frozen=True)
 class ExternalRead:
-    """A source beside the database, and where the snapshot of its relations lies."""
+    """An external source, with the position of its relations' snapshots."""
 
     source: FeedSource
     positions: FeedPositions
@@ -28,12 +28,14 @@ class ExternalRead:
 
 @dataclass(frozen=True)
 class BuildParts:
-    """What a build works with. run takes the chosen road, "local" or "spark"; epoch_bytes: what
-    the view's changes since its snapshot may take in memory; beside: the table that it has
-    already; nudge: makes the stream move past
-    now; exchange: for what is kept of snapshots, if not the build's own folder. feeds: the other
-    sources that it reads; reads_database: whether it reads the database, or stands where that
-    does."""
+    """The explicit inputs of a build.
+
+    run: executes the chosen engine, "local" or "spark". epoch_bytes: memory for the view's changes
+    since its snapshot. beside: the table that the view already has. nudge: advances the stream past
+    the current position. exchange: storage for snapshot parts, if not the build's own folder.
+    feeds: the external sources that it reads. reads_database: True if it reads the database or
+    moves with its position.
+    """
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
     run: Callable[[BackfillJob, OnProgress], BackfillResult]

@@ -1,7 +1,7 @@
-"""How far a build is, for the catalog, REST and people.
+"""The progress of a build, for the catalog, REST and users.
 
-Counts are what is done, never a promise; the time that is left is an estimate by the steps made so
-far.
+Counts are completed work, never a promise. The remaining time is an estimate from the steps
+completed so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage import clock
 
 
 class BuildPhase(StrEnum):
-    """What a build is doing, as the catalog and REST show it."""
+    """The phase of a build, as the catalog and REST show it."""
 
     SNAPSHOT = "snapshot"
     READING_CHANGES = "reading what has changed"
@@ -27,7 +27,7 @@ class BuildPhase(StrEnum):
     CATCHING_UP = "catching up"
 
 
-# What may follow, and why; a build that starts again has a new status.
+# The allowed next phases; a restarted build has a new status.
 PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
     BuildPhase.SNAPSHOT: {
         BuildPhase.READING_CHANGES: "parts of an earlier run are kept: what changed since is read",
@@ -52,9 +52,11 @@ PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
 
 @dataclass
 class BuildStatus:
-    """Where a build stands, for the catalog. read_since: when its parts began to be read; notes:
-    why what an earlier run had read is read again. expected_s: what the whole was thought to take
-    before it began, None when nobody knows."""
+    """The status of a build, for the catalog.
+
+    read_since: when reading its parts began. notes: why parts of an earlier run are read again.
+    expected_s: the estimated total duration, None if unknown.
+    """
 
     phase: BuildPhase = BuildPhase.SNAPSHOT
     engine: str = ""
@@ -65,19 +67,19 @@ class BuildStatus:
     expected_s: float | None = None
 
     def enter(self, phase: BuildPhase) -> None:
-        """Go on to another phase. InvariantError backfill.phase where it cannot follow."""
+        """Enter another phase. InvariantError backfill.phase if it is not an allowed next one."""
         if phase not in PHASES[self.phase]:
             raise InvariantError("backfill.phase", f"{phase} does not follow {self.phase}")
         self.phase = phase
 
     @property
     def event(self) -> ViewEvent:
-        """What the view is reported to do in this phase, where it has no rows yet."""
+        """Return the event to report for a view without rows in this phase."""
         is_read = self.phase is BuildPhase.CATCHING_UP
         return ViewEvent.CATCH_UP if is_read else ViewEvent.READ
 
     def facts(self) -> dict[str, object]:
-        """As the catalog and REST show it, with an estimate of the seconds left."""
+        """Return the status as the catalog and REST show it, with the estimated seconds left."""
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase.value,
@@ -100,9 +102,9 @@ class BuildStatus:
         return facts
 
     def _remaining_s(self, now: float) -> float | None:
-        """By the steps that were made in this run; what an earlier one had read costs nothing.
+        """Return the seconds left, estimated from the steps of this run; reused parts cost nothing.
 
-        By the estimate until the first of them is made.
+        Before the first step, use the estimate.
         """
         found = self.progress
         done = max(found.parts_done - found.parts_reused, 0) + found.tasks_done

@@ -53,17 +53,17 @@ class Builds(Mapping[str, ViewBuild]):
         return self._builds.pop(identity)
 
     def join(self, identity: str) -> ViewBuild:
-        """Take out a build whose rows go into the open epoch; the caller closes it after that."""
+        """Remove a build whose rows enter the open epoch; the caller then closes it."""
         build = self._builds[identity]
         assert not (build.is_working or build.is_cancelled), f"{identity} has not caught up"
         del self._builds[identity]
         return build
 
     def cancel(self, definition: ViewDefinition, refusal: TidemarkError | None = None) -> bool:
-        """Cancel the build of exactly this definition; return False when it is not being built.
+        """Cancel the build of exactly this definition; return False if it is not being built.
 
-        A live view and the build of its next version share an identity: only the object tells
-        them apart.
+        A live view and the build of its next version share an identity: only the object
+        distinguishes them.
         """
         build = self._builds.get(definition.identity)
         if build is None or build.definition is not definition:
@@ -98,7 +98,7 @@ class Builds(Mapping[str, ViewBuild]):
             build.feed(batch)
 
     def sync(self) -> None:
-        """Force to disk what was fed, before the source may forget it."""
+        """Sync the spooled changes to disk before the source may discard them."""
         for build in self._builds.values():
             build.sync()
 

@@ -1,9 +1,9 @@
-"""Child processes in which views are built, each used again for the next view while it is small.
+"""Child processes that build views; small ones are reused for the next view.
 
-A child is a program of its own (`run_backfill`) that imports before it does anything: a few of them
-serve any number of views, and the first one is forked off while the process has no threads.
-Invariant: a child that has failed, was given up, or has held many rows ends with its job; and all
-of them end with the process that they work for, or by `close`.
+A child is a separate program (`run_backfill`) that imports before it does anything, so a few of
+them serve any number of views. The first is forked while the process has no threads. Invariant: a
+child that failed, was cancelled or held many rows ends with its job; all of them end with their
+parent process, or by `close`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.backfill.local_backfill import BackfillJob
 from service.runtime.forking import Forked
 from service.runtime.log import log
 
-# Kept for the next view: as many as that, and none that has read more rows than that.
+# How many idle children are retained, and the most rows that such a child may have read.
 MOST_IDLE, MOST_ROWS = 2, 200_000
 ATTEMPTS = 3
 
@@ -49,8 +49,8 @@ class Children:
     def run(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         """Run a job in a child. TidemarkError as raised there, with its code.
 
-        A child that dies in it (killed for its memory, say) is followed by another, which reads
-        what was not read to its end; backfill.died when it is the third.
+        If the child dies (killed for its memory, say), another continues with the parts that were
+        not read completely; backfill.died after the third.
         """
         for attempt in range(1, ATTEMPTS):
             try:
@@ -81,7 +81,7 @@ class Children:
         self._starter.shutdown(wait=False)
 
     def _take(self, job: BackfillJob) -> _Child:
-        """A child that has begun with the job."""
+        """Return a child that has begun the job."""
         while True:
             with self._lock:
                 child = self._idle.pop() if self._idle else None
@@ -96,7 +96,7 @@ class Children:
                     raise
                 if is_new:
                     raise _died() from None
-                # Somebody has ended it while it had nothing to do.
+                # The child was killed while it was idle.
 
     def _keep_idle(self, child: _Child, result: BackfillResult | None) -> None:
         with self._lock:
@@ -120,7 +120,7 @@ class _Child:
         theirs.close()
 
     def begin(self, job: BackfillJob) -> None:
-        """Give it a job; EOFError or OSError when it is not there any more."""
+        """Send it a job; EOFError or OSError if it is gone."""
         self._pipe.send((self._begin, job))
         self._begin = None
         self._pipe.recv()
@@ -166,7 +166,7 @@ def _forked(pipe: Connection) -> Forked:
 
 
 def run_alone(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-    """Run one job in a child of its own."""
+    """Run one job in a separate child."""
     children = Children()
     try:
         return children.run(job, on_progress)

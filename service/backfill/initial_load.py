@@ -1,8 +1,9 @@
-"""A build's first rows: staged in a hidden table, or compared with those that the view shows.
+"""The initial rows of a build: staged in a hidden table, or compared with the rows that the view
+shows.
 
-The comparison is of one epoch: old rows as of an epoch from which on the outbox keeps everything,
-less what has been shown since. Invariant: nothing of it blocks the pipeline: rows are read in the
-build's own thread, the pipeline's takes epochs for a short while at a time.
+The comparison is exact at one epoch: the old rows are those of an epoch from which on the outbox
+retains everything; later changes are subtracted. Invariant: nothing here blocks the pipeline. Rows
+are read in the build's thread; the pipeline's thread processes epochs only for short periods.
 """
 
 from __future__ import annotations
@@ -24,33 +25,34 @@ from storage.failpoints import failpoint
 
 
 class RowSink(Protocol):
-    """What is asked of the sink, on sessions of one's own."""
+    """The operations of the sink that a build needs, on sessions of its own."""
 
     def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
         """Fill a hidden table with a view's first rows; how many they are."""
         ...
 
     def holds(self, table: SinkTable) -> bool:
-        """Whether the view's table is there, with all of its columns."""
+        """Return True if the view's table exists with all of its columns."""
         ...
 
     def rows_at(
         self, table: SinkTable, *, is_checked: bool = False
     ) -> AbstractContextManager[tuple[Progress, Iterator[Delta]]]:
-        """The view's rows, with the progress that they show; SinkError sink.no_progress."""
+        """Return the view's rows and the progress that they show; SinkError sink.no_progress."""
         ...
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
-        """The view's rows."""
+        """Return the view's rows."""
         ...
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What a version is built beside. before: the view's table as it is.
+    """The live version beside which a new version is built.
 
-    has_readers: whether live views read it. find_epoch: a committed epoch of the outbox. still_at:
-    the epoch that the sink was set back to, if it was: the table stands still.
+    before: the view's current table. has_readers: True if live views read it. find_epoch: returns a
+    committed epoch of the outbox. still_at: the epoch to which the sink was rewound, if any: then
+    the table does not change.
     """
 
     before: SinkTable
@@ -61,8 +63,11 @@ class Beside:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the comparison may take. epoch_bytes: in memory; turn_s: of the pipeline's time at
-    once. passed: told when the pipeline has moved on, or the build is cancelled."""
+    """Limits of the comparison.
+
+    epoch_bytes: of memory. turn_s: of the pipeline's time in one turn. passed: called when the
+    pipeline has moved on or the build is cancelled.
+    """
 
     epoch_bytes: int
     turn_s: float
@@ -72,12 +77,13 @@ class Bounds:
 
 
 class FirstRows:
-    """Of one build; `bring` is its thread's, all else the pipeline's once that has ended.
+    """The initial rows of one build.
 
-    buffered: what changes in the view's table, beside staged rows. is_in_place: those are changes
-    of the table that is there. difference: the same for what reads the view. holds_after: the
-    outbox must keep the epochs after this one. count: the rows of the new version; token: of these
-    rows, where they are staged.
+    `bring` runs in the build's thread, everything else in the pipeline's after that has ended.
+    buffered: changes of the view's table, beside staged rows. is_in_place: these are changes of the
+    existing table. difference: the same for the views that read this one. holds_after: the outbox
+    must retain the epochs after this one. count: rows of the new version. token: identifies these
+    rows if they are staged.
     """
 
     def __init__(
@@ -128,7 +134,9 @@ class FirstRows:
             yield delta
 
     def _compare(self, beside: Beside, difference: Difference) -> None:
-        """Take away the rows that the view shows, as of an epoch from which on all are kept."""
+        """Subtract the rows that the view shows, at an epoch from which on all epochs are
+        retained.
+        """
         failpoint("build.compare.before")
         before, still_at = beside.before, beside.still_at
         if still_at is None:
@@ -164,14 +172,16 @@ class FirstRows:
             raise dropped()
 
     def hold(self, written: int) -> None:
-        """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
+        """Note that the outbox has everything after epoch `written`, and retain it if required."""
         with self._bounds.passed:
             if self._needs_epochs and self.holds_after is None:
                 self.holds_after = written
                 self._bounds.passed.notify_all()
 
     def take_old(self, newest: int) -> bool:
-        """Take away what the old version has shown since its rows were read; True for all."""
+        """Subtract what the old version has shown since its rows were read; return True when
+        complete.
+        """
         if self._old_epoch is None or self.difference is None:
             return True
         assert self._beside is not None
@@ -187,19 +197,19 @@ class FirstRows:
         return self._old_epoch >= newest
 
     def add(self, output: Delta, errors: Delta) -> None:
-        """What the view gives out since its snapshot, and its error rows."""
+        """Add the view's changes since its snapshot, and its error rows."""
         self.buffered.add(self._table, output)
         if self.difference is not None and not self.is_in_place:
             self.difference.add_new(output)
         self.buffered.add(self._table, errors, is_errors=True)
 
     def close(self) -> None:
-        """Give back what it takes."""
+        """Release its memory and files."""
         self.buffered.close()
         if self.difference is not None:
             self.difference.close()
 
 
 def dropped() -> TidemarkError:
-    """The end of a build that nobody wants any more."""
+    """Return the error that ends a build that is no longer desired."""
     return TidemarkError("view.dropped", "the view was dropped while it was built")

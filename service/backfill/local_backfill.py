@@ -1,9 +1,9 @@
-"""The local backfill road: a child process (`children`) runs a view's operators over a snapshot.
+"""The local backfill engine: a child process (`children`) runs a view's operators over a snapshot.
 
-A snapshot is only the first delta: the same operators as in the stream take it, over a
-MemoryStore, and what they then hold is written as files that the store ingests whole. In a child
-live views keep their core, and a crash costs the build alone.
-Spark's road (connectors.spark.backfill) takes the same parts and hands over the same result.
+A snapshot is only the first delta: the same operators as in the stream process it, over a
+MemoryStore, and their state is written as files that the store ingests as a whole. In a child, live
+views retain their core, and a crash affects the build alone. The Spark engine
+(connectors.spark.backfill) takes the same parts and returns the same result.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from storage.memory import MemoryStore
 
 @dataclass
 class BackfillJob:
-    """All that a backfill needs; picklable.
+    """The complete description of a backfill; picklable.
 
-    columns: what is kept of each relation, all that ViewDataflow.needed_columns names at least.
-    parts: for each relation its snapshot parts, reading exactly these.
-    work_dir: an empty directory on the state's file system. exchange: where tasks on other
-    machines leave what they made, if not there.
+    columns: what is stored of each relation, at least those of ViewDataflow.needed_columns. parts:
+    for each relation its snapshot parts, reading exactly these. work_dir: an empty directory on the
+    state's file system. exchange: where tasks on other machines write their results, if not there.
     """
 
     root: Plan

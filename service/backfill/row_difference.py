@@ -1,9 +1,9 @@
-"""What makes the rows of a view's new version of the rows that it shows now.
+"""The difference between the rows of a view's new version and the rows that it shows.
 
-Where both have the same columns and key it is the table's own delta: the table stays what it is,
-with all that users and other views have put on it. Otherwise it is kept for the columns that both
-have, for the views that read this one. Invariant: bounded memory, as `buffered`; what is added up
-is exactly the new rows less the old ones once both are told up to one epoch.
+If both have the same columns and key, it is the table's own delta: the table stays, with everything
+that users and other views have put on it. Otherwise it is computed over the common columns, for the
+views that read this one. Invariant: memory is bounded by `buffered`; the sum is exactly the new
+rows minus the old rows once both are complete up to one epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class Difference:
     """Of one build. columns: those of the new version that the old one has too, in order."""
 
     def __init__(self, before: SinkTable, table: SinkTable, buffered: EpochBuffer) -> None:
-        """buffered: where it is added up; of the table itself where that stays."""
+        """Collect the difference in `buffered`; it is that of the table itself if the table
+        stays.
+        """
         positions = {f.name: i for i, f in enumerate(before.fields)}
         self.columns = tuple(
             i
@@ -48,17 +50,17 @@ class Difference:
         self._buffered.add(self._table, found.negate())
 
     def parts(self) -> Iterator[Delta]:
-        """The difference in the common columns, in consolidated parts."""
+        """Yield the difference in the common columns, in consolidated parts."""
         for part in self._buffered:
             yield from (delta for _, delta in part.deltas)
 
     def close(self) -> None:
-        """Give back what it takes."""
+        """Release its memory and files."""
         self._buffered.close()
 
 
 def is_one_shape(before: SinkTable, table: SinkTable) -> bool:
-    """Whether rows of both lie in a table of the same columns, found by the same key."""
+    """Return True if rows of both fit a table of the same columns and key."""
     old, new = ([(f.name, f.type) for f in t.fields] for t in (before, table))
     return old == new and before.key == table.key
 

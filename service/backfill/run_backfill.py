@@ -1,7 +1,7 @@
-"""A process in which views are built: `python -m service.backfill.run_backfill PIPE PARENT`.
+"""A process that builds views: `python -m service.backfill.run_backfill PIPE PARENT`.
 
-Started by `children`, with the number of its end of a pipe and the pid of the process that it works
-for: jobs come through the pipe, progress and outcomes go back.
+Started by `children` with the number of its end of a pipe and the pid of its parent: jobs arrive
+through the pipe; progress and results are sent back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.runtime.signals import die_with_parent
 
 
 def main(pipe: Connection, parent: int) -> int:
-    """One job after the other, until there is nobody to give any; 0 then."""
+    """Run one job after the other until the parent is gone; then return 0."""
     die_with_parent(parent)
     set_title("backfill")
     sys.setrecursionlimit(deep_stack.RUN)

@@ -1,9 +1,9 @@
-"""A file of source batches that a view still being built will have to replay.
+"""A file of source batches that a view in the building must replay.
 
-Written by the pipeline as it streams, read back in order when the view's snapshot is in place, and
-searched for the keys that have changed when a build goes on after an interruption. Invariant: a
-batch is in the file, as far as the kernel is concerned, before the epoch that holds it is
-committed; so after a kill the first `count` batches, of which the state knows, are there.
+The pipeline writes it while streaming. It is read in order once the view's snapshot is complete,
+and searched for changed keys when an interrupted build continues. Invariant: a batch is written to
+the file, as far as the kernel is concerned, before the epoch that contains it is committed. So
+after a kill the first `count` batches, which the state counts, are there.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MOST_PENDING = 64
 
 
 class Spool:
-    """First in, first out, on disk; only changes of the given relations are kept.
+    """A queue on disk, which stores only changes of the given relations.
 
-    count: how many batches it has, read or not. One thread appends; `changed_keys` may be called
+    count: the number of its batches, read or not. One thread appends; `changed_keys` may be called
     from another.
     """
 
@@ -51,9 +51,9 @@ class Spool:
         self.count = 0
 
     def restore(self, count: int) -> bool:
-        """Have exactly the first `count` batches of what an earlier process wrote, all unread.
+        """Restore exactly the first `count` batches of an earlier process, all unread.
 
-        False when there are fewer, or one is not as it was written: then there is nothing in it.
+        Return False if there are fewer or one is damaged: then the spool is empty.
         """
         at = found = 0
         while found < count and (content := self._content(at)) is not None:
@@ -79,7 +79,7 @@ class Spool:
             self.count += 1
 
     def pop(self) -> SourceBatch | None:
-        """The oldest batch not yet read, None when all are."""
+        """Return the oldest unread batch; None if there is none."""
         if self._read_at == self._write_at:
             return None
         batch, self._read_at = self._load(self._read_at)
@@ -90,10 +90,10 @@ class Spool:
         self._read_at = 0
 
     def changed_keys(self, relation: Relation, most: int) -> Delta | None:
-        """All keys of a relation's changes, each once, in the columns of relation.key.
+        """Return all keys of a relation's changes, each once, in the columns of relation.key.
 
-        None when they are more than `most`, or not known: the table was truncated, or a change
-        was written when the key had another type.
+        None if they are more than `most` or unknown: the table was truncated, or the key's type
+        changed since.
         """
         pending: list[Delta] = []
         for batch in self._all():
@@ -113,7 +113,7 @@ class Spool:
         return None if len(found) > most else found
 
     def sync(self) -> None:
-        """Force what is there to disk."""
+        """Sync the file to disk."""
         with self._lock:
             self._file.flush()
         self._runtime.force(self._file.fileno())
@@ -141,7 +141,7 @@ class Spool:
         return decode_batch(content), at + _FRAME.size + len(content)
 
     def _content(self, at: int) -> bytes | None:
-        """The batch that begins there, None when it is not whole and as it was written."""
+        """Return the batch that begins there; None if it is incomplete or damaged."""
         self._file.seek(at)
         head = self._file.read(_FRAME.size)
         if len(head) < _FRAME.size:
@@ -153,9 +153,10 @@ class Spool:
 
 
 def _key_columns(then: Relation, now: Relation) -> list[int] | None:
-    """Return where the key's columns stood in a table as it was; None if they were others.
+    """Return the key's columns in an earlier form of the table; None if the key was another one.
 
-    A column is known by its number, which a rename keeps; by its name where there are no numbers.
+    A column is identified by its number, which a rename does not change; by its name if there are
+    no numbers.
     """
     has_numbers = bool(then.numbers and now.numbers)
     before, after = (
@@ -169,7 +170,7 @@ def _key_columns(then: Relation, now: Relation) -> list[int] | None:
 
 
 def _keys_of(changes: Changes, key: Sequence[int]) -> Delta:
-    """Return the reported keys; where a value was not sent, the update's old row has it."""
+    """Return the reported keys; if an update did not send a value, use its old row."""
     columns = [changes.columns[i] for i in key]
     is_reported = np.ones(len(changes), np.bool_)
     for column in columns:

@@ -1,10 +1,11 @@
-"""Building a view: snapshot, backfill and staging in a thread, catch-up in the pipeline's own.
+"""The build of a view: snapshot, backfill and staging in a thread, catch-up in the pipeline's
+thread.
 
-A build never touches what is live: its state lies under its own scope, its rows in a staging
-table, its changes in a spool. A view that has its table already is built beside it: then the rows
-are compared with those that it shows. Only `take_over` hands all of it to the engine, at an epoch
-boundary. Interrupted anywhere before that, it begins again with a new snapshot, of which it reads
-what it had not read yet and what has changed since (decision 22).
+A build never touches live views: its state has its own scope, its rows are in a staging table, its
+changes in a spool. If the view already has a table, the new rows are compared with those that it
+shows. Only `take_over` passes everything to the engine, at an epoch boundary. After an interruption
+it starts again with a new snapshot, and reads only what it had not read and what has changed since
+(decision 22).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SPOOLED = "spooled/"
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The end of a build that nobody asks for any more; with a refusal the view becomes failed."""
+    """The build is no longer desired; with a refusal the view becomes failed."""
 
     refusal: TidemarkError | None = None
 
@@ -66,8 +67,8 @@ class Failed:
 class ViewBuild:
     """One view on its way from definition to live.
 
-    columns: what it keeps of each base relation, so that other views can read it there too.
-    position: the snapshot's; the view joins at an epoch that is not before it.
+    columns: what it stores of each base relation, so that other views can use it too. position: of
+    the snapshot; the view joins at an epoch not before it.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class ViewBuild:
         self._thread = self._new_thread()
 
     def _recall(self) -> Spool:
-        """Return the spool, with what an earlier process left of the build if it is consistent."""
+        """Return the spool, with the batches of an earlier process if they are consistent."""
         count, _, token = (self._store.get(self._count_key) or b"").decode().partition(" ")
         is_there = bool(token) and self._manifest.recall() and self._manifest.token == token
         if not is_there:
@@ -128,9 +129,9 @@ class ViewBuild:
         self._store.put(self._count_key, f"{spool.count} {self._manifest.token}".encode())
 
     def _note_starts(self) -> None:
-        """Store from which offsets on the spool has the changes of other sources.
+        """Store the offsets from which on the spool has the changes of external sources.
 
-        Without that a later process would read its snapshot beyond what it replays.
+        Without them a later process would read its snapshot beyond what it replays.
         """
         for source, read in self._parts.feeds.items():
             self._manifest.start_of(source, read.positions, read.notes)
@@ -226,7 +227,7 @@ class ViewBuild:
         return self._first
 
     def hold(self, written: int) -> None:
-        """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
+        """Note that the outbox has everything after epoch `written`, and retain it if required."""
         self._first.hold(written)
 
     def reads(self) -> list[Read]:
@@ -234,9 +235,10 @@ class ViewBuild:
         return [(r, self.columns[r.name]) for r in self.definition.relations()]
 
     def awaits_snapshot(self, position: int) -> bool:
-        """Whether transactions on both sides of the snapshot may still come after `position`.
+        """Return True if transactions on both sides of the snapshot may still come after
+        `position`.
 
-        They must not come in one batch: the spool leaves out whole batches.
+        They must not come in one batch, because the spool omits whole batches.
         """
         if not self._parts.reads_database:
             return False
@@ -245,11 +247,11 @@ class ViewBuild:
     def feed(self, batch: SourceBatch) -> None:
         """Spool a batch that the live views have just stepped over."""
         self._spool.append(batch)
-        # With the epoch, so that after a kill it is known how much of the spool is part of it.
+        # In the same epoch, so that after a kill the state has the number of valid batches.
         self._count(self._spool)
 
     def sync(self) -> None:
-        """Force to disk what was fed, before the source may forget it."""
+        """Sync the spooled changes to disk before the source may discard them."""
         self._spool.sync()
 
     @property
@@ -263,9 +265,9 @@ class ViewBuild:
         return self._thread.is_alive()
 
     def catch_up(self, newest: int) -> bool:
-        """Work for a short while in the caller's thread; True when nothing is left to replay.
+        """Replay for a short while in the caller's thread; return True when nothing is left.
 
-        newest: the engine's epoch, up to which the view's old version has been told.
+        newest: the engine's epoch, up to which the view's old version was reported.
         """
         if self._view is None:
             try:
@@ -314,7 +316,7 @@ class ViewBuild:
         return self._view, self._first.buffered, self._result
 
     def close(self, *, is_kept: bool = False) -> None:
-        """Remove the working files, unless another process is to go on with them."""
+        """Remove the working files, unless another process will continue with them."""
         self._spool.close()
         self._first.close()
         if is_kept:
@@ -380,7 +382,7 @@ class ViewBuild:
             return self._parts.run(job, self._on_progress)
 
     def _snapshot_parts(self, held: ExitStack) -> dict[RelationName, Sequence[SnapshotPart]]:
-        """Of each relation; the snapshots that they are of are closed with `held`."""
+        """Return the parts of each relation; `held` closes the snapshots that they belong to."""
         relations, manifest = self.definition.relations(), self._manifest
         parts: dict[RelationName, Sequence[SnapshotPart]] = {}
         self._open_database(held, parts)

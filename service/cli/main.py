@@ -269,7 +269,7 @@ def list_views(url: Url = DEFAULT_URL) -> None:
             f"{view.schema}.{view.name}",
             view.group,
             view.status,
-            _kind(view),
+            view.kind,
             _number(view.rows),
             _number(view.lag_bytes),
             _number(view.errors),
@@ -315,7 +315,7 @@ def wait(
     """Wait until every commit up to a WAL position is visible in the sink."""
     with client_of(url) as client:
         found = client.view(name).wait(position, timeout_s=timeout_s)
-        console.print_json(json.dumps(found.told))
+        console.print_json(json.dumps(found.raw))
 
 
 @app.command()
@@ -375,13 +375,13 @@ def _text_of(query: str) -> str:
 
 
 def _print_view(view: tidemark.ViewState) -> None:
-    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {_kind(view)}")
+    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {view.kind}")
     for field in view.fields:
         key_note = "key" if field.name in view.key else ""
         console.print(f"  {field.name:30} {field.type:28} {key_note}", highlight=False)
     for fact in ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings"):
-        if view.told.get(fact):
-            console.print(f"{fact}: {view.told[fact]}", highlight=False)
+        if view.raw.get(fact):
+            console.print(f"{fact}: {view.raw[fact]}", highlight=False)
     if view.error is not None:
         problem = view.error
         print_problem(problem.code, problem.title, problem.detail, problem.hint)
@@ -391,11 +391,6 @@ def _print_view(view: tidemark.ViewState) -> None:
 def _fail(code: str, what: str, hint: str, detail: str = "") -> NoReturn:
     print_problem(code, what, detail, hint)
     raise typer.Exit(1)
-
-
-def _kind(view: tidemark.ViewState) -> str:
-    # REST still says "bag".
-    return "multiset" if view.kind == "bag" else view.kind
 
 
 def _number(value: int | None) -> str:

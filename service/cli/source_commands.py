@@ -18,7 +18,10 @@ from service.cli.output import Url, client_of, console, read_json, table_of
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka, files or clock")]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
 Relation = Annotated[str, typer.Argument()]
-Places = Annotated[list[str] | None, typer.Option("--place")]
+Positions = Annotated[
+    list[str] | None,
+    typer.Option("--position", "--place", help="partition:offset, or path:line; may be repeated"),
+]
 
 sources = typer.Typer(no_args_is_help=True, help="External sources: Kafka, files.")
 dead_letters = typer.Typer(no_args_is_help=True, help="Malformed records of external sources.")
@@ -33,7 +36,7 @@ def create_source(
 ) -> None:
     """Declare a source; the service first connects to it and checks the declaration."""
     with client_of(url) as client:
-        _print(client.create_source(name, type_name, read_json(options)).told)
+        _print(client.create_source(name, type_name, read_json(options)).raw)
 
 
 @sources.command("discover")
@@ -74,7 +77,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
 def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """Show one source: options, relations, status, positions."""
     with client_of(url) as client:
-        _print(client.source(name).told)
+        _print(client.source(name).raw)
 
 
 @sources.command("change")
@@ -85,7 +88,7 @@ def change_source(
 ) -> None:
     """Change a source's options; relations that views read must not change."""
     with client_of(url) as client:
-        _print(client.change_source(name, read_json(options)).told)
+        _print(client.change_source(name, read_json(options)).raw)
 
 
 @sources.command("retry")
@@ -113,9 +116,9 @@ def list_dead_letters(
     """List malformed records with their positions and reasons."""
     with client_of(url) as client:
         found = client.dead_letters(source, limit=limit)
-    table = table_of("source", "relation", "place", "code", "reason", "record")
+    table = table_of("source", "relation", "position", "code", "reason", "record")
     for letter in found:
-        facts = (letter.source, letter.relation, letter.place, letter.code, letter.reason)
+        facts = (letter.source, letter.relation, letter.position, letter.code, letter.reason)
         table.add_row(*facts, (letter.value or "")[:60])
     console.print(table)
 
@@ -124,12 +127,12 @@ def list_dead_letters(
 def retry_dead_letters(
     source: str,
     relation: Relation = "",
-    places: Places = None,
+    positions: Positions = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Decode records again; valid ones enter the views, the others stay."""
     with client_of(url) as client:
-        count = client.retry_dead_letters(source, relation, places or [])
+        count = client.retry_dead_letters(source, relation, positions or [])
     console.print(f"{count} will be retried")
 
 
@@ -137,12 +140,12 @@ def retry_dead_letters(
 def drop_dead_letters(
     source: str,
     relation: Relation = "",
-    places: Places = None,
+    positions: Positions = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Delete records."""
     with client_of(url) as client:
-        count = client.drop_dead_letters(source, relation, places or [])
+        count = client.drop_dead_letters(source, relation, positions or [])
     console.print(f"{count} will be dropped")
 
 

@@ -32,7 +32,7 @@ def verify(
     with client_of(url) as client:
         found = client.view(name).verify(limit=limit, timeout_s=timeout_s)
     if as_json:
-        console.print_json(json.dumps(found.told))
+        console.print_json(json.dumps(found.raw))
     else:
         _print_verified(found)
     if found.result == "different":
@@ -47,7 +47,7 @@ def _print_verified(found: tidemark.VerifyResult) -> None:
     )
     for reason in found.reasons:
         console.print(f"  PostgreSQL may answer otherwise: {reason}", markup=False, soft_wrap=True)
-    counts = {name: found.told[name] for name in ("missing", "surplus", "different", "alike")}
+    counts = {name: found.raw[name] for name in ("missing", "surplus", "different", "alike")}
     if any(counts.values()):
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         console.print(f"  {shown}", highlight=False)
@@ -91,7 +91,7 @@ def validate(
     with client_of(url) as client:
         found = client.validate(execute or _query_in(query))
     if as_json:
-        console.print_json(json.dumps(found.told))
+        console.print_json(json.dumps(found.raw))
         return
     keyed = f"keyed view, key: {', '.join(found.key)}"
     unkeyed = f"multiset view without a key ({found.why_no_key})"

@@ -55,12 +55,14 @@ class ViewState(Record):
     """A view with its current status.
 
     status: analyzing, backfilling, catching up, live, degraded (not being updated; `error` has the
-    reason), paused, failed or dropping. kind: keyed (a table) or bag (a multiset view, without a
+    reason), paused, failed or dropping. kind: keyed (a table) or multiset (a view without a
     key). rows: estimated, None until live. positions: those that its rows show, by source.
     lag_bytes: WAL at the source that is not yet visible. errors: number of error rows. replacing:
     the change in progress, or why the last one failed or was cancelled. history: its retained past,
     or None. late_rows, watermarks: of a view with lateness, the watermarks as ISO 8601 by column.
     """
+
+    EARLIER_VALUES: ClassVar[Mapping[str, Mapping[str, str]]] = {"kind": {"bag": "multiset"}}
 
     name: str
     schema: str
@@ -180,12 +182,14 @@ class SourceState(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter(Record):
-    """A malformed record. place: partition:offset, or path:line. key, value: as text where
+    """A malformed record. position: partition:offset, or path:line. key, value: as text where
     possible; whole in base64. desired: retry or drop, if requested."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"position": "place"}
 
     source: str
     relation: str
-    place: str
+    position: str
     group: str
     code: str
     reason: str
@@ -195,6 +199,11 @@ class DeadLetter(Record):
     value_base64: str | None
     desired: str | None
     first_seen: datetime
+
+    @property
+    def place(self) -> str:
+        """Deprecated: `position`."""
+        return self.position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +284,7 @@ class Validation(Record):
     query does not say now()."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
+    EARLIER_VALUES: ClassVar[Mapping[str, Mapping[str, str]]] = {"kind": {"bag": "multiset"}}
 
     kind: str
     key: tuple[str, ...]

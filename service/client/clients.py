@@ -70,7 +70,9 @@ class Client(ServiceCalls, Sends):
         self._session = httpx.Client(**self._endpoint.settings())
 
     def view(self, name: str) -> View:
-        """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
+        """Return the view of that name, `name` or `schema.name` as in SQL; nothing is requested
+        yet.
+        """
         return View(self, name)
 
     def _send(self, call: Call[T]) -> T:
@@ -140,7 +142,9 @@ class AsyncClient(ServiceCalls, SendsLater):
         self._session = httpx.AsyncClient(**self._endpoint.settings())
 
     def view(self, name: str) -> AsyncView:
-        """The view of that name, `name` or `schema.name` as in SQL; nothing is asked yet."""
+        """Return the view of that name, `name` or `schema.name` as in SQL; nothing is requested
+        yet.
+        """
         return AsyncView(self, name)
 
     async def _send(self, call: Call[T]) -> T:

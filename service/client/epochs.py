@@ -157,8 +157,8 @@ class Gathering:
                 case "snapshot" | "changes":
                     self._pages.append(text)
                     self._is_snapshot = name == "snapshot"
-                # A later service sends `progress` for `mark`.
-                case "mark" | "progress":
+                # An earlier service sends `mark` for `progress`.
+                case "progress" | "mark":
                     yield self._closed(json.loads(text))
                 case "error":
                     raise Problem.of(json.loads(text)).error
@@ -202,8 +202,8 @@ def _row_texts(page: str) -> Iterator[str]:
 def _event(block: bytes) -> tuple[str, str]:
     """Return (event, data) from the lines of one event; ignore ids and comments.
 
-    >>> _event(b"id: 7\\nevent: mark\\ndata: {}")
-    ('mark', '{}')
+    >>> _event(b"id: 7\\nevent: progress\\ndata: {}")
+    ('progress', '{}')
     """
     name, texts = "message", []
     for line in block.split(b"\n"):

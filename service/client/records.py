@@ -1,8 +1,8 @@
 """Frozen dataclasses for the service's answers, read from JSON by their annotations.
 
-Invariant: unknown fields of a newer service are ignored; `told` holds the whole answer. A field
-that a record requires and the answer lacks is the error `service.not_tidemark`.
-Thread-safe: records are immutable, readers of a class are cached.
+Invariant: unknown fields of a newer service are ignored; `raw` holds the whole answer. A field that
+a record requires and the answer lacks is the error `service.not_tidemark`. Thread-safe: records are
+immutable, readers of a class are cached.
 """
 
 from __future__ import annotations
@@ -19,28 +19,36 @@ from dataflow.errors import TidemarkError
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """told: the whole answer as JSON, with the fields that this version does not know.
+    """raw: the whole answer as JSON, with the fields that this version does not know.
 
-    EARLIER: by a field's name, the one that older services use.
+    EARLIER: by a field's name, the one that older services use. EARLIER_VALUES: likewise, values.
     """
 
     EARLIER: ClassVar[Mapping[str, str]] = {}
+    EARLIER_VALUES: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
-    told: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, answer: Any) -> Self:
         """Return the record of an answer. TidemarkError service.not_tidemark."""
         if not isinstance(answer, Mapping):
             raise _no_record(cls, f"{str(answer)[:80]!r} is not an object")
-        values: dict[str, Any] = {"told": answer}
+        values: dict[str, Any] = {"raw": answer}
         for name, reader, is_required in _readers(cls):
             key = name if name in answer else cls.EARLIER.get(name, name)
             if key in answer:
-                values[name] = reader(answer[key])
+                value = reader(answer[key])
+                earlier = cls.EARLIER_VALUES.get(name)
+                values[name] = earlier.get(value, value) if earlier else value
             elif is_required:
                 raise _no_record(cls, f"the field {name} is missing")
         return cls(**values)
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """Deprecated: `raw`."""
+        return self.raw
 
 
 Reader = Callable[[Any], Any]
@@ -53,7 +61,7 @@ def _readers(kind: type[Record]) -> list[tuple[str, Reader, bool]]:
     return [
         (f.name, _reader(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
         for f in fields(kind)
-        if f.name != "told"
+        if f.name != "raw"
     ]
 
 

@@ -203,7 +203,7 @@ class ServiceCalls:
     def dead_letters(
         self, source: str = "", relation: str = "", *, limit: int = 100, after: str = ""
     ) -> Call[list[DeadLetter]]:
-        """Return malformed records, by place. after: the last place of the previous page."""
+        """Return malformed records, by position. after: the last position of the previous page."""
         return Call(
             method="GET",
             path="/dead-letters",
@@ -213,17 +213,30 @@ class ServiceCalls:
 
     @call
     def retry_dead_letters(
-        self, source: str, relation: str = "", places: Sequence[str] = ()
+        self,
+        source: str,
+        relation: str = "",
+        positions: Sequence[str] = (),
+        *,
+        places: Sequence[str] = (),
     ) -> Call[int]:
-        """Request that records are decoded again; return their number. places: of one relation."""
-        return _chosen("retry", source, relation, places)
+        """Request that records are decoded again; return their number.
+
+        positions: of one relation. places: earlier name of positions.
+        """
+        return _chosen("retry", source, relation, [*positions, *places])
 
     @call
     def drop_dead_letters(
-        self, source: str, relation: str = "", places: Sequence[str] = ()
+        self,
+        source: str,
+        relation: str = "",
+        positions: Sequence[str] = (),
+        *,
+        places: Sequence[str] = (),
     ) -> Call[int]:
         """Delete records; return their number."""
-        return _chosen("drop", source, relation, places)
+        return _chosen("drop", source, relation, [*positions, *places])
 
     # --- tokens --------------------------------------------------------------------------------
 
@@ -266,10 +279,10 @@ def _source(name: str) -> str:
     return f"/sources/{quote(name, safe='')}"
 
 
-def _chosen(what: str, source: str, relation: str, places: Sequence[str]) -> Call[int]:
+def _chosen(what: str, source: str, relation: str, positions: Sequence[str]) -> Call[int]:
     return Call(
         method="POST",
         path=f"/dead-letters/{what}",
         read=lambda reply: reply.body["count"],
-        body={"source": source, "relation": relation, "places": list(places)},
+        body={"source": source, "relation": relation, "positions": list(positions)},
     )

@@ -208,7 +208,7 @@ class Engine:
                 f'function "{name}" would be hidden by a view of this name',
                 hint="choose another name for the view",
             )
-        wishes = wishes_of(self.client.validate(sql).told["reads"])
+        wishes = wishes_of(self.client.validate(sql).raw["reads"])
         try:
             self._functions.widen(wishes)
             try:
@@ -270,7 +270,7 @@ class Engine:
     def _wishes(self, sql: str, width: int) -> dict[str, Wish]:
         """Return what a query needs of each function; {} if it is not maintainable as a view."""
         try:
-            return wishes_of(self.client.validate(sql).told["reads"])
+            return wishes_of(self.client.validate(sql).raw["reads"])
         except TidemarkError as error:
             if error.is_temporary:
                 raise

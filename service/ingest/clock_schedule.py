@@ -21,7 +21,7 @@ CANDIDATES = 4096
 
 @dataclass
 class _Planned:
-    """What a feed was told: of which search, in which epoch."""
+    """What was reported to a feed: of which search, in which epoch."""
 
     feed: ClockFeed
     shape: int

@@ -22,7 +22,7 @@ from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
 
 WATCH_S = 1.0
-# The server is asked for a sign of life every second or two.
+# The server is probed for a sign of life every second or two.
 HEARD_S = 5.0
 
 
@@ -77,7 +77,7 @@ class Feed:
 
     @property
     def silent_s(self) -> float:
-        """Return how long the server has been silent although it was asked; else 0."""
+        """Return how long the server has been silent although it was probed; else 0."""
         silent_s = 0.0 if self._stream is None else self._stream.silent_s
         return silent_s if silent_s > HEARD_S else 0.0
 

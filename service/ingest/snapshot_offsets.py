@@ -19,7 +19,7 @@ _THREADS = 2
 
 @dataclass(eq=False)
 class _PendingStart:
-    """A pin that is being found; its result is pin or failure."""
+    """A start position that is being found; its result is start or failure."""
 
     source: FeedSource
     relation: Relation
@@ -44,27 +44,27 @@ class _PendingStart:
 
 
 class SnapshotOffsets:
-    """Pins being found, by view and relation; used by the pipeline's thread only."""
+    """Start positions being found, by view and relation; used by the pipeline's thread only."""
 
     def __init__(self, runtime: Runtime = RUNTIME) -> None:
         self._runtime = runtime
         self._pending: dict[tuple[str, RelationName], _PendingStart] = {}
-        # Pins that no thread has started on, and the number of running threads.
+        # Start positions that no thread has started on, and the number of running threads.
         self._moved = runtime.condition()
         self._waiting: deque[_PendingStart] = deque()
         self._working = 0
 
     @property
     def is_any_found(self) -> bool:
-        """Return True if a found pin was not taken yet."""
+        """Return True if a found start position was not taken yet."""
         return any(pending.is_done for pending in self._pending.values())
 
     def take(
         self, identity: str, needed: Iterable[tuple[FeedSource, Relation]]
     ) -> dict[RelationName, FeedStart] | None:
-        """Return a view's pins once all are found, None before.
+        """Return a view's start positions once all are found, None before.
 
-        If the source raises a TidemarkError, the view's other pins are abandoned too.
+        If the source raises a TidemarkError, the view's other start positions are abandoned too.
         """
         keys = []
         for source, relation in needed:
@@ -80,7 +80,7 @@ class SnapshotOffsets:
             self.forget(identity)
 
     def forget(self, identity: str) -> None:
-        """Drop the view's pins, found or not."""
+        """Drop the view's start positions, found or not."""
         for key in [key for key in self._pending if key[0] == identity]:
             pending = self._pending.pop(key)
             with self._moved:
@@ -88,7 +88,7 @@ class SnapshotOffsets:
                     self._waiting.remove(pending)
 
     def close(self) -> None:
-        """Drop all pins that no thread has started on."""
+        """Drop all start positions that no thread has started on."""
         with self._moved:
             self._waiting.clear()
 

@@ -66,7 +66,7 @@ class BuildJoin:
         self._waiting = waiting
 
     def advance_builds(self) -> None:
-        """Let what is being built catch up, and join once nothing is left."""
+        """Let builds catch up, and join those that are complete."""
         caught_up = set()
         for identity, build in list(self._builds.items()):
             build.passed(self._engine.position)
@@ -118,21 +118,22 @@ class BuildJoin:
         self._subscriptions.release(build.definition.relations())
 
     def _join(self, identity: str) -> None:
-        """Make a caught-up view live: its staged rows and what came since, in one epoch."""
+        """Make a caught-up view live: its staged rows and later changes, in one epoch."""
         build = self._builds[identity]
         if not self._reconciler.is_desired(build):
-            # It was given up, and is known to be since the last time that all were looked at.
+            # The build was cancelled, as the last poll of all builds found.
             build.cancel()
             return
         parents = build.definition.parents()
-        # What a view's further sinks can be told decides whether another version may come.
+        # The additional sinks must be known: they may be unable to represent another version.
         is_ready = self._epochs.writer.has_space and self._sink_workers.are_listed
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return
         if parents:
             self._refusals.resolve()
             if not all(parent in self._engine.views for parent in parents):
-                # Paused meanwhile, or to be built anew: this one is begun again once they are live.
+                # The view was paused or marked for a rebuild meanwhile: this build restarts once
+                # its parents are live.
                 build.cancel()
             if build.is_cancelled:
                 return
@@ -159,7 +160,7 @@ class BuildJoin:
         epoch, read_before = self._replacement.take_over(build, view, buffered, result)
         failures = self._failures
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
-        # What is told of a view as a whole cannot be told again: it is on disk first.
+        # A change of a whole view cannot be reported twice: the state is on disk first.
         failpoint("view.join.before")
         self._epochs.finish(epoch, sync=bool(epoch.ddl.changes))
         failpoint("view.join.after")
@@ -173,5 +174,5 @@ class BuildJoin:
 
 
 def _reported_error(end: Cancelled | Failed | None) -> TidemarkError | None:
-    """Return what the catalog is told of the end of a build."""
+    """Return the error to report for the end of a build."""
     return end.refusal if isinstance(end, Cancelled) else end and end.error

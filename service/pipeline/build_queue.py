@@ -1,4 +1,4 @@
-"""Which view is built next, and what the others wait for.
+"""The next view to build, and what the others wait for.
 
 Each child has a process, and its view's rows in memory: only a few work at once.
 """
@@ -52,7 +52,7 @@ class BuildQueue:
 
     @property
     def is_due(self) -> bool:
-        """Whether more builds may begin than began at the last look."""
+        """Return True if more builds may begin than at the last poll."""
         return self._has_more or (self._awaits_space and self._has_space())
 
     def start_next(self, excluded: Collection[str]) -> None:
@@ -61,7 +61,7 @@ class BuildQueue:
         excluded: identities of views that are being renamed.
         """
         self._has_more = self._awaits_space = False
-        # Every view is looked at by the database first: while that is away, none is begun.
+        # The database checks each view before its build: while it is away, none is begun.
         if self._database.away_error is not None:
             for row in self._reconciler.to_build(self._builds):
                 self._waiting.note(row.identity, self._database.away_error)
@@ -69,7 +69,7 @@ class BuildQueue:
         until, begun = self._runtime.monotonic() + BEGIN_S, len(self._builds)
         is_lagging = self._epochs.is_lagging
         rows = self._rewind.to_compare() if is_lagging else self._reconciler.to_build(self._builds)
-        # What could not begin must not stand before the others for ever.
+        # A view that cannot begin must not block the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
             if row.identity in excluded or self._reconciler.is_renamed(row):
@@ -78,7 +78,7 @@ class BuildQueue:
             is_late = self._runtime.monotonic() > until
             if self._awaits_space or is_late:
                 self._await_turn([r for r in rows if r.identity not in self._builds])
-                # Where none could begin, the next look comes in its own time.
+                # If none could begin, poll again at the usual interval.
                 self._has_more = is_late and len(self._builds) > begun
                 return
             self._tried = row.identity
@@ -94,7 +94,7 @@ class BuildQueue:
             self._waiting.note(row.identity, waits_for("its turn comes after others", busy))
 
     def report_waiting(self) -> None:
-        """Say what is waited for, of each view that is not live after more than a moment."""
+        """Report what each view waits for that has not been live for a while."""
         for identity, build in self._builds.items():
             if build.is_opening and not build.is_cancelled:
                 self._waiting.note(identity, self._why_opening(identity))
@@ -112,6 +112,8 @@ class BuildQueue:
             return error
 
     def _has_space(self) -> bool:
-        """Whether another child may run: each has a process, and its view's rows in memory."""
+        """Return True if another child may run: each has a process, and its view's rows in
+        memory.
+        """
         working = (b for b in self._builds.values() if b.is_working and b.status.engine != "spark")
         return sum(1 for _ in working) < MOST_CHILDREN

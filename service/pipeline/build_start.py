@@ -42,7 +42,7 @@ _PASSING = waits_for("rows from before a change of its table have to pass first"
 
 
 class PartsOf(Protocol):
-    """Make what a build works with: of a definition, the engine asked for, and snapshot offsets."""
+    """Make the inputs of a build from a definition, the requested engine and snapshot offsets."""
 
     def __call__(
         self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
@@ -127,7 +127,7 @@ class BuildStart:
             return
         # The identity of this object distinguishes a build from the live view.
         definition = held[0] if held else replace(live) if live else self._reconciler.define(row)
-        # One that is compared is live over those that it reads, whatever is asked of them now.
+        # A compared version is live over its parents, whatever is requested of them now.
         if live is None and not self._reconciler.are_parents_live(definition):
             self._delayed.pop(row.identity, None)
             read = ", ".join(str(parent) for parent in definition.parents())
@@ -206,7 +206,7 @@ class BuildStart:
         self._mute.begin_database(position, shown, self._epochs.writer.written)
 
     def _beside(self, row: ViewRow) -> Beside | None:
-        """The table that a view may have already."""
+        """Return the view's existing table, if any."""
         if not row.fields:
             return None
         before = table_of(row)

@@ -1,6 +1,6 @@
 """The pipeline's turn at the catalog: do what users ask for, and what their builds are ready for.
 
-Invariant: nothing is done by a catalog that could not be read as a whole, or whose sink shows less
+Invariant: nothing is done by a catalog that could not be read completely, or whose sink shows less
 than it had acknowledged.
 """
 
@@ -55,10 +55,10 @@ class CatalogTurn:
         return self._views.is_unused
 
     def run_if_due(self, now: float, *, is_drained: bool) -> None:
-        """Do what the catalog asks for, when it has changed or some time has passed.
+        """Execute the catalog's requests if it has changed or an interval has passed.
 
-        now: of the runtime's monotonic clock. is_drained: the sink has everything it was awaited
-        for.
+        now: of the runtime's monotonic clock. is_drained: the sink has every epoch that was
+        awaited.
         """
         is_due = is_drained or now - self._ran_at > RECONCILE_S
         is_due |= self._external_snapshots.snapshot_offsets.is_any_found or self._queue.is_due
@@ -76,7 +76,7 @@ class CatalogTurn:
         self._join.advance_builds()
 
     def _reconcile(self) -> None:
-        """Do what the catalog asks for."""
+        """Execute the catalog's requests."""
         self._external_sources.declared_again(self._reconciler.sources.changed())
         self._schema_recovery.note_names()
         letters = self._external_snapshots.resolved_dead_letters

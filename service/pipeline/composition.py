@@ -1,7 +1,7 @@
-"""The parts of a pipeline, put together: each gets exactly what it uses.
+"""The composition of a pipeline: each part gets exactly what it uses.
 
-Only this module sees all of them. Nothing is decided here. The order matters: some parts open
-sessions or begin threads when they are made, and `close` ends them in its own order.
+Only this module sees all of them, and it decides nothing. The order matters: some parts open
+sessions or start threads when they are created; `close` ends them in its own order.
 """
 
 from __future__ import annotations
@@ -420,5 +420,5 @@ class _Composition:
         try:
             self._store.close()
         except StorageError as error:
-            # The next start finds what was committed; why this one ends is reported already.
+            # The next start finds what was committed; the reason for this end is already reported.
             log.warning("state.unclosed", code=error.code, why=error.detail)

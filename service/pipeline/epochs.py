@@ -1,8 +1,8 @@
-"""The way of an epoch: stepped, committed to the state, then given to the sink.
+"""The path of an epoch: stepped, committed to the state, then passed to the sink.
 
-Invariants: an epoch is committed to the state before the sink sees it, and synced first where its
-source cannot replay it; what the state lacks against the sink is stepped again with the
-sink muted. A rewound sink is given nothing before the one epoch that repairs it.
+Invariants: an epoch is committed to the state before the sink sees it, and synced first if its
+source cannot replay it. Epochs that the sink has and the state lacks are stepped again with the
+sink muted. A rewound sink gets nothing before the one epoch that repairs it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ IDLE_PROGRESS_S = 5.0
 
 
 class Epochs:
-    """Used by the pipeline's thread.
+    """The path of epochs, used by the pipeline's thread.
 
-    mute: what the sink has already. rewound_to: the epoch of a rewound sink that lacks more than
+    mute: what the sink already has. rewound_to: the epoch of a rewound sink that lacks more than
     the outbox has. awaits_sink: nothing is read until the sink has every epoch.
     """
 
@@ -74,7 +74,7 @@ class Epochs:
         logs = self._change_logs
         writer.on_written, writer.on_refused = self._note_written, logs.refuse
         logs.start(lambda: writer.written, writer.ever_left_out, is_gap=self.is_lagging)
-        # Rewound tables hold up no topic that had what they lack.
+        # Rewound tables do not delay topics that had the missing rows.
         engine = self._engine
         newest = lambda: engine.epoch if self.is_returning else writer.written  # noqa: E731
         self._sink_workers.follow(newest)
@@ -86,7 +86,7 @@ class Epochs:
 
     @property
     def writer(self) -> SinkWriter:
-        """The sink's thread; from `start` on."""
+        """The sink's writer; set by `start`."""
         assert self._writer is not None
         return self._writer
 
@@ -101,8 +101,10 @@ class Epochs:
         return self.is_lagging or self.writer.written < self._returned
 
     def require_sink(self, acknowledged: int, found: int | None) -> None:
-        """SinkBehind when the sink, at epoch `found` by now, had acknowledged more. None: it has no
-        progress, as with the last view."""
+        """Raise SinkBehind if the sink, now at epoch `found`, had acknowledged a later one.
+
+        None: it has no progress, as after the last view.
+        """
         at = self._engine.positions.floor if found is None else found
         if at < acknowledged or (self.is_lagging and at != acknowledged):
             raise SinkLagging(at, acknowledged)
@@ -131,7 +133,7 @@ class Epochs:
         self._engine.commit(None, written=self.written(), sync=sync)
 
     def is_sink_drained(self) -> bool:
-        """Whether the sink has every epoch; if not, nothing is read until it has."""
+        """Return True if the sink has every epoch; until then nothing is read."""
         self.awaits_sink = not self.writer.is_idle
         return not self.awaits_sink
 
@@ -171,7 +173,7 @@ class Epochs:
             self._builds.feed(fed)
 
     def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
-        """Commit what was stepped, and let the sinks have it."""
+        """Commit the stepped epoch, and pass it to the sinks."""
         is_synced = sync or self._sink_workers.is_any or self._engine.depends_on_history
         self._note_acknowledged()
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
@@ -191,7 +193,7 @@ class Epochs:
         self.finish(epoch, sync=True)
 
     def forget_sink(self) -> None:
-        """No epoch of before counts any more, of either: what comes has a higher number."""
+        """Forget earlier epochs of state and sink: the next one has a higher number."""
         self._mute.clear()
         self.rewound_to, self._returned = None, 0
         positions = self._engine.positions

@@ -1,7 +1,7 @@
-"""What the pipeline does about sources beside the database, apart from reading them.
+"""External sources in the pipeline, apart from reading them: snapshot positions and dead letters.
 
-Where the snapshots of a view's relations lie, and what becomes of dead letters. Invariant: a
-relation that is read already is read on from where the state stands, never from another place.
+Invariant: a relation that is already read continues from the state's position, never from another
+one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class ExternalSnapshots:
     def begin(
         self, definition: ViewDefinition, *, is_resumed: bool
     ) -> dict[str, ExternalRead] | None:
-        """Where the snapshots of a view's relations lie, None while that is being found out; part
-        of the open epoch.
+        """Return the snapshot positions of a view's relations; None until they are known.
 
-        What is read already stands where the state does, as does what an interrupted build was
-        reading. The others begin where they are now.
+        Part of the open epoch. Relations that are already read, also by an interrupted build, are
+        at the state's position; the others begin at their current one.
         """
         positions = self._engine.positions
         by_source = external_relations(definition.relations())
@@ -75,9 +74,9 @@ class ExternalSnapshots:
         return found
 
     def resolved_dead_letters(self) -> Iterator[SourceBatch]:
-        """Records that were asked to be tried again, or to be dropped, each batch an epoch.
+        """Yield the dead letters to be retried or dropped, each batch an epoch.
 
-        While a view is built of their relation they wait: its snapshot may read them too.
+        They wait while a view over their relation is built: its snapshot may read them too.
         """
         built = {r.name for b in self._builds.values() for r in b.definition.relations()}
         read = {r.name: r for d in self._engine.views.values() for r in d.relations()}

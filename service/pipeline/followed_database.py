@@ -1,7 +1,7 @@
-"""The database that is followed: stream, tables and slot, and the search when it is away.
+"""The subscribed database: stream, tables and slot, and the reconnection when it is away.
 
-Nothing is decided here about views. Invariant: a stream that meets a changed table is closed before
-the error is passed on.
+It decides nothing about views. Invariant: a stream that meets a changed table is closed before the
+error is raised.
 """
 
 from __future__ import annotations
@@ -53,11 +53,15 @@ class FollowedDatabase:
 
     @property
     def silent_s(self) -> float:
-        """Return for how long the server has given no sign of life where it should have; else 0."""
+        """Return for how long the server has shown no sign of life although it should have; else
+        0.
+        """
         return self._feed.silent_s
 
     def open(self, position: int, reads: Sequence[Read], shown: int) -> None:
-        """Stream what is read after `position`; shown: up to where the sink has everything."""
+        """Stream the read relations after `position`; shown: up to where the sink has
+        everything.
+        """
         self._feed.open(position, reads, shown)
 
     def follows(self, reads: Sequence[Read]) -> bool:
@@ -88,7 +92,7 @@ class FollowedDatabase:
 
     @property
     def away_error(self) -> TidemarkError | None:
-        """Return why the database is away, None while it is not."""
+        """Return why the database is away; None if it is not."""
         return self._reconnect.error
 
     @property
@@ -108,7 +112,7 @@ class FollowedDatabase:
     # --- tables --------------------------------------------------------------------------------
 
     def probe_tables(self) -> None:
-        """Look up what has become of the tables that are read. TablesChanged."""
+        """Probe the tables that are read. TablesChanged."""
         try:
             self._watch.refresh()
         except TidemarkError:
@@ -159,11 +163,11 @@ class FollowedDatabase:
             log.warning("source.slot_left", why=error.described)
 
     def forget_tables(self) -> None:
-        """Forget what the tables were like, as part of the open epoch."""
+        """Forget the recorded facts of tables, as part of the open epoch."""
         self._watch.forget()
 
     def forget_slot(self) -> None:
-        """Forget what became of the slot: nothing depends on it any more."""
+        """Forget the state of the slot: nothing depends on it any more."""
         self._wal_retention.forget()
         self._reconnect.regained()
 
@@ -173,9 +177,9 @@ class FollowedDatabase:
 
 
 def reads_database(definition: ViewDefinition, external_sources: ExternalSources) -> bool:
-    """Return whether a view moves with the database's position.
+    """Return True if a view moves with the database's position.
 
-    A view of constants or views alone does so where nothing beside the database is read.
+    A view of constants or of views alone does if it reads no external source.
     """
     relations = definition.relations()
     return any(map(is_main, relations)) or not (relations or external_sources.is_any)

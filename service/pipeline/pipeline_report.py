@@ -1,4 +1,4 @@
-"""What the pipeline shows of itself: in the catalog, for the API, and in metrics.
+"""The pipeline's reports: to the catalog, to the API, and as metrics.
 
 A sink that is down delays these reports and nothing else.
 """
@@ -121,7 +121,9 @@ class PipelineReport:
                 metrics.shown.moved(min(r for r in reached if r is not None))
 
     def _report_stall(self, *, is_stalled: bool) -> None:
-        """The stream may not be read then: how far the source is ahead must be asked for."""
+        """Report a stall. The stream may not be read meanwhile, so ask the source for its
+        position.
+        """
         if is_stalled != self._is_stall_reported:
             self._is_stall_reported = is_stalled
             log.warning("sink.stalled" if is_stalled else "sink.moves_on")

@@ -33,19 +33,22 @@ from storage.failpoints import failpoint
 if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
 
-# A view that stands still, though nobody asks for that.
+# A view that is paused although nobody requested that.
 _UNASKED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
 _RENAMED = "renamed at the source: "
 
 
 def is_lost(row: ViewRow) -> bool:
-    """Whether a view that is to be kept has failed because its slot was lost."""
+    """Return True if a desired view has failed because its slot was lost."""
     is_failed = (row.status, row.desired) == (ViewState.FAILED, DesiredState.LIVE)
     return is_failed and row.code in LOST
 
 
 class CatalogReconciler:
-    """One for a pipeline, used by its thread alone. sink_epoch: at the last look, if any."""
+    """The reconciler of a pipeline, used by its thread.
+
+    sink_epoch: as of the last refresh, if any.
+    """
 
     def __init__(self, control: Control, engine: Engine, factory: ServiceFactory) -> None:
         self._control = control
@@ -63,7 +66,7 @@ class CatalogReconciler:
         self._control.ensure()
 
     def is_called(self) -> bool:
-        """Whether the catalog has changed since the last look."""
+        """Return True if the catalog has changed since the last refresh."""
         called, self._is_called = self._control.wait(0) or self._is_called, False
         return called
 
@@ -76,7 +79,7 @@ class CatalogReconciler:
         try:
             rows = self._control.list_views()
             self.sources.refresh()
-            # After the rows: what a sink that is set back says is not acted upon; nor half a look.
+            # After the rows: a rewound sink, or a partial refresh, must not be acted upon.
             progress = self._control.read_progress(self._factory.settings.sink_key)
             self._all_rows, self._rows = rows, self._own(rows)
             self._reports.refreshed()
@@ -86,23 +89,25 @@ class CatalogReconciler:
             log.warning("catalog.retry", code=error.code)
             return False
 
-    # --- what is wanted ----------------------------------------------------------------------
+    # --- desired state ----------------------------------------------------------------------
 
     @property
     def rows(self) -> list[ViewRow]:
-        """This group's views, as the catalog had them at the last look."""
+        """Return this group's views, as of the last refresh."""
         return self._rows
 
     def to_drop(self) -> list[ViewRow]:
-        """Views to drop, children first."""
+        """Return the views to drop, children first."""
         found = [r for r in self._rows if r.desired == DesiredState.DROPPED]
         # A parent may be younger than its child, which has had another query since.
         return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
 
     def to_build(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
-        """Views to build: neither in the building nor live, nor failed; or another version."""
+        """Return the views to build: those neither building nor live nor failed, and new
+        versions.
+        """
         live = {d.identity for d in self._engine.views.values()}
-        # Until the sink has what was built last, its staged rows and the row here are of before.
+        # Until the sink has the newest version, its staged rows and this row are outdated.
         rows = (
             r
             for r in self._rows
@@ -118,7 +123,7 @@ class CatalogReconciler:
         return not is_failed and row.identity not in live
 
     def row(self, identity: str) -> ViewRow | None:
-        """The catalog's row of a view of this group."""
+        """Return the catalog's row of a view of this group."""
         return next((r for r in self._rows if r.identity == identity), None)
 
     def replacement(self, row: ViewRow) -> Mapping[str, Any] | None:
@@ -132,11 +137,11 @@ class CatalogReconciler:
 
     @property
     def requests_replacement(self) -> bool:
-        """Whether another version of any view is asked for."""
+        """Return True if another version of any view is requested."""
         return any(self.replacement(row) is not None for row in self._rows)
 
     def is_desired(self, build: ViewBuild) -> bool:
-        """Whether the version that is being built is still asked for."""
+        """Return True if the version that is being built is still desired."""
         row, version = self.row(build.definition.identity), build.definition.version
         if row is None or version == row.version:
             return row is not None
@@ -144,7 +149,7 @@ class CatalogReconciler:
         return change is not None and change["version"] == version
 
     def to_pause(self) -> list[ViewRow]:
-        """Views that are to stand still and do not yet."""
+        """Return the views to pause."""
         # A report that is still pending would be written after the pause, and call the view live.
         return [r for r in self._rows if is_pausing(r) and self._reports.is_resolved(r.identity)]
 
@@ -157,16 +162,16 @@ class CatalogReconciler:
         return is_rename and not self._reports.is_abandoned(change)
 
     def options(self, row: ViewRow) -> Mapping[str, Any]:
-        """Of the version that is to be built."""
+        """Return the options of the version that is to be built."""
         change = self.replacement(row)
         return row.options if change is None else change["options"]
 
     def has_views(self) -> bool:
-        """Whether any view is still to be kept."""
+        """Return True if any view is desired."""
         return any(r.desired == DesiredState.LIVE for r in self._own(self._control.list_views()))
 
     def has_rows(self) -> bool:
-        """Whether the catalog knows any view of this group, to be dropped or not."""
+        """Return True if the catalog has any view of this group, even one to be dropped."""
         return bool(self._own(self._control.list_views()))
 
     def define(self, row: ViewRow, known: ViewDefinition | None = None) -> ViewDefinition:
@@ -183,17 +188,21 @@ class CatalogReconciler:
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
-        """Whether every view that this one reads is live, as the one that it was planned over: the
-        catalog may not know of another version yet. Refuses when one has failed, or is paused.
-        TidemarkError as `require_possible`."""
+        """Return True if every parent is live in the version that this view was planned over.
+
+        The catalog may not know of another version yet. TidemarkError as `require_possible`: a
+        parent has failed or is paused.
+        """
         for row in self._rows:
             if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
                 require_possible(row)
         return definition.is_planned_over(self._engine.views)
 
     def awaits_parents(self, row: ViewRow) -> bool:
-        """Whether a view reads one that has failed and is to be built anew: until it is, there may
-        be no table to plan over."""
+        """Return True if a view reads a failed one that is to be rebuilt.
+
+        Until then there may be no table to plan over.
+        """
         parents = parents_of(row)
         return any(
             is_being_rebuilt(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
@@ -201,11 +210,11 @@ class CatalogReconciler:
         )
 
     def failed(self) -> set[str]:
-        """The identities of the views that the catalog calls failed."""
+        """Return the identities of the views that the catalog calls failed."""
         return {r.identity for r in self._rows if self._has_failed(r)}
 
     def _has_failed(self, row: ViewRow) -> bool:
-        """A version after the one that has failed may be on its way to the sink."""
+        """A version after the failed one may be on its way to the sink."""
         live = self.live(row.identity)
         is_replaced = live is not None and live.version > row.version
         return row.status == ViewState.FAILED and not is_replaced
@@ -222,7 +231,7 @@ class CatalogReconciler:
         return TidemarkError(code, what, detail=row.detail or "", hint=row.hint or "")
 
     def live(self, identity: str) -> ViewDefinition | None:
-        """The live view of this identity."""
+        """Return the live view of this identity."""
         return next((d for d in self._engine.views.values() if d.identity == identity), None)
 
     def is_renamed(self, row: ViewRow) -> bool:
@@ -233,16 +242,16 @@ class CatalogReconciler:
     # --- how it goes ---------------------------------------------------------------------------
 
     def fail_view(self, identity: str, error: TidemarkError) -> None:
-        """A view cannot be built or kept; it stays failed until it is dropped."""
+        """Report that a view cannot be built or maintained; it stays failed until it is dropped."""
         self._reports.taken_out(identity, ViewEvent.FAIL, requested_changes.problem_facts(error))
 
     @property
     def owes_failures(self) -> bool:
-        """Whether the catalog may still call a view live that has left the dataflow."""
+        """Return True if the catalog may still call a view live that has left the dataflow."""
         return self._reports.owes_failures
 
     def refuse(self, row: ViewRow, error: TidemarkError) -> None:
-        """What was asked for cannot be built; a view that is there stays what it is."""
+        """Report that a request cannot be built; an existing view is unchanged."""
         change = self.replacement(row)
         if change is None:
             self.fail_view(row.identity, error)
@@ -259,16 +268,16 @@ class CatalogReconciler:
         self._reports.abandoned(row.identity, row.change, facts)
 
     def paused(self, row: ViewRow) -> None:
-        """A view that was not live stands still now, nobody knows at which position."""
+        """Report a pause of a view that was not live, at an unknown position."""
         facts = dict.fromkeys(("progress", "epoch", "positions"))
         self._reports.happened(row.identity, ViewEvent.PAUSE, "it was not live", **facts)
 
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
-        """A view is to be built anew, and shows its last rows until then."""
+        """Report that a view will be rebuilt, and shows its last rows until then."""
         self._reports.taken_out(identity, ViewEvent.DEGRADE, requested_changes.problem_facts(error))
 
     def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
-        """Warn of what views know by an earlier name; what is no longer so is taken back."""
+        """Warn of earlier names in views' queries; withdraw warnings that no longer apply."""
         for row in self._rows:
             if row.identity in renamed:
                 words = [f"{_RENAMED}{word}" for word in renamed[row.identity]]
@@ -277,7 +286,7 @@ class CatalogReconciler:
                     self._reports.write(row.identity, warnings=[*kept, *words])
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
-        """A build ended in an error; a temporary one is tried again."""
+        """Report an error that ended a build; a temporary one is retried."""
         row, facts = self.row(build.definition.identity), requested_changes.problem_facts(error)
         is_replacement = row is not None and row.version != build.definition.version
         if error.is_temporary and not is_replacement:
@@ -288,7 +297,7 @@ class CatalogReconciler:
             self.refuse(row, error)
 
     def report_waiting(self, identity: str, error: TidemarkError | None) -> None:
-        """What a view waits for that is not live yet; None when it goes on."""
+        """Report what a view waits for before it is live; None when it continues."""
         row = self.row(identity)
         if row is None or row.status in (ViewState.FAILED, ViewState.PAUSED):
             return
@@ -301,7 +310,7 @@ class CatalogReconciler:
             self._reports.write(identity, replacing={**row.replacing, **facts})
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
-        """The view is in the engine; it is live once `epoch` is in the sink."""
+        """Report that the view is in the engine; it is live once `epoch` is in the sink."""
         self._reports.joined(build.definition.identity, epoch, build.first.count)
 
     def complete(self, written: int) -> None:
@@ -309,7 +318,10 @@ class CatalogReconciler:
         self._reports.written(written)
 
     def complete_recovered(self) -> None:
-        """What the engine has the sink has by now; a pause that nobody asked it for is none."""
+        """Report what recovery completed: the sink has the engine's epochs.
+
+        A pause that nobody requested is withdrawn.
+        """
         live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
             if row.identity in live and row.status not in (*READABLE, ViewState.FAILED):
@@ -319,8 +331,10 @@ class CatalogReconciler:
                 self._reports.happened(row.identity, ViewEvent.RECALL, why)
 
     def rebuild_lost(self) -> None:
-        """Views called live whose state is gone are built again: before anything new is shown. So
-        are those that a lost slot has failed, where the state has been given up since."""
+        """Rebuild views that are called live but have no state, before anything new is shown.
+
+        Likewise views that failed by a lost slot, if the state was discarded since.
+        """
         is_new = self._engine.positions.progress is None
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
@@ -365,7 +379,7 @@ class CatalogReconciler:
     # --- the source ------------------------------------------------------------------------------
 
     def source_identity(self) -> tuple[object, ...] | None:
-        """The server that the state was built from; None before the first view."""
+        """Return the server that the state was built from; None before the first view."""
         row = self._control.get_source(self._factory.source_row)
         if row is None or row.system_identifier is None:
             return None
@@ -388,7 +402,7 @@ class CatalogReconciler:
         )
 
     def forget_source(self) -> None:
-        """The last view is gone: the next one may come from another server."""
+        """Forget the source after the last view: the next one may come from another server."""
         self._control.delete_source(self._factory.source_row)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The way back to a database that is away: looked for by a thread, so that nothing waits for it.
+"""The reconnection to a database that is away: a thread probes it, so nothing waits.
 
-While it is away the pipeline goes on with all that does not need it: other sources, drops, status.
-Invariant: only the pipeline's thread opens the stream; here it is only found out whether that is
-worth a try.
+Meanwhile the pipeline continues with everything that does not need it: other sources, drops,
+status. Invariant: only the pipeline's thread opens the stream; the thread here only finds out
+whether an attempt makes sense.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ RETRY_S, JITTER = (0.1, 5.0), (0.75, 1.25)
 
 
 class Reconnect:
-    """Used by the pipeline's thread. ask: raises TemporaryError while the database is away;
-    on_found: called from any thread when it is back."""
+    """The reconnection, used by the pipeline's thread.
+
+    ask: raises TemporaryError while the database is away. on_found: called from any thread when it
+    is reachable again.
+    """
 
     def __init__(
         self, ask: Callable[[], object], on_found: Callable[[], None], *, runtime: Runtime = RUNTIME
@@ -34,16 +37,16 @@ class Reconnect:
 
     @property
     def error(self) -> TidemarkError | None:
-        """Why the database is away, as of the newest try; None while it is not."""
+        """Return why the database is away, as of the newest probe; None if it is not."""
         return self._error
 
     @property
     def is_open(self) -> bool:
-        """Whether it is worth a try: it is not away, or has answered since."""
+        """Return True if an attempt makes sense: it is not away, or has answered since."""
         return self._error is None or self._is_found
 
     def lost(self, error: TidemarkError) -> float:
-        """It cannot be read just now: look for it; after how many seconds first."""
+        """Start probing an unreachable database, after this many seconds."""
         pause_s = self._backoff.next_s()
         self._error, self._is_found = error, False
         self._search += 1
@@ -52,13 +55,13 @@ class Reconnect:
         return pause_s
 
     def regained(self) -> None:
-        """It is read again, or nothing depends on it any more."""
+        """Stop probing: it is read again, or nothing depends on it any more."""
         self._search += 1
         self._error = None
         self._backoff.reset()
 
     def close(self) -> None:
-        """Look no longer; a try that does not end ends with the process."""
+        """Stop probing; a probe that hangs ends with the process."""
         self._search += 1
         self._stopping.set()
 

@@ -1,9 +1,9 @@
-"""Sink and state brought to one position when the pipeline starts (DESIGN 4).
+"""The recovery at a pipeline's start, which brings sink and state to one position.
 
-Where the sink is behind, the outbox is replayed; where the state is (a crash of the machine lost
-its newest writes), the sources are stepped up to the sink's positions with the sink muted. Until
-then the state keeps the number of its own epoch: by that the next start knows that it is behind.
-A sink that lacks more than the outbox has was set back, and is left where it is (`set_back`).
+If the sink lags, the outbox is replayed. If the state lags (a machine crash lost its newest
+writes), the sources are stepped up to the sink's positions with the sink muted. Until then the
+state retains its epoch number, by which the next start detects the lag. A sink that lacks more than
+the outbox has was rewound, and is left unchanged (`sink_rewind`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ def recover(
     is_older: bool = False,
     runtime: Runtime = RUNTIME,
 ) -> tuple[SinkWriter, dict[str, Any]]:
-    """The sink's writer, and for each source the position up to which the sink has all already.
+    """Return the sink's writer, and for each source the position up to which the sink has
+    everything.
 
-    left_out: views that have failed, of which nothing more is written. waiting_bytes: what epochs
-    on their way to the sink may take. is_older: the sink's catalog does not know views of the
-    state: a sink that is behind was set back, even if the outbox has epochs of these numbers. The
-    writer knows then how far it is: less far than the engine.
+    left_out: failed views, of which nothing more is written. waiting_bytes: for epochs on their way
+    to the sink. is_older: the sink's catalog lacks views of the state: then a lagging sink was
+    rewound, even if the outbox has epochs of these numbers. In that case the writer's epoch is
+    lower than the engine's.
     """
     found = sink.read_progress()
     in_sink = engine.positions.floor if found is None else found.epoch
@@ -94,14 +95,16 @@ def _degraded(change: ViewChange) -> ViewChange:
 
 
 def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
-    """Whether the sink is where the state has not come by, or has been: numbers of epochs alone do
-    not say it, since a state may be lost and begin anew."""
+    """Return True if the state has never been, and cannot get, to the sink's position.
+
+    Epoch numbers alone do not show it, since a state may be lost and start again.
+    """
     floor = engine.positions.floor
     in_sink, positions = (floor, {}) if found is None else (found.epoch, found.positions)
     if engine.position > positions.get(engine.source, engine.position):
         return in_sink > engine.epoch or in_sink < engine.positions.awaited
     if in_sink > engine.epoch:
-        # Places of other sources are not put in order here.
+        # Positions of external sources have no order here.
         is_bare = engine.positions.by_source.keys() <= {engine.source}
         return in_sink < engine.positions.awaited and not is_bare
     entry = engine.find_epoch(in_sink)
@@ -111,8 +114,11 @@ def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
 
 
 def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
-    """What a sink at this epoch lacks; None where the outbox has not all of it, or it is more than
-    rows that the sink has had, or first rows that it has not any more."""
+    """Return the epochs that a sink at this epoch lacks.
+
+    None if the outbox lacks some, or they contain more than rows that the sink once had, or initial
+    rows that are gone.
+    """
     try:
         epochs = engine.outbox(in_sink)
     except InvariantError as error:
@@ -129,8 +135,9 @@ def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
 
 
 def require_known(engine: Engine, sink: Sink) -> None:
-    """A sink without any progress is not the one that the state has written to. SinkError
-    sink.empty."""
+    """Check that the sink has progress: without any, it is not the one that was written. SinkError
+    sink.empty.
+    """
     floor = engine.positions.floor
     is_lost = engine.epoch > floor and sink.read_progress() is None
     if is_lost and lacking(engine, sink, floor) is None:

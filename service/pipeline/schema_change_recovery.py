@@ -1,9 +1,9 @@
-"""Views whose tables have changed under them: built anew where their query still means the same.
+"""The recovery of views from schema changes: they are rebuilt if their query means the same.
 
-The query is asked of PostgreSQL again. Where it answers the same columns, the view is degraded: its
-last rows stay readable until those of a new backfill take their place. Otherwise it fails and says
-why, and so does a view with further sinks, which are told changes only. Invariant: neither ever
-goes on over rows that are not those of its query.
+PostgreSQL analyzes the query again. With the same columns, the view is degraded: its last rows stay
+readable until the new backfill replaces them. Otherwise it fails with the reason, and so does a
+view with additional sinks, which accept changes only. Invariant: no view continues over rows that
+are not those of its query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.pipeline.view_failures import Failures
 from service.sinks.sink_workers import SinkWorkers
 from storage.failpoints import failpoint
 
-# What another look at the query cannot heal: somebody has to give the table back first.
+# Refusals that analyzing the query again cannot resolve: a user has to restore the table first.
 _FINAL = ("source.table_missing", "source.not_published")
 
 
@@ -38,7 +38,7 @@ class SchemaChangeRecovery:
         self._sink_workers = sink_workers
 
     def take_out(self, error: TidemarkError) -> list[ViewDefinition]:
-        """The views that leave the engine for this refusal; part of the open epoch."""
+        """Remove the views from the engine that this refusal affects; part of the open epoch."""
         if isinstance(error, TablesChanged):
             taken = self._recover(error.lost)
             failpoint("ddl.mend.after")
@@ -50,7 +50,7 @@ class SchemaChangeRecovery:
         return self._failures.fail_readers(error)
 
     def note_names(self) -> None:
-        """Tell people what was renamed under their views."""
+        """Report renamed tables and columns to the views' users."""
         if self._watch.renamed:
             self._reconciler.note_names(self._watch.renamed)
             self._watch.renamed = {}
@@ -74,7 +74,7 @@ class SchemaChangeRecovery:
         return list({d.identity: d for d in taken}.values())
 
     def _judged(self, definition: ViewDefinition, error: SourceError) -> TidemarkError | None:
-        """The error that a view fails with; None when building it anew gives its query's rows."""
+        """Return the error that a view fails with; None if a rebuild gives its query's rows."""
         row = self._reconciler.row(definition.identity)
         if error.code in _FINAL or row is None:
             return error

@@ -1,8 +1,7 @@
-"""What the sink has already, by source: epochs up to there are stepped again and not written.
+"""The epochs that the sink already has, by source: they are stepped again and not written.
 
-The state may be older than the sink, after a crash of the machine or a lost state. Invariant: while
-any source is muted the state keeps the number of its own epoch, so that the next start sees that it
-is behind.
+The state may be older than the sink, after a machine crash or a lost state. Invariant: while any
+source is muted, the state retains its epoch number, by which the next start detects the lag.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class SinkMute:
                 self.by_source[source] = {n: p for n, p in target if n not in begun}
 
     def unmute_reached(self, written: int) -> None:
-        """Unmute the sources that have reached the sink, or that nothing reads any more."""
+        """Unmute the sources that have reached the sink or are no longer read."""
         if not self.by_source:
             return
         reached = self._positions.by_source
@@ -95,7 +94,7 @@ class SinkMute:
             else:
                 names = [name.name for name in read.get(source, ())]
                 offsets = reached.get(source, {})
-                # What the sink does not know of needs no replay.
+                # A source that the sink has no position of needs no replay.
                 is_reached = all(offsets.get(n) == target[n] for n in names if n in target)
             if is_reached:
                 del self.by_source[source]
@@ -106,7 +105,7 @@ class SinkMute:
         self.by_source.pop(MAIN_SOURCE, None)
 
     def clear(self) -> None:
-        """Unmute everything: no earlier epoch counts any more."""
+        """Unmute everything: earlier epochs no longer matter."""
         self.by_source = {}
 
     def adopt_epoch(self, written: int) -> None:

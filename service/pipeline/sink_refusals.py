@@ -1,4 +1,4 @@
-"""Views that the sink refuses leave the pipeline, so that the sink's thread can go on."""
+"""Views that the sink refuses leave the pipeline, so that the sink's thread can continue."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The repair of a rewound sink: its tables are brought to the state, all in one transaction.
+"""The repair of a rewound sink: its tables are brought to the state in one transaction.
 
-A standby that was promoted, or a backup, shows an earlier epoch than the sink had acknowledged.
-What it lacks the outbox may not have any more. Then nothing is given to the sink for a while: each
-view's rows are read again and compared with those that its table shows, while the state and further
-sinks go on; one epoch takes all tables, error rows and the progress on together. Invariant: until
-that epoch the sink shows, and names, the position that it was rewound to. Used by the pipeline's
-thread.
+A promoted standby or a backup shows an earlier epoch than the sink had acknowledged, and the outbox
+may lack the difference. Then the sink gets nothing for a while: each view's rows are read again and
+compared with its table, while the state and additional sinks continue. One epoch then repairs all
+tables, error rows and the progress together. Invariant: until that epoch the sink shows, and names,
+the position that it was rewound to. Used by the pipeline's thread.
 """
 
 from __future__ import annotations
@@ -91,20 +90,20 @@ class SinkRewind:
         )
 
     def to_compare(self) -> list[ViewRow]:
-        """Return the views whose tables are to be compared, and are not yet."""
+        """Return the views whose tables still have to be compared."""
         live = {d.identity for d in self._engine.views.values()} - self._builds.keys()
         rows = self._reconciler.rows
         return [r for r in rows if r.identity in live and r.desired != DesiredState.DROPPED]
 
     def failed(self, build: ViewBuild) -> None:
-        """Fail a view whose rows cannot be read; its table stays as it is."""
+        """Fail a view whose rows cannot be read; its table is unchanged."""
         definition = self._reconciler.live(build.definition.identity)
         if definition is not None and isinstance(build.end, Failed):
             failed = self._failures.fail([definition], build.end.error)
             self._subscriptions.complete_failed(failed)
 
     def complete(self, caught_up: Collection[str]) -> None:
-        """Bring the sink back once every view has caught up with the engine."""
+        """Repair the sink once every view has caught up with the engine."""
         views = list(self._engine.views.values())
         self.report(sum(d.identity in caught_up for d in views))
         if any(d.identity not in caught_up for d in views):
@@ -114,7 +113,7 @@ class SinkRewind:
         try:
             epoch = self._epoch(views)
         except TidemarkError as error:
-            # What reads other views has taken in some of their rows: all begin again.
+            # Views that read other views contain some of their rows: all comparisons restart.
             for definition in views:
                 self._builds[definition.identity].cancel()
             if not (error.is_temporary or isinstance(error, ViewError)):
@@ -136,7 +135,7 @@ class SinkRewind:
         log.warning("sink.returns", epoch=epoch.progress.epoch, views=len(views))
 
     def _take_out_tableless(self, views: Collection[ViewDefinition]) -> bool:
-        """Views whose tables are gone, or are other ones, are built like new ones later."""
+        """Remove views whose tables are gone or replaced; they are built like new ones later."""
         gone = [d for d in views if not self._builds[d.identity].first.is_in_place]
         for definition in gone:
             self._builds[definition.identity].cancel()
@@ -147,7 +146,7 @@ class SinkRewind:
         return bool(gone)
 
     def _epoch(self, views: Collection[ViewDefinition]) -> SinkEpoch:
-        """What brings all tables to where the state is."""
+        """Return the epoch that brings all tables to the state."""
         found: dict[RelationName, EpochBuffer] = {}
         rejected: list[Delta] = []
         for definition in views:
@@ -170,7 +169,7 @@ class SinkRewind:
         return self._engine.change_views(map(self._change, views), both, found_rejected)
 
     def _change(self, definition: ViewDefinition) -> ViewChange:
-        """The catalog may be from before the view was built anew under other names."""
+        """Return the change of a view: the catalog may precede a rebuild under other names."""
         table, row = definition.table, self._reconciler.row(definition.identity)
         facts = {} if row is None else changed_facts(definition, row)
         return ViewChange(definition.identity, table, table, facts, is_replaced=True)
@@ -181,7 +180,7 @@ class SinkRewind:
         build: ViewBuild,
         parents: Mapping[RelationName, EpochBuffer],
     ) -> EpochBuffer:
-        """What makes a view's rows of those that its table shows, and its error rows."""
+        """Return the changes between a view's table and its rows, and its error rows."""
         view, buffered, result = build.take_over()
         for parent in definition.parents():
             table = self._engine.views[parent].table

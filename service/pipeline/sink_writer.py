@@ -1,10 +1,10 @@
-"""The sink's own thread: writes epochs in order while the next one is stepped.
+"""The sink's thread, which writes epochs in order while the next one is stepped.
 
-Invariant: epochs reach the sink in order and each exactly once; after a lost connection the
-sink's own progress decides whether the epoch in hand was committed. At most `DEPTH` epochs wait,
-and at most so many bytes: a slow sink slows the stepping, and so the source is read in larger
-batches; one that stands still stops the reading. A view that the sink refuses is left out from
-then on, so that the others go on.
+Invariant: epochs reach the sink in order and each exactly once; after a lost connection the sink's
+progress decides whether the current epoch was committed. At most `DEPTH` epochs wait, and at most
+so many bytes. So a slow sink slows the stepping, and the source is read in larger batches; a
+blocked sink stops the reading. A view that the sink refuses is left out from then on, and the
+others continue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SinkWriter:
         self._submitted = written
         self._most_bytes = waiting_bytes
         self._held_bytes = 0
-        # Told when an epoch is submitted, taken in hand or written.
+        # Notified when an epoch is submitted, started or written.
         self._moved = runtime.condition()
         # Called when one more epoch is in the sink, in the writer's thread.
         self.on_written: Callable[[], None] | None = None
@@ -72,17 +72,17 @@ class SinkWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything submitted is in the sink."""
+        """Return True if everything submitted is in the sink."""
         return self._written >= self._submitted
 
     @property
     def has_space(self) -> bool:
-        """Whether another epoch may be made; False while the sink is too far behind."""
+        """Return True if another epoch may be submitted; False while the sink lags too much."""
         return len(self._waiting) < DEPTH and self._held_bytes <= self._most_bytes
 
     @property
     def stalled_s(self) -> float:
-        """How long the epoch in hand has been on its way."""
+        """Return how long the current epoch has been on its way."""
         began_at = self._began_at
         return 0.0 if began_at is None else self._runtime.monotonic() - began_at
 
@@ -118,23 +118,23 @@ class SinkWriter:
 
     @property
     def ever_left_out(self) -> frozenset[RelationName]:
-        """All views of which something was not written."""
+        """Return all views of which something was not written."""
         return frozenset(self._ever_left_out)
 
     def refusals(self) -> list[TidemarkError]:
-        """The errors, each with its view, for which views are left out; each is told once.
+        """Return the errors, each with its view, of views that are left out; each is returned once.
 
-        An epoch counts as written only when its refusals are here.
+        An epoch counts as written only once its refusals are here.
         """
         return [self._refusals.get() for _ in range(self._refusals.qsize())]
 
     def forgive(self) -> None:
-        """Leave no view out any more; what was submitted with them must be written."""
+        """Write all views again; what was submitted with them must be written."""
         self.drain()
         self._left_out = set()
 
     def restart(self, number: int) -> None:
-        """Go on from epoch `number`; the sink's progress is to be forgotten."""
+        """Continue from epoch `number`; the sink's progress will be forgotten."""
         self.drain()
         self._written = self._submitted = number
 
@@ -144,8 +144,9 @@ class SinkWriter:
             raise self._failure
 
     def close(self) -> None:
-        """Stop after the epoch in hand, or in it when the sink stands still; what is not written
-        stays in the outbox."""
+        """Stop after the current epoch, or within it if the sink is blocked; the rest stays in the
+        outbox.
+        """
         self._stopping.set()
         self._thread.join(STOP_S)
         while self._thread.is_alive():
@@ -164,7 +165,7 @@ class SinkWriter:
             self._failure = error
 
     def _take(self) -> SinkEpoch | None:
-        """The next epoch, None after a while without one."""
+        """Return the next epoch; None after a while without one."""
         with self._moved:
             if not self._waiting:
                 self._moved.wait(0.1)

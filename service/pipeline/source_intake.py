@@ -1,7 +1,7 @@
-"""What the pipeline reads next, and from which source.
+"""The next batch that the pipeline reads, and its source.
 
-Invariants: while the sink is too far behind nothing is read; while a source is muted it is not read
-beyond the position that the sink shows; a snapshot's rows and later ones never come together.
+Invariants: nothing is read while the sink lags too much. A muted source is not read beyond the
+position that the sink shows. A snapshot's rows and later ones never come in one batch.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class SourceIntake:
         """Return whole transactions of one source, None when there are none or none may be read."""
         writer = self._epochs.writer
         if self._epochs.awaits_sink or not writer.has_space:
-            # The source keeps what we do not read; drops, builds and status go on.
+            # The source keeps what we do not read; drops, builds and status continue.
             writer.await_progress(POLL_S)
             return None
         if self._reconciler.owes_failures:
-            # What is read is shown: who looks at it must know which views do not move on with it.
+            # Readers see what is read: they must know which views are not moving with it.
             self._database.await_wake(POLL_S)
             return None
         self._is_external_turn = not self._is_external_turn
@@ -88,7 +88,7 @@ class SourceIntake:
         # No waiting while another source may have more.
         timeout_s = 0 if self._has_more_external else POLL_S
         if not self._database.is_open:
-            # Also where nothing is to be read: views that wait to be built do so until it is known.
+            # Also if nothing is to be read: views that wait for a build do so until it is known.
             is_away = self._database.away_error is not None
             is_desired = self._engine.position or not self._builds.are_resumed or is_away
             if is_desired and self._database.is_reachable:
@@ -98,13 +98,13 @@ class SourceIntake:
             return None
         mute = self._mute.by_source
         if mute and MAIN_SOURCE not in mute:
-            # Others have yet to come where the sink is: nothing may be read beyond that.
+            # Other sources have not reached the sink yet: nothing may be read beyond it.
             self._database.await_wake(timeout_s)
             return None
         try:
             rows, until = self._bounds(mute.get(MAIN_SOURCE))
             batch = self._database.poll(rows, timeout_s, until)
-            # What is not there has been read; a batch is read once it is stepped.
+            # What is missing has been read; a batch counts as read once it is stepped.
             whole = self._runtime.time() - self._database.silent_s
             self._metrics.read.moved(whole if batch is None and until is None else None)
             return batch
@@ -118,7 +118,8 @@ class SourceIntake:
     def _poll_external(self) -> SourceBatch | None:
         self._has_more_external = False
         if not self._builds.are_resumed:
-            # It goes on from where it stood: nothing may be read past that before it is back.
+            # The relation continues from its old position: nothing may be read beyond that before
+            # it is back.
             return None
         try:
             batch = self._external_sources.poll(self._epoch_rows, self._mute.by_source)
@@ -130,9 +131,11 @@ class SourceIntake:
         return batch
 
     def _bounds(self, until: int | None) -> tuple[int, int | None]:
-        """Most rows of an epoch, and up to where it may go: what a snapshot has and what comes
-        after it never come together. While nobody knows where one will be, it is a transaction
-        alone."""
+        """Return the most rows of an epoch, and its limits by position.
+
+        A snapshot's rows and later ones never come in one batch. While the snapshot's position is
+        unknown, an epoch is a single transaction.
+        """
         ahead = self._builds.unread_snapshots(self._engine.position)
         if 0 in ahead:
             return 1, until
@@ -160,7 +163,7 @@ class SourceIntake:
             self._reset.forget_all()
 
     def _note_away(self, error: TidemarkError) -> None:
-        """The database cannot be read just now: all else goes on."""
+        """Note that the database cannot be read; everything else continues."""
         pause_s = self._database.lost(error)
         log.warning("source.retry", code=error.code, why=error.described, pause_s=round(pause_s, 2))
         self._show_source()

@@ -1,4 +1,4 @@
-"""What the pipeline does when the source cannot be followed from where the state stands.
+"""What happens when the source cannot be streamed from the state's position.
 
 Invariant: until that is resolved no view is built, and the rows that views last showed stay.
 """
@@ -23,10 +23,10 @@ from service.runtime.runtime import Runtime
 
 RECONCILE_S = 1.0
 REFUSED_S = 15.0
-# Beginnings of the codes of what is found out when the stream is opened.
+# Prefixes of the error codes that opening the stream may raise.
 OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
 OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
-# Perhaps a mistake in a setting that will be corrected; a rebuild that is asked for ends the wait.
+# Possibly a wrong setting that will be corrected; a requested rebuild ends the wait.
 ABANDONED = ("source.identity_changed", "source.promoted_behind")
 
 
@@ -91,17 +91,17 @@ class SourceRefusal:
                 break
         else:
             self._reset.forget_all()
-        # The refusal is taken back before anything new is called live.
+        # The refusal is withdrawn before anything new is called live.
         self._metrics.write()
 
     def _give_up_position(self, error: SourceError) -> None:
-        """Go on without what reads the database; a rebuild is the way out."""
+        """Continue without the views that read the database; a rebuild resolves it."""
         self._reset.lose_database(error)
         self._metrics.position = self._engine.position
         self._metrics.write()
 
     def _is_put_right(self, error: SourceError) -> bool:
-        """Whether a source that could not be opened can be, by now."""
+        """Return True if a source that could not be opened can be opened now."""
         if not error.code.startswith(OPENING):
             return False
         try:

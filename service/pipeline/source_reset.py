@@ -1,7 +1,7 @@
-"""The end of what is followed: the database's position is forgotten, and the slot with it.
+"""The end of a subscription: the database's position is forgotten, and the slot dropped.
 
-Invariant: the state is on disk before the slot goes, and the sink's progress goes last. An older
-state would still have views, and no slot to go on from.
+Invariant: the state is on disk before the slot is dropped, and the sink's progress goes last. An
+older state would still have views, but no slot to continue from.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SourceReset:
     def forget_all(self, *, leaves_slot: bool = False) -> None:
         """Leave no slot and no progress: nothing depends on the sources any more.
 
-        leaves_slot: a slot that someone else reads stays; else it is SourceError
+        leaves_slot: a slot that another reader uses stays; otherwise SourceError
         source.slot_in_use.
         """
         self._epochs.commit(sync=True)
@@ -78,12 +78,12 @@ class SourceReset:
         failpoint("source.forget.before")
         self._database.drop_slot(leaves_used=leaves_slot)
         failpoint("source.forget.slot")
-        # The sink is not given again what it had, whatever the next view asks for.
+        # The sink does not get the same epochs again, whatever the next view requests.
         self._epochs.writer.drain()
         self._engine.clear_outbox()
         self._epochs.forget_sink()
         self._database.forget_tables()
-        # On disk first: an older state would lack what the sink no longer says that it has.
+        # On disk first: an older state would lack epochs that the sink no longer reports.
         self._engine.commit(None, written=0, sync=True)
         failpoint("source.forget.state")
         self._staging.forget_progress()

@@ -1,4 +1,4 @@
-"""The pipeline's side of the catalog of sources: what is declared, how it stands, dead letters.
+"""The pipeline's side of the catalog of sources: declarations, status and dead letters.
 
 The sink may be down: a report that fails is repeated with the next one.
 """
@@ -20,8 +20,10 @@ DEAD_LETTERS = 1_000
 
 
 class SourceStatusReporter:
-    """One for a pipeline, used by its thread alone. sink_key: whose dead letters; make: what a row
-    of the catalog declares."""
+    """The reporter of a pipeline, used by its thread.
+
+    sink_key: of its dead letters. make: creates the source that a row of the catalog declares.
+    """
 
     def __init__(
         self, control: Control, sink_key: str, make: Callable[[SourceRow], FeedSource]
@@ -35,20 +37,21 @@ class SourceStatusReporter:
         self.rows: Sequence[SourceRow] = ()
 
     def refresh(self) -> None:
-        """Read what is declared. TemporaryError when the sink cannot be reached."""
+        """Read the declarations. TemporaryError if the sink is unreachable."""
         rows = self._control.list_sources()
         before, now = _declared(self.rows), _declared(rows)
         self._changed |= {n for n in before.keys() | now.keys() if before.get(n) != now.get(n)}
         self.rows = rows
 
     def changed(self) -> set[str]:
-        """The sources that were declared, changed or dropped since the last call, or that somebody
-        wants to be tried now."""
+        """Return the sources that were declared, changed, dropped or retried since the last
+        call.
+        """
         found, self._changed = self._changed, set()
         return found
 
     def source(self, name: str) -> FeedSource:
-        """A declared source; SourceError source.not_found."""
+        """Return a declared source; SourceError source.not_found."""
         row = next((r for r in self.rows if r.name == name and r.type != "postgres"), None)
         if row is None:
             raise SourceError(
@@ -57,12 +60,12 @@ class SourceStatusReporter:
         return self._make(row)
 
     def report(self, statuses: Mapping[str, ExternalStatus]) -> None:
-        """Report the status of the sources where it has changed."""
+        """Report the status of the sources that have changed."""
         for name, status in statuses.items():
             reported = (status.status, str(status.error))
             if self._reported.get(name) == reported:
                 continue
-            # Nobody knows what it says where the answer is lost.
+            # If the answer is lost, the stored status is unknown.
             self._reported.pop(name, None)
             error = status.error
             facts = {"code": None, "detail": None, "hint": None}
@@ -88,7 +91,7 @@ class SourceStatusReporter:
         return [(name, to_delta(g), is_retried) for (name, is_retried), g in groups.items()]
 
     def unmark_dead_letters(self, name: RelationName, rows: Delta) -> None:
-        """The next epoch says what became of them. TemporaryError."""
+        """Unmark dead letters; the next epoch has their outcome. TemporaryError."""
         positions = [str(row[2], "utf-8") for row, _ in rows.rows()]
         self._letters.unmark(self._key, name, positions)
 

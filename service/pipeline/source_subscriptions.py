@@ -1,7 +1,7 @@
-"""What is followed of the sources: exactly what views read, for as long as they read it.
+"""The subscriptions of sources: exactly the relations that views read, while they read them.
 
-A relation that is gone or changed takes out its readers and no others. Invariant: the last view
-takes slot, positions and progress with it; nothing is left that would keep WAL for nobody.
+A relation that is gone or changed removes its readers and no others. Invariant: the last view
+removes slot, positions and progress; nothing is left that would retain WAL.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SourceSubscriptions:
         self._reset = reset
 
     def follow(self) -> None:
-        """Stream what is read; where just that is streamed already, nothing is opened anew."""
+        """Stream the read relations; do nothing if exactly these are streamed already."""
         if self._database.follows(self._main_reads()):
             self._external_sources.open(self._failures.reads())
             self._epochs.commit()
@@ -62,7 +62,7 @@ class SourceSubscriptions:
             self.open()
 
     def open(self) -> None:
-        """Stream what is read; what turns out to be gone fails its views and no others."""
+        """Stream the read relations; fail the views of those that are gone, and no others."""
         self._external_sources.open(self._failures.reads())
         is_open = False
         while self._engine.position and not is_open:
@@ -78,7 +78,7 @@ class SourceSubscriptions:
         self._epochs.commit()
 
     def probe_tables(self) -> None:
-        """Look up what has become of the tables that are read, and fail what cannot go on."""
+        """Probe the tables that are read, and fail the views that cannot continue."""
         try:
             self._database.probe_tables()
         except TidemarkError as error:
@@ -86,13 +86,16 @@ class SourceSubscriptions:
                 raise
 
     def release(self, relations: Sequence[Relation]) -> None:
-        """Stop watching what no view reads any more; the last view takes the slot with it."""
+        """Stop watching relations that no view reads any more; after the last view, drop the
+        slot.
+        """
         reads = self._failures.reads()
         if not reads and not self._reconciler.has_views():
             self._reset.forget_all()
             return
         if not self._builds.are_resumed:
-            # It reads on from where it stood: what it reads must have been told all the while.
+            # The build continues from its old position: its relations must have been streamed
+            # meanwhile.
             return
         self._database.narrow(reads)
         used = {_identity_of(relation) for relation, _ in reads}
@@ -100,15 +103,16 @@ class SourceSubscriptions:
         for name, gone in external_relations(unused).items():
             self._engine.positions.forget(name, [n.name for n in gone])
         self._external_sources.open(reads)
-        # On disk first: an older state would miss what is not told any more.
+        # On disk first: an older state would miss changes that are no longer streamed.
         self._epochs.commit(sync=True)
         self._database.withdraw([r for r in unused if is_main(r)])
 
     def forget_unread(self) -> None:
-        """Relations that were read by what is gone by now, and where they were: a place that nobody
-        moves any more would be told to the sink for ever, after a crash one from before its own.
+        """Forget the positions of relations that nothing reads any more.
 
-        What an earlier process was building must have begun again: it reads on from such places.
+        A position that nothing advances would be reported to the sink for ever; after a crash, one
+        from before its own. Builds of an earlier process must have restarted, since they continue
+        from such positions.
         """
         read = external_relations(relation for relation, _ in self._failures.reads())
         for source in self._engine.positions.by_source.keys() - {MAIN_SOURCE}:
@@ -117,7 +121,7 @@ class SourceSubscriptions:
             if unread:
                 self._engine.positions.forget(source, unread)
 
-    # --- views that cannot go on -------------------------------------------------------------
+    # --- views that cannot continue -------------------------------------------------------------
 
     def fail_readers(self, error: TidemarkError) -> bool:
         """Take out what reads the relation of a refusal; False when that is not all there is to it.
@@ -129,28 +133,29 @@ class SourceSubscriptions:
             return False
         is_of_database = relation.source == MAIN_SOURCE
         if is_of_database and not self._database.was_opened_for(self._main_reads()):
-            # It may be for what nobody reads any more: one that is opened for what is read tells.
+            # The refusal may concern a relation that is no longer read; reopening the stream shows
+            # it.
             return True
         try:
             failed = self._schema_recovery.take_out(error)
         except TemporaryError as again:
-            # Nobody can be judged now: the same is found when the stream is opened again.
+            # Nothing can be decided now: reopening the stream finds the same.
             log.warning("source.retry", code=again.code)
             return True
         self.complete_failed(failed)
         return bool(failed)
 
     def _main_reads(self) -> list[Read]:
-        """What is read of the database."""
+        """Return what is read of the database."""
         return [read for read in self._failures.reads() if is_main(read[0])]
 
     def complete_failed(self, failed: Sequence[ViewDefinition]) -> None:
-        """Views have left the engine: nothing is read for them any more."""
+        """Complete the removal of failed views: nothing is read for them any more."""
         if failed:
             self._epochs.commit()
             self.release([r for d in failed for r in d.relations()])
 
 
 def _identity_of(relation: Relation) -> object:
-    """What a relation is, under whatever name it is known."""
+    """Return the identity of a relation, whatever its current name."""
     return relation.oid if is_main(relation) else relation.name

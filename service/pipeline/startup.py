@@ -1,8 +1,9 @@
-"""The start of a pipeline: sink and state brought to one position, however long the sink refuses.
+"""The start of a pipeline: sink and state are brought to one position, however long the sink
+refuses.
 
 A sink may refuse all writes: it is a standby now, a privilege was revoked, another service owns it.
-Such a refusal is reported as the problem of all views and retried with growing pauses in the same
-process. Invariant: nothing is read or stepped before the position of the sink is known; meanwhile
+Such a refusal is reported as the problem of all views, and retried with growing pauses in the same
+process. Invariant: nothing is read or stepped before the sink's position is known; meanwhile
 additional sinks get what is committed for them.
 """
 
@@ -56,8 +57,8 @@ class Startup:
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Return once the sink is known and open.
 
-        Raise errors that are not the sink's or that need another process, and the sink's refusal
-        when the service stops.
+        Raise errors that are not the sink's or need another process, and the sink's refusal when
+        the service stops.
         """
         backoff, reported = Backoff(*PAUSE_S), ""
         while True:
@@ -75,7 +76,7 @@ class Startup:
             log.info("sink.running")
 
     def _await(self, error: SinkError, pause_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Report why nothing moves, and wait; additional sinks go on."""
+        """Report why nothing moves, and wait; additional sinks continue."""
         self._epochs.close()
         until = self._runtime.monotonic() + pause_s
         while self._runtime.monotonic() < until and not is_stopping():
@@ -157,7 +158,7 @@ class StateRecovery:
             runtime=self._runtime,
         )
         self._epochs.start(*found)
-        # What was on its way to the sink may have changed the catalog.
+        # Epochs that were on their way to the sink may have changed the catalog.
         self._refresh()
         self._failures.remove_failed()
         if self._epochs.writer.written > before:
@@ -180,6 +181,6 @@ class StateRecovery:
         state_owner.note(self._store, identity)
 
     def _remove_outdated(self) -> None:
-        """The state is older than the sink: rebuild the views whose sources cannot replay."""
+        """Rebuild the views whose sources cannot replay: the state is older than the sink."""
         self._failures.remove_outdated(self._external_sources.not_replayable(self._mute.by_source))
         self._reconciler.rebuild_lost()

@@ -1,4 +1,4 @@
-"""The sync of the state to disk, after which the source may forget what it covers."""
+"""The sync of the state to disk, after which the source may discard what it covers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from storage.failpoints import failpoint
 
 
 class StateSync:
-    """Used by the pipeline's thread. Invariant: the source may forget only what is on disk."""
+    """The sync, used by the pipeline's thread.
+
+    Invariant: the source may discard only what is on disk.
+    """
 
     def __init__(
         self, engine: Engine, epochs: Epochs, builds: Builds, feed: Feed, checkpoints: Checkpoints
@@ -23,7 +26,7 @@ class StateSync:
         self._checkpoints = checkpoints
 
     def run(self) -> None:
-        """Force the state to disk, then let the source forget what it covers."""
+        """Sync the state to disk, then let the source discard what it covers."""
         self._builds.sync()
         failpoint("checkpoint.sync.before")
         self._epochs.commit(sync=True)

@@ -62,13 +62,13 @@ class ViewDrops:
             return
         if not self._epochs.is_sink_drained() or self._reconciler.is_renamed(row):
             return
-        # Last the catalog: whoever waits for the drop finds nothing left of it at the source.
+        # The catalog last: once the drop is reported, nothing of the view is left at the source.
         self._subscriptions.release(self._take_out(row))
         self._reconciler.drop(row, self._staging)
         log.info("view.dropped", view=row.title)
 
     def remove(self, row: ViewRow) -> None:
-        """Take a view out of state, sink and catalog; what it read stays as it is."""
+        """Remove a view from state, sink and catalog; its relations are unchanged."""
         self._take_out(row)
         self._reconciler.drop(row, self._staging)
 

@@ -1,4 +1,4 @@
-"""Taking views out of a running pipeline, so that the others go on.
+"""Taking views out of a running pipeline, so that the others continue.
 
 A failed view leaves the engine with its state and with all views that read it; its table stays
 in the sink as it was. Invariant: the catalog says so first, so that a restart in between fails
@@ -21,7 +21,7 @@ from service.views.lifecycle import ViewState
 
 
 class Failures:
-    """Fails views by what they read."""
+    """Fails views according to the relations that they read."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class Failures:
         self._builds = builds
 
     def definitions(self) -> list[ViewDefinition]:
-        """What is live, parents first, then what is being built and not given up."""
+        """Return the live definitions, parents first, then those being built and not cancelled."""
         live = list(self._engine.views.values())
         return live + [build.definition for build in self._builds.active()]
 
     def reads(self) -> list[Read]:
-        """All that these read of the source, and what is kept for others while they are built."""
+        """Return what these read of the source, and what builds store for other views."""
         read = [r for d in self._engine.views.values() for r in d.reads()]
         return read + [r for build in self._builds.active() for r in build.reads()]
 
@@ -50,7 +50,7 @@ class Failures:
         return self.fail(self.readers_of(error.relation), error)
 
     def readers_of(self, name: RelationName | None) -> list[ViewDefinition]:
-        """What reads a relation, or is it."""
+        """Return the views that read a relation, or are it."""
         return [
             d
             for d in self.definitions()
@@ -58,11 +58,11 @@ class Failures:
         ]
 
     def _has_name(self, definition: ViewDefinition) -> bool:
-        """What is built beside a live view is shown to nobody under its name yet."""
+        """Return False for a build beside a live view, which is not shown under its name yet."""
         return self._engine.views.get(definition.name, definition) is definition
 
     def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
-        """What is live or being built, each with what it reads or keeps."""
+        """Return the live views and builds, each with what it reads or stores."""
         live = [(d, d.reads()) for d in self._engine.views.values()]
         return [*live, *((b.definition, b.reads()) for b in self._builds.active())]
 
@@ -74,7 +74,7 @@ class Failures:
                     raise name_in_use(newer, reader.table.title)
 
     def is_newer(self, definition: ViewDefinition) -> bool:
-        """Whether a view uses columns of a streamed table that earlier rows of it may lack."""
+        """Return True if a view uses columns of a streamed table that its earlier rows may lack."""
         return any(
             is_same_table(relation, known) and relation.fields != known.fields
             for relation in definition.relations()
@@ -100,9 +100,9 @@ class Failures:
     def degrade(
         self, definitions: Iterable[ViewDefinition], error: TidemarkError
     ) -> list[ViewDefinition]:
-        """Let views, live or being built, and all that read them, be built anew.
+        """Mark views, live or being built, and all that read them for a rebuild.
 
-        What they last showed stays until the new rows take its place; part of the open epoch.
+        Their last rows stay until the new ones replace them; part of the open epoch.
         """
         taken = self._with_children(definitions)
         for definition in taken:
@@ -114,8 +114,10 @@ class Failures:
         return taken
 
     def remove_failed(self) -> None:
-        """Take out of the engine what the catalog calls failed, or to be built anew: it was told,
-        then we stopped."""
+        """Remove views from the engine that the catalog calls failed or to be rebuilt.
+
+        The previous process stopped after that was reported.
+        """
         self._remove([d for d in self._engine.views.values() if self._is_degraded(d)])
         failed_there = self._reconciler.failed()
         failed = [d for d in self._engine.views.values() if d.identity in failed_there]
@@ -130,7 +132,7 @@ class Failures:
         return row is not None and row.status == ViewState.DEGRADED
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
-        """The views and all that read them, readers first."""
+        """Return the views and all that read them, readers first."""
         chosen = {id(d) for d in definitions}
         names: set[RelationName] = set()
         found = []
@@ -142,15 +144,17 @@ class Failures:
         return found[::-1]
 
     def _is_strange(self, definition: ViewDefinition) -> bool:
-        """The catalog knows a later version of a view, or none, or it is paused."""
+        """Return True if the catalog has a later version of a view, or none, or it is paused."""
         row = self._reconciler.row(definition.identity)
         if row is None or definition.version < row.version:
             return True
         return definition.version == row.version and row.status == ViewState.PAUSED
 
     def remove_strangers(self) -> bool:
-        """Take out of the engine what the catalog knows otherwise: the state is older than it.
-        Whether it does not know some of them at all."""
+        """Remove views from the engine that differ in the catalog: the state is older than it.
+
+        Return True if the catalog lacks some of them.
+        """
         is_any_unknown = any(self._reconciler.row(i) is None for i in self._identities())
         self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
         return is_any_unknown
@@ -159,14 +163,17 @@ class Failures:
         return [d.identity for d in self._engine.views.values()]
 
     def remove_unknown(self) -> list[ViewDefinition]:
-        """Take out what the catalog knows no more, without anybody having asked for it: it was in
-        what a sink lost that was set back. The tables stay as they are."""
+        """Remove views that the catalog lacks although nobody dropped them: a rewound sink lost
+        them.
+
+        Their tables are unchanged.
+        """
         known = {row.identity for row in self._reconciler.rows}
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
-        """The sink was set back: take out what its catalog does not know as it is now, and what
-        cannot be compared with rows that are computed again: they would come in another order."""
+        """Remove views that do not match the catalog of a rewound sink, and views that depend on the
+        order of rows, which may differ when rows are read again."""
         views = self._engine.views.values()
         self._remove([d for d in views if d.depends_on_history or not self._is_known(d)])
 
@@ -177,11 +184,11 @@ class Failures:
         return (row.schema, row.name) == (table.schema, table.name)
 
     def remove_outdated(self, sources: Collection[str]) -> None:
-        """The state is older than its sink: take out what that leaves wrong for good.
+        """Remove views that a state older than its sink would leave wrong.
 
-        sources: those that are not where the sink is and cannot tell again what came since. A view
-        that was renamed has its table under another name. One that depends on the order in which
-        rows came may decide otherwise when they come again.
+        sources: those that are not at the sink's position and cannot replay. A renamed view has its
+        table under another name. A view that depends on the order of rows may
+        differ when they come again.
         """
         outdated = []
         for definition in self._engine.views.values():

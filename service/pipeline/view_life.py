@@ -1,4 +1,4 @@
-"""What the catalog asks of the views: drops, pauses, names, builds, and their additional sinks.
+"""The catalog's requests for views: drops, pauses, names, builds, and additional sinks.
 
 Invariant: a pause or a new name waits until the sink has every epoch before it.
 """
@@ -26,10 +26,10 @@ from service.subscriptions.change_log_writers import ChangeLogs
 
 
 class ViewLife:
-    """Used by the pipeline's thread.
+    """The life of views, used by the pipeline's thread.
 
-    is_unused: a group other than the default one has no views any more, and nothing is left.
-    _renaming: views whose new name the catalog may not show yet.
+    is_unused: a group other than the default has no views any more, and nothing is left. _renaming:
+    views whose new name the catalog may not show yet.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ViewLife:
             self._reset.forget_all()
 
     def reconcile(self) -> None:
-        """Do what the catalog asks for: drop, then build what is neither live nor being built."""
+        """Execute the catalog's requests: drop, then build what is neither live nor being built."""
         self._subscriptions.complete_failed(self._failures.remove_unknown())
         for row in self._reconciler.to_drop():
             self._drops.drop(row)
@@ -97,7 +97,7 @@ class ViewLife:
         return bool(self._mute) or self._epochs.is_returning
 
     def _change(self) -> None:
-        """Cancel builds that are not desired any more; pause and rename views."""
+        """Cancel builds that are no longer desired; pause and rename views."""
         self._renaming.clear()
         for build in self._builds.values():
             if not self._reconciler.is_desired(build):
@@ -112,7 +112,7 @@ class ViewLife:
             self._subscriptions.release(self._replacement.pause(paused))
         for row in renamed:
             self._start.forget(row.identity)
-            # What is built from now on is built under its new name, once that is known.
+            # Later builds use the new name, once it is known.
             self._renaming.add(row.identity)
             try:
                 self._replacement.rename(row)
@@ -126,7 +126,7 @@ class ViewLife:
                     self._reconciler.abandon(row, error)
 
     def _attach_sinks(self) -> None:
-        """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
+        """Start the requested additional sinks, once the state is on disk."""
         is_lagging = self._epochs.is_lagging
         if self._sink_workers.reconcile(is_muted=bool(self._mute), is_lagging=is_lagging):
             self._epochs.commit(sync=True)

@@ -33,8 +33,8 @@ from service.views.view_facts import changed_facts, facts_of
 from storage import clock
 from storage.failpoints import failpoint
 
-# Why a view that has further sinks keeps its name.
 WINDOWS_AGAIN = "the rows of closed windows would be written again"
+# Why a view that has additional sinks keeps its name.
 REPORTED_BY_NAME = "what they have written is told by the view's name"
 
 
@@ -61,7 +61,7 @@ class ViewReplacement:
     # --- another version -----------------------------------------------------------------------
 
     def why_not(self, build: ViewBuild) -> TidemarkError | None:
-        """What keeps a built version from taking over."""
+        """Return why a built version cannot replace the live one; None if it can."""
         definition, beside = build.definition, build.beside
         missing = readers_lost(definition, self._engine.views.values())
         if missing:
@@ -75,7 +75,7 @@ class ViewReplacement:
         if why and (sinks := self._sink_workers.followed(definition.identity)):
             if row is not None and self._reconciler.replacement(row) is not None:
                 return sinks_refuse(definition.table.title, sinks, why)
-            # Nobody has asked for it: the view had to be built anew.
+            # A rebuild that nobody requested: the view's tables had changed.
             self._sink_workers.fail_view(definition.identity, "the view was built anew")
         if build.first.is_in_place:
             return None
@@ -85,7 +85,8 @@ class ViewReplacement:
     def take_over(
         self, build: ViewBuild, view: View, buffered: EpochBuffer, result: BackfillResult
     ) -> tuple[SinkEpoch, Sequence[Relation]]:
-        """The epoch in which a built view becomes visible, and what the version before it read.
+        """Return the epoch in which a built view becomes visible, and the relations of the version
+        before.
 
         Part of the open epoch.
         """
@@ -107,13 +108,13 @@ class ViewReplacement:
         return epoch, () if old is None else old.relations()
 
     def _renew(self, build: ViewBuild, view: View, buffered: EpochBuffer) -> EpochBuffer:
-        """Replace the live version, and tell what reads it the difference."""
+        """Replace the live version, and pass the difference to its readers."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
         failpoint("view.replace.renewed")
         for other in self._builds.values():
             if name in other.definition.parents() and not build.first.is_in_place:
-                # It was planned over columns that stand elsewhere now.
+                # It was planned over columns whose positions have changed.
                 other.cancel()
         if build.first.difference is None or not engine.readers_of(name):
             return buffered
@@ -132,7 +133,7 @@ class ViewReplacement:
         row = self._reconciler.row(definition.identity)
         change = None if row is None else numbered(row)
         facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint", "progress"))
-        # Told with the status: nobody is to see a live view that is still being built.
+        # Reported with the status: a view that is being built must not appear live.
         facts["live_at"] = clock.utc()
         ends = ""
         if change is not None and change.get("version") == definition.version:
@@ -155,7 +156,9 @@ class ViewReplacement:
     # --- pauses --------------------------------------------------------------------------------
 
     def pause(self, rows: Sequence[ViewRow]) -> Sequence[Relation]:
-        """Take views out of the dataflow, their tables as they are; what they read."""
+        """Remove views from the dataflow; their tables stay. Return the relations that they
+        read.
+        """
         engine = self._engine
         paused = {row.identity for row in rows}
         live = [d for d in engine.views.values() if d.identity in paused]
@@ -182,7 +185,7 @@ class ViewReplacement:
     # --- names ---------------------------------------------------------------------------------
 
     def rename(self, row: ViewRow) -> None:
-        """Give a view the name that is asked for. TidemarkError when it cannot have it."""
+        """Rename a view as requested. TidemarkError if that is impossible."""
         assert row.change is not None
         before = table_of(row)
         table = replace(before, schema=row.change["schema"], name=row.change["name"])
@@ -209,7 +212,7 @@ class ViewReplacement:
         log.info("view.renamed", view=live.table.title, name=table.title)
 
     def _reader_changes(self, row: ViewRow, table: SinkTable) -> Iterator[ViewChange]:
-        """What reads the view knows it by its new name."""
+        """Return the changes of readers, which now use the view's new name."""
         assert row.change is not None
         for identity, query in row.change["readers"].items():
             reader = self._reconciler.row(identity)
@@ -227,14 +230,14 @@ class ViewReplacement:
 def readers_lost(
     definition: ViewDefinition, others: Iterable[ViewDefinition]
 ) -> dict[str, list[str]]:
-    """By title, the views that could not read a version of a view, and why."""
+    """Return by title the views that could not read a version of a view, and why."""
     relation = definition.relation
     found = {d.table.title: d.missing_in(relation) for d in others}
     return {title: missing for title, missing in found.items() if missing}
 
 
 def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
-    """The refusal of a version that views which read it could not read."""
+    """Return the refusal of a version that its readers could not read."""
     return TidemarkError(
         "view.children_refuse",
         f'views that read "{title}" could not read it any more',
@@ -244,8 +247,10 @@ def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
 
 
 def why_unreported(before: SinkTable, table: SinkTable, *, is_staged: bool = False) -> str:
-    """Why further sinks of a view cannot be told of a version of it; "" where they can. is_staged:
-    its rows are not known as changes of those of before."""
+    """Return why additional sinks cannot represent a version; "" if they can.
+
+    is_staged: its rows are not known as changes of the earlier rows.
+    """
     if is_staged or not is_one_shape(before, table):
         return "its records would have other columns"
     pairs = zip(before.fields, table.fields, strict=True)
@@ -254,7 +259,7 @@ def why_unreported(before: SinkTable, table: SinkTable, *, is_staged: bool = Fal
 
 
 def sinks_refuse(title: str, names: Sequence[str], why: str) -> TidemarkError:
-    """The refusal of a change that further sinks of a view could not be told of."""
+    """Return the refusal of a change that additional sinks cannot represent."""
     return TidemarkError(
         "view.has_sinks",
         f'view "{title}" has further sinks',
@@ -264,7 +269,7 @@ def sinks_refuse(title: str, names: Sequence[str], why: str) -> TidemarkError:
 
 
 def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
-    """The refusal of a version for which the table would have to be made anew."""
+    """Return the refusal of a version that would need a new table."""
     return TidemarkError(
         "view.has_dependents",
         f'the table of view "{title}" cannot be replaced by one of other columns',
@@ -274,7 +279,7 @@ def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
 
 
 def _through(buffered: EpochBuffer, both: EpochBuffer, table: SinkTable) -> Iterator[Delta]:
-    """The deltas of a view on their way to its table and to what reads it."""
+    """Return the deltas of a view for its table and its readers."""
     for part in buffered:
         if part.errors is not None:
             both.add(table, part.errors, is_errors=True)
@@ -284,7 +289,7 @@ def _through(buffered: EpochBuffer, both: EpochBuffer, table: SinkTable) -> Iter
 
 
 def _retitled(errors: Delta, table: SinkTable) -> Delta | None:
-    """What changes in the error rows of a view when its name does."""
+    """Return the change of a view's error rows when its name changes."""
     if not len(errors):
         return None
     bare = Delta(errors.columns[1:], errors.weights)

@@ -1,7 +1,7 @@
 """`CALL tidemark.verify_view(...)`: compare a view with PostgreSQL's answer, for its owner.
 
 Equal rows give a notice. Differing rows give an error with the first of them, so that a script
-stops. `tidemark.asked` has the whole result in both cases.
+stops. `tidemark.my_requests` has the whole result in both cases.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def main_of(settings: Settings) -> int:
 
 
 def compiling(state: Path) -> str:
-    """Return what must still be compiled before any view is kept up to date; "" for nothing."""
+    """Return what must still be compiled before any view is maintained; "" for nothing."""
     try:
         facts = json.loads((state / COMPILING).read_text())
         return f"native kernels are being compiled: {facts['done']} of {facts['total']}"

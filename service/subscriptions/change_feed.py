@@ -25,6 +25,9 @@ TOUCH_S = 2.0
 POLL_S = (0.5, 0.005)
 
 Framing = Literal["sse", "socket"]
+# The event that closes an epoch; `mark` is its earlier name, for one release.
+MarkerName = Literal["progress", "mark"]
+_FrameKey = tuple[Framing, MarkerName, LogPosition]
 
 
 class ChangeFeed:
@@ -35,9 +38,7 @@ class ChangeFeed:
         self.readers = 0
         # In order of arrival.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._framed: OrderedDict[tuple[Framing, LogPosition], tuple[list[bytes], LogPosition]] = (
-            OrderedDict()
-        )
+        self._framed: OrderedDict[_FrameKey, tuple[list[bytes], LogPosition]] = OrderedDict()
         self._framed_bytes = 0
         self.reader.refresh()
 
@@ -66,26 +67,25 @@ class ChangeFeed:
             self._waiting.pop(woken, None)
 
     def frames(
-        self, position: LogPosition, framing: Framing
+        self, position: LogPosition, framing: Framing, marker: MarkerName = "progress"
     ) -> tuple[list[bytes], LogPosition] | None:
         """Return the events at a position as they are sent, and the position after them.
 
         None if the log no longer has this position.
         """
-        cached = self._framed.get((framing, position))
+        key = (framing, marker, position)
+        cached = self._framed.get(key)
         if cached is not None:
             return cached
         found = self.reader.lines(position)
         if found is None or not found[0]:
             return found
-        made = [framed(framing, *event_of(line)) for line in found[0]]
+        made = [framed(framing, *event_of(line, marker)) for line in found[0]]
         made = [b"".join(made)] if framing == "sse" else made
-        self._remember((framing, position), (made, found[1]))
+        self._remember(key, (made, found[1]))
         return made, found[1]
 
-    def _remember(
-        self, key: tuple[Framing, LogPosition], made: tuple[list[bytes], LogPosition]
-    ) -> None:
+    def _remember(self, key: _FrameKey, made: tuple[list[bytes], LogPosition]) -> None:
         self._framed[key] = made
         self._framed_bytes += sum(map(len, made[0]))
         while self._framed_bytes > CACHE_BYTES:
@@ -183,17 +183,17 @@ def touch(folders: Sequence[Path]) -> None:
         except OSError as error:
             # Usually a full disk; the request is repeated, and subscribers get an error if nothing
             # comes.
-            log.debug("changes.unasked", why=str(error))
+            log.debug("changes.unrequested", why=str(error))
 
 
-def event_of(line: bytes) -> tuple[bytes, bytes, bytes]:
+def event_of(line: bytes, marker: MarkerName = "progress") -> tuple[bytes, bytes, bytes]:
     """Return (event name, line, id or b"") of a line of a log.
 
     >>> event_of(b'{"epoch":7,"positions":{},"resume":"a1.7"}')[::2]
-    (b'mark', b'a1.7')
+    (b'progress', b'a1.7')
     """
     if line.startswith(b'"positions"', line.index(b",") + 1):
-        return b"mark", line, line[line.rindex(b'"resume":"') + 10 : -2]
+        return marker.encode(), line, line[line.rindex(b'"resume":"') + 10 : -2]
     return b"changes", line, b""
 
 

@@ -37,7 +37,14 @@ from service.subscriptions.change_encoder import (
     no_rows,
     row_lines,
 )
-from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
+from service.subscriptions.change_feed import (
+    ChangeFeed,
+    ChangeFeeds,
+    Framing,
+    MarkerName,
+    framed,
+    touch,
+)
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
@@ -62,14 +69,18 @@ _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
 
 @dataclass(frozen=True)
 class Wish:
-    """The request of a subscriber. resume: a token, or "". subscription: its name, or ""; role:
-    whose rights on the view's history count then, "" for the service's."""
+    """The request of a subscriber.
+
+    resume: a token, or "". subscription: its name, or "". role: whose rights on the view's history
+    apply then, "" for the service's. marker: the event name of progress markers.
+    """
 
     has_rows: bool = True
     resume: str = ""
     heartbeat_s: float = 15.0
     subscription: str = ""
     role: str = ""
+    marker: MarkerName = "progress"
 
 
 class Subscriptions:
@@ -136,7 +147,7 @@ class Subscriptions:
         acknowledged: int | None,
     ) -> Subscription:
         rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=wish.has_rows)
-        subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
+        subscription = Subscription(self, row, feed, rows, wish)
         if acknowledged is not None:
             # The log has everything after what the sink shows now.
             until = (await run_in_threadpool(rows.progress)).epoch
@@ -248,7 +259,7 @@ class Subscription:
         row: ViewRow,
         feed: ChangeFeed,
         rows: _Rows,
-        heartbeat_s: float,
+        wish: Wish,
     ) -> None:
         self.epoch: int | None = None
         self.past: _Past | None = None
@@ -260,7 +271,8 @@ class Subscription:
         self._row = row
         self._feed = feed
         self._rows = rows
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s = wish.heartbeat_s
+        self._marker_name: MarkerName = wish.marker
         self._is_closed = False
 
     async def frames(
@@ -280,7 +292,9 @@ class Subscription:
         epoch = self.epoch
         if self.past is not None:
             past = self.past
-            reading = self._read_pieces(past, lambda line: past.framed(framing, line), beat)
+            reading = self._read_pieces(
+                past, lambda line: past.framed(framing, self._marker_name, line), beat
+            )
             async with contextlib.aclosing(reading) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -303,7 +317,11 @@ class Subscription:
                 return
         position = reader.position_after(epoch)
         while True:
-            found = None if position is None else self._feed.frames(position, framing)
+            found = (
+                None
+                if position is None
+                else self._feed.frames(position, framing, self._marker_name)
+            )
             if found is None:
                 raise too_slow("the log no longer has its next epoch")
             pieces, position = found
@@ -346,7 +364,9 @@ class Subscription:
     def _marker(self, framing: Framing, progress: Progress) -> bytes:
         name = self._feed.reader.head.name
         line = marker_line(name, progress.epoch, shown_positions(progress.positions))
-        return framed(framing, b"mark", line, f"{name}.{progress.epoch}".encode())
+        return framed(
+            framing, self._marker_name.encode(), line, f"{name}.{progress.epoch}".encode()
+        )
 
     def close(self) -> None:
         """Remove the subscriber."""
@@ -420,12 +440,13 @@ class _Past:
         """Return some more lines, [] at the end."""
         return next(self._lines, [])
 
-    def framed(self, framing: Framing, line: bytes) -> bytes:
-        """Return a line as an event: a marker, or changes."""
+    def framed(self, framing: Framing, marker: MarkerName, line: bytes) -> bytes:
+        """Return a line as an event: a progress marker, or changes."""
         if not line.startswith(_MARKER):
             return framed(framing, b"changes", line)
         line = line[len(_MARKER) :]
-        return framed(framing, b"mark", line, f"{self._log}.{json.loads(line)['epoch']}".encode())
+        token = f"{self._log}.{json.loads(line)['epoch']}".encode()
+        return framed(framing, marker.encode(), line, token)
 
     def close(self) -> None:
         """Close the session."""

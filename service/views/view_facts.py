@@ -22,8 +22,8 @@ from service.views.requested_changes import VERSION, table_of
 
 
 def kind_of(plan: ViewPlan) -> str:
-    """Return "keyed" or "bag"."""
-    return "keyed" if plan.key else "bag"
+    """Return "keyed" or "multiset"."""
+    return "keyed" if plan.key else "multiset"
 
 
 def key_names(plan: ViewPlan) -> list[str]:
@@ -59,7 +59,7 @@ def changed_facts(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
     facts = facts_of(definition, row.options)
     facts["plan"] |= {"estimate": known.get("estimate")}
     if is_same:
-        # What was said when it was asked for.
+        # The answer at the time of the request.
         del facts["warnings"]
     return facts
 

@@ -113,7 +113,7 @@ def test_validate_creates_nothing(service: RunningService, place: Database) -> N
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert [f["name"] for f in found["fields"]] == ["b", "n", "v"]
-    assert found["kind"] == "bag"
+    assert found["kind"] == "multiset"
     assert any("to_tsvector" in sql for sql in found["in_postgres"])
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 

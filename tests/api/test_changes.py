@@ -183,7 +183,7 @@ def test_changes_only_begin_with_a_mark(service: RunningService, place: Database
         async with asyncio.timeout(30), aclosing(stream) as open_stream:
             async for event in open_stream:
                 found.append(event)
-                if event[0] == "mark" and len(found) == 2:
+                if event[0] == "progress" and len(found) == 2:
                     place.execute("INSERT INTO orders VALUES (1000, 'new', 0.50, '')")
                 if {"changes", "heartbeat"} <= {name for name, _, _ in found}:
                     return found
@@ -192,7 +192,7 @@ def test_changes_only_begin_with_a_mark(service: RunningService, place: Database
     found = asyncio.run(read())
     assert found[0][:2] == ("begin", BEGIN)
     del found[0]
-    assert found[0][0] == "mark" and found[0][1]["resume"] == found[0][2]
+    assert found[0][0] == "progress" and found[0][1]["resume"] == found[0][2]
     changes = [body for name, body, _ in found if name == "changes"]
     assert changes[0]["rows"] == [{"region": "new", "n": 1, "total": "0.50"}]
     assert changes[0]["weights"] == [1] and changes[0]["epoch"] > found[0][1]["epoch"]
@@ -312,7 +312,7 @@ def test_a_view_that_ends_says_so(
         async with asyncio.timeout(60):
             async for event in events(service.url, "passing_by"):
                 found.append(event)
-                if event[0] == "mark" and len(found) == 3:
+                if event[0] == "progress" and len(found) == 3:
                     if ends == "drop":
                         await asyncio.to_thread(service.drop, "passing_by")
                     else:
@@ -342,7 +342,7 @@ async def _until_the_end(stream: AsyncIterator[Event], fold: Fold) -> int:
     return 0
 
 
-def test_a_service_that_stops_ends_its_streams_and_readers_go_on(
+def test_a_service_that_stops_ends_its_streams_and_readers_continue(
     service: RunningService, place: Database
 ) -> None:
     """In 5 s, with a load: each has whole epochs, and by its token what came meanwhile."""

@@ -98,7 +98,7 @@ def _looks(face: Face) -> None:
 @case("validate", "query", "wait", "verify")
 def _answers(face: Face) -> None:
     found = face.ask(face.client.validate(NOTES))
-    assert found.kind == "bag" and found.why_no_key and found.estimate.source_rows >= 0
+    assert found.kind == "multiset" and found.why_no_key and found.estimate.source_rows >= 0
     # The earlier names are in answers and in the client for one release.
     assert found.why_bag == found.why_no_key == found.told["why_bag"]
     assert found.estimate.road == found.estimate.engine == found.estimate.told["road"]
@@ -167,7 +167,7 @@ def _sources(face: Face) -> None:
     assert [tuple(row) for row in face.collect(view.rows())] == [(1, Decimal("2.50"))]
     (letter,) = face.ask(face.client.dead_letters("shop"))
     assert letter.relation == "prices" and "many" in letter.value
-    assert face.ask(face.client.retry_dead_letters("shop", "prices", [letter.place])) == 1
+    assert face.ask(face.client.retry_dead_letters("shop", "prices", [letter.position])) == 1
     assert face.ask(face.client.drop_dead_letters("shop")) in (0, 1)
     assert face.ask(face.client.change_source("shop", options)).name == "shop"
     assert face.ask(face.client.source("shop")).relations[0].views == ("public.prices",)

@@ -49,7 +49,7 @@ def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-def test_changes_end_in_silence_and_go_on(face: Face) -> None:
+def test_changes_end_in_silence_and_continue(face: Face) -> None:
     view, place = face.view("regions"), face.place
     changes = view.changes(timeout_ms=400)
     began = time.monotonic()

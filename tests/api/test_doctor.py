@@ -95,7 +95,7 @@ def test_a_source_that_cannot_be_followed_does_for_feeds(
         assert (declared.status, declared.found) == (OK, "1 relations")
 
 
-def test_what_is_wrong_here_is_told_with_what_to_do(database: Database, tmp_path: Path) -> None:
+def test_what_is_wrong_here_is_reported_with_what_to_do(database: Database, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -113,7 +113,7 @@ def test_what_is_wrong_here_is_told_with_what_to_do(database: Database, tmp_path
     assert codes.count("source.unreachable") == 1 and "sink.unreachable" not in codes
 
 
-def test_limits_and_disks_are_read_as_the_kernel_tells_them(tmp_path: Path) -> None:
+def test_limits_and_disks_are_read_as_the_kernel_reports_them(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       4194304 kB\n")
     assert doctor.memory_mb(tmp_path, tmp_path) == 4096
     (tmp_path / "memory.max").write_text("max\n")

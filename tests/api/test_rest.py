@@ -215,7 +215,7 @@ WITH_NUL: list[tuple[str, str, Any]] = [
     ("DELETE", "/views/a/sinks/a%00", None),
     ("POST", "/dead-letters/drop", {"source": "a\0"}),
     ("POST", "/dead-letters/retry", {"source": "a", "relation": "\0"}),
-    ("POST", "/dead-letters/retry", {"source": "a", "relation": "b", "places": ["0:\0"]}),
+    ("POST", "/dead-letters/retry", {"source": "a", "relation": "b", "positions": ["0:\0"]}),
     ("POST", "/tokens", {"name": "a", "role": "reader", "db_role": "a\0"}),
     ("POST", "/sources", {"name": "nul", **FILES}),
     ("POST", "/sources/discover", FILES),

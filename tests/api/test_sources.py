@@ -96,7 +96,7 @@ def test_what_is_not_there(service: RunningService) -> None:
         body = {"options": {}} if method == "PUT" else None
         answer = service.call(method, f"/sources/nosuch{path}", body)
         assert (answer.status_code, answer.json()["code"]) == (404, "source.not_found")
-    chosen = {"source": "nosuch", "places": ["a.csv:1"]}
+    chosen = {"source": "nosuch", "positions": ["a.csv:1"]}
     answer = service.call("POST", "/dead-letters/retry", chosen)
     assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
     answer = service.call("POST", "/dead-letters/drop", {"source": "nosuch"})
@@ -148,7 +148,7 @@ TEXTS = ["\0", "a\0b", "\ud800", "x\udfff"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_options_that_postgresql_has_no_place_for(
+def test_options_that_postgresql_cannot_store(
     service: RunningService, folder: Path, text: str
 ) -> None:
     columns = [{"name": f"i{text}", "type": "text"}]

@@ -157,7 +157,7 @@ def test_rows_altered_by_hand_are_found(service: RunningService, sink: Database)
     assert verified(service, "by_region")["result"] == "equal"
 
 
-def test_a_bag_tells_how_often_rows_differ(service: RunningService, sink: Database) -> None:
+def test_a_multiset_reports_how_often_rows_differ(service: RunningService, sink: Database) -> None:
     first, last = (f"SELECT __h FROM _kinds ORDER BY __h {w} LIMIT 1" for w in DIRECTIONS)
     sink.execute(f"UPDATE _kinds SET __n = __n + 2 WHERE __h = ({first})")
     gone = sink.rows(f"DELETE FROM _kinds WHERE __h = ({last}) RETURNING __n")[0][0]

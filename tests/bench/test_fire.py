@@ -12,7 +12,7 @@ from bench import fire_record
 from tests.harness import figures
 
 
-def test_runs_are_kept_once_and_summed_up(
+def test_runs_are_stored_once_and_summed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, kept = tmp_path / "figures", tmp_path / "kept"
@@ -37,7 +37,7 @@ def test_what_was_wrong_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     assert "**Wrong: 2.**" in text and "| **not met** | 9 | **2** |" in text
 
 
-def test_what_went_well_since_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_well_since_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "figures"
     monkeypatch.setenv(figures.FILE, str(file))
     for epochs, wrong in ((5, 0), (70, 1), (300, 0), (4000, 0)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.generated import section
 
 
-def test_a_run_is_told_with_its_refusals(tmp_path: Path) -> None:
+def test_a_run_is_reported_with_its_refusals(tmp_path: Path) -> None:
     counts = {"queries": 200, "comparisons": 1800, "moved": 90, "wrong": 0, "refused": {"a|b": 3}}
     run = {"seed": 7, "date": "2024-01-01", "histories": 5, "elapsed_s": 61.2, "found": ["x.sql"]}
     path = tmp_path / "counted.json"

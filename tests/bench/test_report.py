@@ -53,7 +53,7 @@ def test_a_peer_stands_beside_ours_with_its_ratio_and_the_aim() -> None:
     assert "| 700,000 | by CPU time only |" in row_of(text, "**ours, old rows sent whole**")
 
 
-def test_dictionaries_are_held_against_ours_that_looks_old_rows_up() -> None:
+def test_dictionaries_are_compared_with_ours_that_finds_old_rows() -> None:
     fast, slow = ours(900_000), ours(300_000)
     mixed = replace(fast, figures={**fast.figures, "default": slow.figures["default"]})
     text = report.compose([mixed, record("dictionaries", run(300_000))])
@@ -67,7 +67,7 @@ def test_an_old_record_cannot_pass_for_a_new_one() -> None:
     assert "older" not in row_of(text, "**ours, old rows sent whole**")
 
 
-def test_a_peer_that_is_missing_or_wrong_is_told() -> None:
+def test_a_peer_that_is_missing_or_wrong_is_reported() -> None:
     missing = record("pathway", {}, missing="pathway: not installed: no network")
     wrong = record("flink-hashmap", {**run(100_000), "fault": "(north, smb) is missing"})
     text = report.compose([ours(800_000), missing, wrong])

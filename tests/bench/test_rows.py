@@ -74,7 +74,7 @@ def test_flink_reads_each_change_once(home: Path) -> None:
     assert 0 < counted.passing < SMALL.orders
 
 
-def test_a_wrong_answer_is_told() -> None:
+def test_a_wrong_answer_is_reported() -> None:
     w1 = WORKLOADS["w1"]
     right = {("north", "smb"): (2, 30), ("south", "smb"): (1, 5)}
     rows = [(("north", "smb", 2, 30), 1), (("south", "smb", 1, 5), 1)]

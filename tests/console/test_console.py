@@ -66,7 +66,7 @@ def test_everything_is_there_by_keyboard(open_page: Open) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("New view")
 
 
-def test_an_error_stands_at_its_place(open_page: Open) -> None:
+def test_an_error_is_shown_at_its_position(open_page: Open) -> None:
     watched = open_page("#/new")
     watched.expected = ("400",)
     page = watched.page
@@ -146,7 +146,7 @@ def test_a_view_is_paused_resumed_renamed_and_replaced(open_page: Open, shop: Sh
     assert shop.database.rows("SELECT count(*) FROM going") == [(7,)]
 
 
-def test_problems_are_told_with_their_rows(open_page: Open) -> None:
+def test_problems_are_reported_with_their_rows(open_page: Open) -> None:
     page = open_page("#/views/ratios_of/problems").page
     expect(page.locator("table.rows tbody tr")).to_have_count(2)
     expect(page.locator("table.rows")).to_contain_text("division by zero")
@@ -165,7 +165,7 @@ def test_dead_letters_are_shown_whole_and_dropped(open_page: Open, shop: Shop) -
     page.get_by_role("button", name="Drop them").click()
     expect(letters).to_have_count(1)
     told = shop.service.call("GET", "/dead-letters?source=depot").json()["dead_letters"]
-    assert [letter["place"] for letter in told] == ["prices.csv:4"]
+    assert [letter["position"] for letter in told] == ["prices.csv:4"]
     page.goto(page.url.split("#")[0] + "#/views/prices_of/problems")
     expect(page.get_by_role("heading", name="Dead letters of depot.prices")).to_be_visible()
 
@@ -225,7 +225,7 @@ def test_light_and_dark_follow_the_system_until_chosen(open_page: Open) -> None:
     assert brightness() < 120
 
 
-def test_files_are_served_to_be_kept(shop: Shop) -> None:
+def test_files_are_served_with_caching(shop: Shop) -> None:
     with httpx.Client(base_url=shop.service.url) as client:
         page = client.get("/", headers={"accept-encoding": "gzip"})
         assert page.status_code == 200
@@ -249,7 +249,7 @@ def test_files_are_served_to_be_kept(shop: Shop) -> None:
             assert missing.status_code == 404, path
 
 
-def test_an_overview_tells_all_views_and_pages_of_errors(shop: Shop) -> None:
+def test_an_overview_reports_all_views_and_pages_of_errors(shop: Shop) -> None:
     told = shop.service.call("GET", "/overview").json()
     views = {view["name"]: view for view in told["views"]}
     assert views["revenue"]["status"] == "live"
@@ -408,7 +408,7 @@ def test_failed_views_come_first_and_are_rebuilt_where_they_stand(
 
 
 @pytest.mark.whole
-def test_a_stopped_source_is_told_on_top_and_tried_again(open_page: Open, shop: Shop) -> None:
+def test_a_stopped_source_is_reported_on_top_and_tried_again(open_page: Open, shop: Shop) -> None:
     folder = shop.folder / "halting"
     folder.mkdir()
     (folder / "a.csv").write_text("id\n1\n")
@@ -448,7 +448,7 @@ def test_tables_and_columns_complete(open_page: Open) -> None:
     expect(offered.filter(has_text="customer_id")).to_be_visible()
 
 
-def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
+def test_a_token_is_requested_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
     """The last one here: once there is a token, nobody is let in without."""
     admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]
     bearer = {"authorization": f"Bearer {admin}"}

@@ -177,7 +177,7 @@ SOLD_CHANGE = (
 
 
 @pytest.mark.whole
-def test_views_of_renamed_tables_are_built_anew(case: Case) -> None:
+def test_views_of_renamed_tables_are_built_again(case: Case) -> None:
     """As PostgreSQL's own views they read what they read, whatever has the name by now: on a
     rebuild, where a partition is truncated, and when the state is lost."""
     service, database = case
@@ -222,7 +222,7 @@ def test_a_name_that_cannot_be_put_into_a_query(case: Case) -> None:
 
 
 @pytest.mark.whole
-def test_the_first_view_of_a_service_goes_on_too(database: Database, tmp_path: Path) -> None:
+def test_the_first_view_of_a_service_continues_too(database: Database, tmp_path: Path) -> None:
     """Its stream is opened before anything is known of the table."""
     database.execute("CREATE TABLE first (id int PRIMARY KEY, a int)")
     with RunningService(database.dsn, tmp_path) as service:

@@ -110,7 +110,7 @@ def test_groups_live_and_end_by_themselves(database: Database, tmp_path: Path) -
 
 
 @pytest.mark.timeout(600)
-def test_one_group_is_killed_and_the_others_go_on(database: Database, tmp_path: Path) -> None:
+def test_one_group_is_killed_and_the_others_continue(database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     with RunningService(database.dsn, tmp_path) as service:
         service.create("regions", REGIONS, backfill="local")

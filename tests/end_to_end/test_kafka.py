@@ -220,7 +220,7 @@ def test_a_poison_record_stops_its_source_until_it_may_be_left_out(
     assert changed.status_code == 200, changed.text
     _await(lambda: database.rows("SELECT n FROM clicks") == [(2,)], service)
     (letter,) = service.call("GET", "/dead-letters?source=shop").json()["dead_letters"]
-    assert (letter["place"], letter["value"]) == ("0:1", "poison")
+    assert (letter["position"], letter["value"]) == ("0:1", "poison")
 
 
 @pytest.mark.whole

@@ -144,7 +144,9 @@ def test_a_poison_record_of_each_format(
         assert source_of(service, f"fail_{name}")["error"]["code"] == "source.bad_record"
     service.kill_child("pipeline")
     service.await_so(lambda: len(letters_of(service)) == len(topics), TIMEOUT_S)
-    assert {x["relation"]: x["place"] for x in letters_of(service)} == dict.fromkeys(topics, "0:2")
+    assert {x["relation"]: x["position"] for x in letters_of(service)} == dict.fromkeys(
+        topics, "0:2"
+    )
     registry._route(["subjects", "avro2", "versions"], {"schema": json.dumps({**AVRO, "doc": "2"})})
     again = {"schema": PROTOBUF + " ", "schemaType": "PROTOBUF"}
     registry._route(["subjects", "protobuf2", "versions"], again)

@@ -199,7 +199,7 @@ def test_what_an_older_snapshot_sees_of_a_new_table(
         assert cursor.fetchall() == built != shop.rows("TABLE sums ORDER BY 1")
 
 
-def test_bags_and_failing_rows(service: RunningService, shop: Database) -> None:
+def test_multisets_and_failing_rows(service: RunningService, shop: Database) -> None:
     query = "SELECT region, 100 / (amount - 999) AS ratio FROM orders WHERE id < 300"
     other = query.replace("300", "100")
     service.create("bag", query, backfill="local")

@@ -34,7 +34,7 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
 
 
 @pytest.mark.whole
-def test_errors_have_the_code_and_place_of_the_service(
+def test_errors_have_the_code_and_position_of_the_service(
     service: RunningService, database: Database
 ) -> None:
     client = tidemark.connect(service.url)
@@ -111,7 +111,7 @@ def something_else() -> Iterator[str]:
         server.server_close()
 
 
-def test_no_service_is_told_by_a_code() -> None:
+def test_a_missing_service_is_reported_by_a_code() -> None:
     with pytest.raises(tidemark.TemporaryError) as caught:
         tidemark.connect(f"http://127.0.0.1:{free_port()}").views()
     assert caught.value.code == "service.unreachable"

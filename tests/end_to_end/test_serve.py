@@ -142,7 +142,7 @@ def await_health(url: str) -> dict[str, object]:
     raise AssertionError("no answer")
 
 
-def test_a_terminal_is_told_where_it_is_and_how_to_stop(database: Database, tmp_path: Path) -> None:
+def test_a_terminal_shows_the_address_and_how_to_stop(database: Database, tmp_path: Path) -> None:
     port = free_port()
     secret = f"{database.dsn} password=hunter2"
     terminal = Terminal(environment(source=secret, state=tmp_path / "s", port=port))

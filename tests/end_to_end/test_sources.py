@@ -156,17 +156,17 @@ def test_records_that_are_not_rows_wait_for_their_repair(
     _write(folder / "b.csv", [(3, 3, "much too much"), (4, 3, "1")])
     _await(database, [("r0", 1, "1.00"), ("r1", 1, "2.50")], service)
     letters = service.call("GET", "/dead-letters?source=shop").json()["dead_letters"]
-    assert [letter["place"] for letter in letters] == ["a.csv:3", "b.csv:2"]
+    assert [letter["position"] for letter in letters] == ["a.csv:3", "b.csv:2"]
     assert service.call("GET", "/sources/shop").json()["relations"][0]["dead_letters"] == 2
     chosen = {"source": "shop", "relation": "purchases"}
-    retried = service.call("POST", "/dead-letters/retry", {**chosen, "places": ["a.csv:3"]})
+    retried = service.call("POST", "/dead-letters/retry", {**chosen, "positions": ["a.csv:3"]})
     assert retried.json() == {"count": 1}
     dropped = service.call("POST", "/dead-letters/drop", {**chosen, "places": ["b.csv:2"]})
     assert dropped.json() == {"count": 1}
     deadline = time.monotonic() + 20
     while True:
         letters = service.call("GET", "/dead-letters?source=shop").json()["dead_letters"]
-        if [(x["place"], x["desired"]) for x in letters] == [("a.csv:3", None)]:
+        if [(x["position"], x["desired"]) for x in letters] == [("a.csv:3", None)]:
             break
         assert time.monotonic() < deadline, f"{letters}\n{service.log_tail()}"
         time.sleep(0.05)

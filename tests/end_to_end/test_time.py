@@ -109,7 +109,7 @@ def test_rows_leave_and_come_without_a_change_of_a_table(
     service.await_so(lambda: not database.rows(recent))
 
 
-def test_the_clock_goes_on_after_a_kill(service: RunningService, database: Database) -> None:
+def test_the_clock_continues_after_a_kill(service: RunningService, database: Database) -> None:
     def clock() -> int:
         [(positions,)] = database.rows(
             "SELECT positions FROM tidemark.progress WHERE positions ? 'clock'"

@@ -121,7 +121,9 @@ def test_two_sinks_added_and_removed_while_it_runs(
 
 
 @pytest.mark.whole
-def test_a_bag_from_its_changes_on(shop: Database, broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_multiset_from_its_changes_on(
+    shop: Database, broker: EmbeddedKafka, tmp_path: Path
+) -> None:
     """Without initial rows the topic holds what has changed since; with the view they go."""
     topic = unique_name("bag")
     with RunningService(shop.dsn, tmp_path) as service:
@@ -201,7 +203,7 @@ def test_a_sink_that_is_away_holds_up_nothing(
 
 
 @pytest.mark.whole
-def test_a_sink_that_is_too_far_behind_is_failed_by_name(
+def test_a_sink_that_lags_too_far_is_failed_by_name(
     shop: Database, own_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     topic = unique_name("behind")

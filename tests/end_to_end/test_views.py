@@ -102,10 +102,10 @@ def test_views_follow_their_source(service: RunningService, shop: Database) -> N
     assert [v["name"] for v in listed] == sorted(QUERIES)
     kinds = {v["name"]: v["kind"] for v in listed}
     assert kinds["by_region"] == "keyed"
-    assert kinds["names_and_notes"] == "bag"
+    assert kinds["names_and_notes"] == "multiset"
 
 
-def test_drop_leaves_nothing_behind(service: RunningService, shop: Database) -> None:
+def test_drop_leaves_nothing(service: RunningService, shop: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
     service.create("names_and_notes", QUERIES["names_and_notes"], backfill="local")
     assert shop.rows(
@@ -153,7 +153,7 @@ def test_views_on_views(service: RunningService, shop: Database) -> None:
     service.drop("by_region")
 
 
-def test_failing_rows_are_told_and_come_back(service: RunningService, shop: Database) -> None:
+def test_failing_rows_are_reported_and_come_back(service: RunningService, shop: Database) -> None:
     query = "SELECT id, 100 / (amount - 3) AS ratio FROM orders WHERE id < 20"
     service.create("ratio", query, backfill="local")
     shop.execute("UPDATE orders SET amount = 3 WHERE id IN (5, 6)")
@@ -198,7 +198,7 @@ def test_position_moves_on_an_idle_source(service: RunningService, shop: Databas
     assert answer.status_code == 400
 
 
-def test_restart_goes_on(service: RunningService, shop: Database) -> None:
+def test_restart_continues(service: RunningService, shop: Database) -> None:
     for name, query in QUERIES.items():
         service.create(name, query, backfill="local")
     assert service.stop() == 0

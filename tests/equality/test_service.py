@@ -48,7 +48,7 @@ AFTERWARDS = 25
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_kept_tables_equal_their_queries(database: Database, name: str, tmp_path: Path) -> None:
+def test_stored_tables_equal_their_queries(database: Database, name: str, tmp_path: Path) -> None:
     schema = SCHEMAS[name]
     connection = database.connect()
     pin_session(connection)

@@ -44,7 +44,7 @@ class Fold:
             assert len(weights) == len(body["rows"])
             shown = (json.dumps(row, sort_keys=True) for row in body["rows"])
             self._pending += zip(shown, weights, strict=True)
-        elif name == "mark":
+        elif name == "progress":
             assert body["epoch"] > self.epoch or not self._pending, "an epoch was told twice"
             for row, weight in self._pending:
                 self.rows[row] += weight

@@ -1,7 +1,7 @@
 """The SQL examples of a Markdown page, with what the page says of each.
 
 In a fenced sql block every statement ends with a semicolon at the end of a line, where a comment
-may follow: `-- key: id`, `-- bag`, `-- refused: code`, and behind a comma `warning: text` and
+may follow: `-- key: id`, `-- multiset`, `-- refused: code`, and behind a comma `warning: text` and
 `in PostgreSQL: text`. Lines `--> a | b` below a statement are the rows that the view shows.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _END = re.compile(r"^(?P<sql>.*);\s*(?:--(?P<note>.*))?$")
-_FACTS = ("key", "bag", "refused", "warning", "in PostgreSQL")
+_FACTS = ("key", "multiset", "refused", "warning", "in PostgreSQL")
 
 
 @dataclass

@@ -57,18 +57,18 @@ CASES = {
     "equality/test_queries.py::test_every_view_equals_its_query": (
         *("hr-rocks", "bank-rocks", "wide-rocks", "lists-memory", "odd-memory", "market-memory"),
     ),
-    "equality/test_service.py::test_kept_tables_equal_their_queries": ("shop",),
+    "equality/test_service.py::test_stored_tables_equal_their_queries": ("shop",),
     "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
     "recovery/test_checkpoint_keys.py::test_a_file_of_a_checkpoint_lies_in_its_folder": (
         "../../outside",
     ),
     "recovery/test_checkpoints.py::test_a_kill_leaves_no_half_copy": ("sent", "finished"),
-    "recovery/test_kept_parts.py::test_parts_of_several_snapshots_make_the_newest": ("0-*",),
+    "recovery/test_reused_parts.py::test_parts_of_several_snapshots_make_the_newest": ("0-*",),
     "recovery/test_older_states.py::test_a_step_that_is_killed_is_done_again": (
         "*-state.commit.before=kill",
         "1000-state.upgrade.value=kill@5",
     ),
-    "recovery/test_slots.py::test_each_is_told_by_name_and_can_be_put_right": (
+    "recovery/test_slots.py::test_each_is_reported_by_name_and_can_be_corrected": (
         *("dropped", "lost", "may not replicate"),
     ),
     "regressions/test_regressions.py::test_case_is_right_now": ("*-rocks",),

@@ -329,7 +329,7 @@ BREACHES: dict[str, tuple[str, Traits | None, Callable[[], Change], str]] = {
 
 
 @pytest.mark.parametrize("breach", BREACHES)
-def test_a_breach_is_told_by_the_name_of_its_operator(
+def test_a_breach_is_reported_by_the_name_of_its_operator(
     breach: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, traits, change, words = BREACHES[breach]
@@ -347,7 +347,7 @@ def test_a_breach_is_told_by_the_name_of_its_operator(
     assert words in raised.value.detail
 
 
-def test_a_row_that_is_not_there_is_told_by_who_keeps_it() -> None:
+def test_a_missing_row_is_reported_by_its_operator() -> None:
     """The reader of the operator at fault: it alone knows what it has."""
     random = Random(3)
     table = Table("a", SMALL, random)

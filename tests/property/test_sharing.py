@@ -30,7 +30,7 @@ from storage.pages import Tuning
 from storage.rocks import RocksStore
 from storage.store import Store
 from tests.harness.oracle import exact
-from tests.harness.told import ToldTable
+from tests.harness.reported_table import ReportedTable
 from tests.property.plans import CASES
 
 ROUNDS = int(os.environ.get("TIDEMARK_SHARING_ROUNDS", "18"))
@@ -63,7 +63,7 @@ def bag(delta: Delta) -> Counter:
     return Counter({exact(row): weight for row, weight in delta.rows()})
 
 
-def load(view: View, tables: Iterable[ToldTable]) -> list[Delta]:
+def load(view: View, tables: Iterable[ReportedTable]) -> list[Delta]:
     """Take the tables' present rows in, as a backfill does."""
     outputs = []
     for table in tables:
@@ -87,7 +87,7 @@ class Run:
         self.alone: dict[str, Alone] = {}
         self.builds: dict[str, View] = {}
         self.tables = [
-            ToldTable(name, 6, self.random, is_full=name == "b") for name in ("a", "b", "c")
+            ReportedTable(name, 6, self.random, is_full=name == "b") for name in ("a", "b", "c")
         ]
         self.made = 0
         self.shared_most = 0
@@ -250,7 +250,7 @@ class Run:
             return UnionAll((plan, renamed(plan, self.made)), plan.fields)
         return plan
 
-    def scan(self, common: Random, table: ToldTable) -> Scan:
+    def scan(self, common: Random, table: ReportedTable) -> Scan:
         """Three integers, one of them with luck another one than other views read, and the text."""
         columns = [*common.sample(range(5), 3), 5]
         if self.random.random() < 0.2:

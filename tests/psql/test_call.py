@@ -37,7 +37,7 @@ def test_life_of_a_view(service: RunningService, place: Database) -> None:
     assert "NOTICE:  view public.by_a: equal, 4 rows compared" in ended.stderr
     assert "NOTICE:  view is dropped" in ended.stderr
     assert place.rows("SELECT to_regclass('by_a')") == [(None,)]
-    said = place.rows("SELECT operation, status FROM tidemark.asked ORDER BY id DESC LIMIT 3")
+    said = place.rows("SELECT operation, status FROM tidemark.my_requests ORDER BY id DESC LIMIT 3")
     assert said == [("drop_view", "done"), ("verify_view", "done"), ("create_view", "done")]
     place.execute("DELETE FROM t WHERE id = 100")
 
@@ -65,7 +65,7 @@ def test_a_source_is_declared_and_dropped(
     assert all("options" not in arguments for (arguments,) in kept)
 
 
-def test_all_of_it_is_told(service: RunningService, place: Database) -> None:
+def test_all_of_it_is_reported(service: RunningService, place: Database) -> None:
     """Everything in the schema has a comment; what people call and read is in PSQL.md."""
     bare = """
         SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace
@@ -127,7 +127,7 @@ def test_refused(
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
-def test_psql_shows_the_place(service: RunningService, place: Database) -> None:
+def test_psql_shows_the_position(service: RunningService, place: Database) -> None:
     ended = psql(place, "CALL tidemark.create_view('v', 'SELECT id FRM t x');")
     assert ended.returncode == 3
     shown = (
@@ -173,7 +173,7 @@ def test_a_transaction_block_is_refused(service: RunningService, place: Database
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
-def test_without_waiting_it_is_asked_for_by_the_commit(
+def test_without_waiting_it_is_requested_by_the_commit(
     service: RunningService, place: Database
 ) -> None:
     session = place.connect(autocommit=False)
@@ -225,7 +225,7 @@ def test_a_difference_is_an_error(service: RunningService, place: Database) -> N
     error = refusal(lambda: call(place, "CALL tidemark.verify_view('read')"))
     assert error.pgcode == "XX001"
     assert "code: verify.different" in error.diag.message_detail
-    found = place.rows("SELECT result FROM tidemark.asked ORDER BY id DESC LIMIT 1")
+    found = place.rows("SELECT result FROM tidemark.my_requests ORDER BY id DESC LIMIT 1")
     told = found[0][0]
     assert (told["result"], told["missing"], told["surplus"]) == ("different", 1, 1)
     place.execute("UPDATE _read SET s = s - 1 WHERE a = 1")

@@ -85,7 +85,9 @@ def test_a_change_is_made_once(service: RunningService, place: Database) -> None
     finally:
         os.kill(pipeline, signal.SIGCONT)
     eventually(lambda: not states(place))
-    ended = "SELECT status FROM tidemark.asked WHERE operation = 'replace_view' ORDER BY id DESC"
+    ended = (
+        "SELECT status FROM tidemark.my_requests WHERE operation = 'replace_view' ORDER BY id DESC"
+    )
     assert place.rows(f"{ended} LIMIT 1") == [("done",)]
     assert place.rows("SELECT version FROM tidemark.views WHERE name = 'once'") == [(1,)]
     assert place.rows("SELECT n FROM once WHERE a = 1") == [(1,)]
@@ -106,6 +108,8 @@ def test_warnings_are_raised_as_rest_gives_them(service: RunningService, place: 
     for statement in (f"replace_view('warned', '{query}')", "rebuild_view('warned')"):
         ended = psql(place, f"CALL tidemark.{statement};")
         assert ended.returncode == 0 and f"WARNING:  {told[0]}" in ended.stderr, ended.stderr
-    ended = psql(place, "SELECT result -> 'warnings' FROM tidemark.asked ORDER BY id DESC LIMIT 1")
+    ended = psql(
+        place, "SELECT result -> 'warnings' FROM tidemark.my_requests ORDER BY id DESC LIMIT 1"
+    )
     assert told[0][:20] in ended.stdout
     assert psql(place, "CALL tidemark.drop_view('warned');").returncode == 0

@@ -163,7 +163,7 @@ def test_another_services_schema_is_not_taken_from_it(shop: Database) -> None:
 
 
 @pytest.mark.whole
-def test_a_service_that_was_a_superuser_goes_on_as_its_own_role(
+def test_a_service_that_was_a_superuser_continues_as_its_own_role(
     database: Database, tmp_path: Path
 ) -> None:
     """The views' tables come along, their rows are kept, and changes arrive."""

@@ -59,7 +59,7 @@ def test_hostile_names(service: RunningService, place: Database) -> None:
     finally:
         os.kill(pipeline, signal.SIGCONT)
     eventually(lambda: not states(place), 120)
-    asked = "SELECT operation, status, code FROM tidemark.asked ORDER BY id DESC LIMIT %s"
+    asked = "SELECT operation, status, code FROM tidemark.my_requests ORDER BY id DESC LIMIT %s"
     assert set(place.rows(asked, (2 * len(NAMES),))) == {
         ("drop_view", "done", None),
         ("create_view", "failed", "view.dropped"),

@@ -122,7 +122,7 @@ def test_what_a_creator_may(people: None, place: Database) -> None:
 def test_a_reader_may_read_only(people: None, place: Database, statement: str) -> None:
     assert refusal(lambda: as_role(place, "eve", statement)).pgcode == "42501"
     assert as_role(place, "eve", "SELECT count(*) FROM tidemark.status") == [(0,)]
-    assert as_role(place, "eve", "SELECT count(*) FROM tidemark.asked") == [(0,)]
+    assert as_role(place, "eve", "SELECT count(*) FROM tidemark.my_requests") == [(0,)]
 
 
 def test_a_creator_declares_no_sources(people: None, place: Database) -> None:

@@ -68,7 +68,7 @@ def gone(family: Iterable[psutil.Process]) -> None:
     assert not alive
 
 
-def test_everything_is_kept_and_nothing_is_left(folder: Path) -> None:
+def test_everything_is_retained_and_nothing_is_left(folder: Path) -> None:
     parent, family = started(folder)
     assert any("postgres" in line[0] for line in family.values() if line)
     parent.send_signal(signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_two_engines_never_share_a_database(database: Database) -> None:
 
 
 @pytest.mark.whole
-def test_what_keeps_an_engine_from_starting_is_told(database: Database, tmp_path: Path) -> None:
+def test_what_keeps_an_engine_from_starting_is_reported(database: Database, tmp_path: Path) -> None:
     def refusal(**options: object) -> tidemark.TidemarkError:
         with pytest.raises(tidemark.TidemarkError) as caught:
             tidemark.Engine(**options)  # pyright: ignore[reportArgumentType]

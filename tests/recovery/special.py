@@ -225,7 +225,7 @@ SPECIAL = [
 ]
 # Reached by a store alone, in tests/unit/storage/test_recovery.py.
 STORAGE = ("merge.flush.step", "merge.runs.step", "merge.runs.entered")
-# Killed at in tests/recovery/test_sink_set_back.py.
+# Killed at in tests/recovery/test_sink_rewind.py.
 SET_BACK = ("sink.return.before", "sink.return.after")
 # Killed at in tests/recovery/test_checkpoints.py.
 CHECKPOINTS = tuple(f"checkpoints.{what}" for what in ("copied", "sent", "finished", "pruned"))

@@ -66,7 +66,7 @@ def check(service: RunningService, database: Database) -> None:
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-def test_a_killed_service_goes_on_where_it_was(database: Database, tmp_path: Path) -> None:
+def test_a_killed_service_continues_where_it_was(database: Database, tmp_path: Path) -> None:
     database.execute(TABLE)
     before = scanned(database)
     with RunningService(database.dsn, tmp_path) as service:

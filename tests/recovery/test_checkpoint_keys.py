@@ -160,14 +160,14 @@ def test_a_restore_needs_the_key(copied: Copied) -> None:
     assert copied.restored(is_trusted=True) == good
 
 
-def test_the_place_is_trusted_no_further_than_its_hashes(copied: Copied) -> None:
+def test_the_location_is_trusted_no_further_than_its_hashes(copied: Copied) -> None:
     make_plain(copied, 2)
     file = sorted((copied.place / GROUP / "files").iterdir())[0]
     file.write_bytes(b"other")
     refuse(copied, "checkpoint.corrupt", is_trusted=True)
 
 
-def test_a_service_goes_on_beside_what_is_not_its_own(copied: Copied) -> None:
+def test_a_service_continues_beside_what_is_not_its_own(copied: Copied) -> None:
     """Checkpoints from before there were keys stay until there are enough, and hold up nothing."""
     make_plain(copied, 1)
     make_plain(copied, 2)

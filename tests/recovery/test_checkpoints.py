@@ -162,9 +162,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
 
 
 @pytest.mark.whole
-def test_what_the_source_cannot_tell_any_more_is_rebuilt(
-    database: Database, tmp_path: Path
-) -> None:
+def test_what_the_source_cannot_replay_is_rebuilt(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path, str(tmp_path / "elsewhere"))
     service = world.service
     with service:
@@ -270,7 +268,7 @@ def copied(stopped: Path, tmp_path: Path) -> Iterator[Copied]:
     made.close()
 
 
-def test_each_kept_copy_is_whole_and_only_what_is_new_is_sent(copied: Copied) -> None:
+def test_each_retained_copy_is_complete_and_only_new_files_are_sent(copied: Copied) -> None:
     first = copied.copy()
     copied.step(3)
     second = copied.copy()
@@ -286,7 +284,7 @@ def test_each_kept_copy_is_whole_and_only_what_is_new_is_sent(copied: Copied) ->
     assert copied.restored(2) == good
 
 
-def test_a_bucket_is_a_place(
+def test_a_bucket_works_like_a_folder(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)

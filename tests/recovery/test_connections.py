@@ -159,7 +159,7 @@ def test_faults_of_the_network(world: World) -> None:
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [REFUSE, HALF_OPEN])
-def test_other_sources_go_on_while_the_database_is_away(
+def test_other_sources_continue_while_the_database_is_away(
     world: World, tmp_path: Path, kind: str
 ) -> None:
     """Their views move, the API answers, and everyone is told what is away and since when."""

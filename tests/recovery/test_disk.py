@@ -84,7 +84,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def test_a_full_disk_stops_the_service_by_name_until_there_is_room(
+def test_a_full_disk_stops_the_service_by_name_until_there_is_space(
     database: Database, small_disk: Path
 ) -> None:
     """The log lies on it too."""
@@ -133,7 +133,7 @@ def _await(is_done, service: RunningService) -> None:
         time.sleep(0.1)
 
 
-def test_a_refusal_is_told_on_a_full_disk_and_logs_stop_nothing(small_disk: Path) -> None:
+def test_a_refusal_is_reported_on_a_full_disk_and_logs_stop_nothing(small_disk: Path) -> None:
     write_refusal(small_disk, corrupt("before"))
     _fill(small_disk)
     write_refusal(small_disk, corrupt("after"))

@@ -46,7 +46,7 @@ def _together(points: Sequence[str]) -> list[str]:
     return [point for point in points if point not in own[ATTEMPTS - 1 :]]
 
 
-def test_every_place_has_a_scenario() -> None:
+def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
     reached += [*STORAGE, *CHECKPOINTS, *SET_BACK]
     assert sorted(reached) == sorted(set(names_in_source()))

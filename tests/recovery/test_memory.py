@@ -106,7 +106,7 @@ def test_one_row_that_meets_very_many_stays_under_the_cap(
 
 
 @pytest.mark.whole
-def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
+def test_a_sink_that_is_paused_stops_the_reading_and_nothing_else(
     service: RunningService, database: Database
 ) -> None:
     pid = service.pid_of("pipeline")

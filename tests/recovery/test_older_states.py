@@ -177,7 +177,7 @@ def started(
     made.close()
 
 
-def test_live_views_go_on_and_no_epoch_is_lost(started: Started) -> None:
+def test_live_views_continue_and_no_epoch_is_lost(started: Started) -> None:
     """Nothing is built anew: the state of before is the state of now."""
     engine = started.engine
     assert sorted(d.table.name for d in engine.views.values()) == sorted(NAMES)

@@ -82,7 +82,7 @@ def _start(pair: Pair) -> tuple[Writer, Checker]:
     return writer, Checker(pair.sink, writer)
 
 
-def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path) -> None:
+def test_a_promoted_standby_with_the_slot_continues(sink: Database, tmp_path: Path) -> None:
     """PostgreSQL 17 and later: the slot is copied, nothing is sent before the standby has it, and
     no commit is acknowledged before. Twice nothing is built anew, under load."""
     primary = {"synchronized_standby_slots": SLOT, "synchronous_standby_names": "*"}

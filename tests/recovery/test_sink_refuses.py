@@ -68,7 +68,7 @@ def _restart_with(server: EmbeddedPostgres, level: str) -> None:
 
 
 @pytest.mark.whole
-def test_a_source_that_does_not_decode_is_told_and_followed_once_it_does(
+def test_a_source_that_does_not_decode_is_reported_and_followed_once_it_does(
     database: Database, tmp_path: Path
 ) -> None:
     """At the start, where views are refused; and after a restart of PostgreSQL, which does not even

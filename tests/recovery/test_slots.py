@@ -269,7 +269,7 @@ CASES: dict[str, tuple[Callable[[World], None], str, Callable[[World], None]]] =
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_is_told_by_name_and_can_be_put_right(world: World, case: str) -> None:
+def test_each_is_reported_by_name_and_can_be_corrected(world: World, case: str) -> None:
     """Until then the view shows what it showed, or more of the same, but never leaves a row out."""
     do, codes, put_right = CASES[case]
     world.expect_all()

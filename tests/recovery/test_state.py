@@ -42,7 +42,7 @@ def _finish(service: RunningService, database: Database, writer: Writer, checker
 
 
 @pytest.mark.whole
-def test_state_behind_the_sink_catches_up_muted(database: Database, tmp_path: Path) -> None:
+def test_state_older_than_the_sink_catches_up_muted(database: Database, tmp_path: Path) -> None:
     """As after a crash of the machine: the sink has commits that the state has lost."""
     database.execute(SCHEMA)
     writer = Writer(database, 3)
@@ -114,7 +114,7 @@ def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path
 
 
 @pytest.mark.whole
-def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: Path) -> None:
+def test_dropped_slot_is_reported_and_not_made_again(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     service = RunningService(database.dsn, tmp_path)
     with service:

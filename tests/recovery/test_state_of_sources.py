@@ -89,7 +89,7 @@ class World:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("is_lost", [False, True], ids=["set back", "lost"])
-def test_state_behind_the_sink(
+def test_state_older_than_the_sink(
     broker: EmbeddedKafka, database: Database, tmp_path: Path, is_lost: bool
 ) -> None:
     """What the sink has is told again and not written again; what is lost is built anew. A folder

@@ -42,7 +42,7 @@ def reasons(service: RunningService) -> str:
     return " ".join(service.call("GET", "/health").json()["reasons"])
 
 
-def test_what_is_kept_and_released(database: Database) -> None:
+def test_what_is_retained_and_released(database: Database) -> None:
     database.execute(TABLE)
     with opened(database, "t") as (source, relations):
         start = source.current_position()

@@ -233,14 +233,14 @@ def test_whole_requests_have_their_time(hasty: RunningService) -> None:
                 time.sleep(0.1)
 
 
-def test_a_late_body_is_told_so(hasty: RunningService) -> None:
+def test_a_late_body_is_reported(hasty: RunningService) -> None:
     with _open(hasty, POST + b"Content-Length: 100\r\n\r\n{") as opened:
         opened.settimeout(BODY_S + MARGIN_S)
         told = b"".join(iter(lambda: opened.recv(4096), b""))
     assert told.startswith(b"HTTP/1.1 408") and b"request.timeout" in told, told
 
 
-def test_too_many_connections_make_room_by_those_that_ask_nothing(hasty: RunningService) -> None:
+def test_too_many_connections_close_idle_ones(hasty: RunningService) -> None:
     opened = [_open(hasty, b"") for _ in range(HALF_OPEN + 100)]
     try:
         assert httpx.get(f"{hasty.url}/health/live", timeout=IN_TIME_S).status_code == 200

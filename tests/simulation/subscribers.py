@@ -136,7 +136,7 @@ class Subscriber:
                 self._add(data["rows"], [1] * len(data["rows"]))
             elif name == "changes":
                 self._add(data["rows"], data["weights"])
-            elif name == "mark":
+            elif name == "progress":
                 self._mark(reported["id"], data)
             elif name == "error":
                 self._refused(data["code"])

@@ -351,7 +351,7 @@ def test_percentiles_at_the_ends_and_of_what_is_not_finite(every_database: Datab
     assert error.code == "sql.undefined_function"
 
 
-def test_groups_that_did_not_change_are_not_asked_again(database: Database) -> None:
+def test_groups_that_did_not_change_are_not_recomputed(database: Database) -> None:
     database.execute(DDL)
     store = CountingStore()
     query = "SELECT g, string_agg(k, ',' ORDER BY v, k) AS a, sum(n) AS b FROM t GROUP BY g"
@@ -365,7 +365,7 @@ def test_groups_that_did_not_change_are_not_asked_again(database: Database) -> N
     assert not fed.difference()
 
 
-def test_what_is_recomputed_is_told(shop: Database) -> None:
+def test_what_is_recomputed_is_reported(shop: Database) -> None:
     found = plan(
         shop, "SELECT vip, string_agg(name, ',' ORDER BY id) AS s FROM customers GROUP BY 1"
     )

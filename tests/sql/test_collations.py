@@ -191,7 +191,7 @@ def test_what_the_analyzer_says_of_types(every_database: Database) -> None:
     assert plan(every_database, "SELECT id FROM words WHERE m = 'sad'").evaluates == ()
 
 
-def test_a_nondeterministic_type_is_opaque_on_both_roads(every_database: Database) -> None:
+def test_a_nondeterministic_type_is_opaque_by_both_engines(every_database: Database) -> None:
     collated(every_database)
     with PostgresAnalyzer(every_database.dsn, SOURCE) as analyzer:
         fields = analyzer.relation("public", "words").relation.fields  # type: ignore[union-attr]

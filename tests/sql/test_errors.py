@@ -28,7 +28,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("query", "code", "words", "position"), WRONG)
-def test_errors_of_postgresql_reach_the_user_with_their_place(
+def test_errors_of_postgresql_reach_the_user_with_their_position(
     shop: Database, query: str, code: str, words: str, position: tuple[int, int] | None
 ) -> None:
     error = refusal(shop, query)
@@ -39,7 +39,7 @@ def test_errors_of_postgresql_reach_the_user_with_their_place(
         assert error.position == Position(*position)
 
 
-def test_hints_of_postgresql_are_kept(shop: Database) -> None:
+def test_hints_of_postgresql_are_passed_on(shop: Database) -> None:
     assert "customers.name" in refusal(shop, "SELECT nam FROM customers").hint
 
 
@@ -76,7 +76,7 @@ def test_constants_are_computed_read_only(shop: Database) -> None:
     assert shop.rows("SELECT count(*) FROM written") == [(0,)]
 
 
-def test_nothing_is_left_behind_and_the_analyzer_can_be_asked_again(shop: Database) -> None:
+def test_nothing_is_left_and_the_analyzer_can_be_used_again(shop: Database) -> None:
     before = shop.rows("SELECT count(*) FROM pg_class")
     with PostgresAnalyzer(shop.dsn, "shop") as analyzer:
         with pytest.raises(SqlError):

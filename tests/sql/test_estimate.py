@@ -129,7 +129,7 @@ def test_every_part_of_a_plan_is_a_query_that_postgresql_takes(
     assert len(unknown) <= count * 0.03, f"of {count}: {unknown}"
 
 
-def test_very_many_rows_are_told_and_refused(place: Database) -> None:
+def test_very_many_rows_are_reported_and_refused(place: Database) -> None:
     crossed = estimate(place, "SELECT a.id FROM big a, big b, big c, small d, small e LIMIT 1")
     assert crossed.largest_rows > MOST_ROWS
     with pytest.raises(SqlError) as caught:

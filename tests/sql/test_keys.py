@@ -189,7 +189,7 @@ def test_key_of_a_view(shop: Database, query: str, key: list[str]) -> None:
         ("SELECT count(*) AS n FROM customers", "at most one row"),
     ],
 )
-def test_a_bag_says_why(shop: Database, query: str, why: str) -> None:
+def test_a_multiset_says_why(shop: Database, query: str, why: str) -> None:
     found = plan(shop, query)
     assert why in reason_without_key(found.root) and bool(reason_without_key(found.root)) == bool(
         why

@@ -53,7 +53,7 @@ def test_a_view_may_be_named_with_its_schema(shop: Database, query: str) -> None
     assert scanned(shop, query, **TWO_DATABASES) == [RelationName(VIEW_SOURCE, "reports", "daily")]
 
 
-def test_positions_are_right_behind_a_qualified_view(shop: Database) -> None:
+def test_positions_are_right_after_a_qualified_view(shop: Database) -> None:
     with pytest.raises(SqlError) as caught:
         plan(
             shop, "SELECT d.day FROM reports.daily d, public.totals t\nWHERE t.foo", **TWO_DATABASES
@@ -74,7 +74,9 @@ def test_unknown_names_stay_unknown(shop: Database) -> None:
     assert caught.value.code == "sql.undefined_table"
 
 
-def test_with_one_database_a_view_is_its_table_or_its_bag(every_postgres: EmbeddedPostgres) -> None:
+def test_with_one_database_a_view_is_its_table_or_its_multiset(
+    every_postgres: EmbeddedPostgres,
+) -> None:
     made = [
         maintained("public", "by_city", [Field("city", TEXT, False), Field("n", INT8)], (0,)),
         maintained("public", "bag", [Field("x", INT4)], ()),

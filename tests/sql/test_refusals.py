@@ -52,7 +52,7 @@ NOT_MAINTAINED = [
 
 
 @pytest.mark.parametrize(("query", "named", "position"), NOT_MAINTAINED)
-def test_what_is_not_maintained_is_refused_by_name_and_place(
+def test_what_is_not_maintained_is_refused_by_name_and_position(
     shop: Database, query: str, named: str | None, position: tuple[int, int] | None
 ) -> None:
     error = refusal(shop, query)

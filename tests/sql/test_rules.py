@@ -31,7 +31,7 @@ def test_plans_have_their_shape(shop: Database, sql: str, expected: str) -> None
     assert explain_text(plan(shop, sql)) == expected
 
 
-def test_a_plan_is_told_as_json(shop: Database) -> None:
+def test_a_plan_is_reported_as_json(shop: Database) -> None:
     found = plan(shop, "SELECT id, twice(id) AS t FROM customers ORDER BY t")
     tree = json.loads(json.dumps(explain_tree(found)))
     assert tree["key"] == ["id"]

@@ -48,7 +48,7 @@ def pathed(every_postgres) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("call", OF_SESSIONS)
-def test_what_tells_of_the_session_is_refused(shop: Database, call: str) -> None:
+def test_functions_of_the_session_are_refused(shop: Database, call: str) -> None:
     error = refusal(shop, f"SELECT id, {call} AS a FROM customers")
     assert isinstance(error, SqlError) and error.code == "sql.session_function" and error.hint
 

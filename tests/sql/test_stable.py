@@ -80,7 +80,7 @@ QUERIES = {
 }
 
 
-def test_kept_results_equal_the_function_while_it_stays(every_postgres: EmbeddedPostgres) -> None:
+def test_stored_results_equal_the_function_while_it_stays(every_postgres: EmbeddedPostgres) -> None:
     columns = {"id": draw.integers(1, 30), "k": draw.nullable(draw.integers(-1, 6))}
     columns["n"] = draw.nullable(draw.integers(-2, 9))
     schema = TestSchema("t", DDL, (TableSpec("t", columns, ("id",), 14),))

@@ -59,7 +59,7 @@ def test_one_query_is_let_through(sql: str) -> None:
 
 
 @pytest.mark.parametrize(("sql", "code", "position"), REFUSED)
-def test_anything_else_is_refused_with_its_place(
+def test_anything_else_is_refused_with_its_position(
     sql: str, code: str, position: tuple[int, int]
 ) -> None:
     with pytest.raises(SqlError) as caught:

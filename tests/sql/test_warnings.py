@@ -26,7 +26,7 @@ LATEST = "(SELECT l.product FROM lines l WHERE l.order_id = o.id ORDER BY l.line
         ("extract(hour FROM at) AS a, date(at) AS b", ('"extract"', '"date"')),
     ],
 )
-def test_settings_are_told_once_with_what_was_written(
+def test_settings_are_reported_once_with_what_was_written(
     shop: Database, columns: str, words: tuple[str, ...]
 ) -> None:
     warnings = plan(shop, f"SELECT id, {columns} FROM orders").warnings
@@ -35,7 +35,7 @@ def test_settings_are_told_once_with_what_was_written(
     assert "timestamptz_" not in told and "textany" not in told
 
 
-def test_each_kind_of_stable_call_is_told_once(shop: Database) -> None:
+def test_each_kind_of_stable_call_is_reported_once(shop: Database) -> None:
     query = "SELECT id, now() AS a, CURRENT_DATE AS b, settled(customer) AS c FROM orders"
     once, kept = plan(shop, f"{query} WHERE note @@ 'x'").warnings
     assert '"now"' in once and "CURRENT_DATE" in once and once.endswith("when the view is created")
@@ -91,7 +91,7 @@ def test_each_kind_of_stable_call_is_told_once(shop: Database) -> None:
         ("SELECT json_agg(id ORDER BY id) FROM customers", ()),
     ],
 )
-def test_an_open_order_is_told_and_no_other(
+def test_an_open_order_is_reported_and_no_other(
     shop: Database, query: str, told: tuple[str, ...]
 ) -> None:
     warnings = plan(shop, query).warnings

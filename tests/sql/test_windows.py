@@ -80,7 +80,7 @@ OPEN = [
 
 
 @pytest.mark.parametrize(("call", "is_open"), OPEN)
-def test_an_open_order_that_a_function_sees_is_told(
+def test_an_open_order_that_a_function_sees_is_reported(
     shop: Database, call: str, is_open: bool
 ) -> None:
     warnings = plan(shop, f"SELECT id, {call} AS x FROM customers").warnings

@@ -66,7 +66,7 @@ def test_values_of_the_session_are_no_columns(word: str) -> None:
         "SELECT f( FROM t",
     ],
 )
-def test_what_is_not_read_is_told_in_its_own_words(text: str) -> None:
+def test_what_is_not_read_is_reported_by_name(text: str) -> None:
     with pytest.raises(SqlError) as caught:
         parse(text)
     error = caught.value
@@ -99,7 +99,7 @@ def test_long_chains_are_read_flat(links: str) -> None:
     assert f" SELECT {text} AS x"[begin:end] == text[1:-1]
 
 
-def test_what_stands_in_a_chain_is_kept() -> None:
+def test_values_in_a_chain_are_retained() -> None:
     n = 40
     text = "(" * n + "a" + " + 1)" * 20 + "::bigint" + " - b)" * (n - 21) + " IS NULL)"
     tree = parse(f" SELECT {text} AS x FROM t")

@@ -61,7 +61,7 @@ def opened(folder: Path, log: ChangeLog) -> ChangeReader:
     return reader
 
 
-def test_places_are_found_by_epoch(tmp_path: Path) -> None:
+def test_positions_are_found_by_epoch(tmp_path: Path) -> None:
     log = ChangeLog.begin(tmp_path, 10, 600, MOST)
     reader = opened(tmp_path, log)
     assert (reader.floor, reader.newest) == (10, 10)
@@ -115,7 +115,7 @@ def test_what_a_crash_has_left_is_cut_off(tmp_path: Path, torn: str) -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b'{"epoch":2,"rows"', bytes(500_000)])
-def test_rows_that_a_crash_of_the_machine_took_are_no_place(tmp_path: Path, rest: bytes) -> None:
+def test_rows_that_a_machine_crash_lost_have_no_position(tmp_path: Path, rest: bytes) -> None:
     """Their index is there, and nobody has looked at the log since."""
     log = ChangeLog.begin(tmp_path, 0, 600, MOST)
     append(log, 1)
@@ -178,7 +178,7 @@ def test_a_line_longer_than_a_read_is_whole(tmp_path: Path) -> None:
     assert told is not None and told[0][0] == line
 
 
-def test_who_waits_for_a_log_is_told_when_another_reader_meets_the_next_one(tmp_path: Path) -> None:
+def test_a_waiting_reader_is_woken_when_another_reader_meets_the_next_log(tmp_path: Path) -> None:
     async def read() -> None:
         feeds = ChangeFeeds(lambda: False)
         old = feeds.enter(tmp_path, ChangeLog.begin(tmp_path, 1, 600, MOST).head)

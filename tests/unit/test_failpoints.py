@@ -23,13 +23,13 @@ def _none_set() -> Iterator[None]:
     set_failpoints("")
 
 
-def test_the_page_lists_every_place() -> None:
+def test_the_page_lists_every_failpoint() -> None:
     _, _, places = PAGE.read_text().partition("## The places")
     listed = re.findall(r"`([a-z]+(?:\.[a-z]+){1,2})`", places)
     assert sorted(listed) == sorted(names_in_source())
 
 
-def test_a_name_stands_at_one_place() -> None:
+def test_a_failpoint_name_occurs_once() -> None:
     found = names_in_source()
     assert len(set(found)) == len(found)
 

@@ -52,7 +52,7 @@ def test_deep_shared_trees_are_compared_in_linear_time() -> None:
     assert first != tree(199)
 
 
-def test_nothing_kept_is_pickled() -> None:
+def test_nothing_stored_is_pickled() -> None:
     found = Kept(Kept(1), Kept("text"))
     assert found == Kept(Kept(1), Kept("text"))
     assert b"_hash" not in pickle.dumps(found)

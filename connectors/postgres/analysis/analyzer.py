@@ -407,7 +407,7 @@ class PostgresAnalyzer:
     def _step(
         self, doing: str, query: str = "", moved: Sequence[tuple[int, int]] = ()
     ) -> Iterator[None]:
-        """Run a question that leaves nothing behind. query: the text, after _CREATE, of error
+        """Run a query that leaves no objects. query: the text, after _CREATE, of error
         positions."""
         try:
             self._cursor().execute("SAVEPOINT step")

@@ -21,12 +21,12 @@ _COLUMNS = ", ".join(REJECTED_COLUMNS)
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row of tidemark.dead_letters. place: partition:offset, or path:line. sink_key: its
+    """A row of tidemark.dead_letters. position: partition:offset, or path:line. sink_key: its
     reader's."""
 
     source: str
     relation: str
-    place: str
+    position: str
     code: str
     reason: str
     key: bytes | None
@@ -51,16 +51,16 @@ class DeadLetters:
         *,
         among: Collection[tuple[str, str]] | None = None,
     ) -> list[DeadLetter]:
-        """Return up to `limit` dead letters after a place, by place.
+        """Return up to `limit` dead letters after a position, by position.
 
         source, relation: "" for any. among: restricts the answer to these (source, relation).
         """
         sources, relations = [s for s, _ in among or ()], [r for _, r in among or ()]
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
-            "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND place > %s "
+            "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND position > %s "
             "AND (%s OR (source, relation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))) "
-            "ORDER BY source, relation, place LIMIT %s"
+            "ORDER BY source, relation, position LIMIT %s"
         )
         chosen = (source, source, relation, relation, after)
         found = self._control.ask(sql, *chosen, among is None, sources, relations, limit)
@@ -71,14 +71,15 @@ class DeadLetters:
         sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
         return {RelationName(s, s, r): n for s, r, n in self._control.ask(sql)}
 
-    def mark(self, desired: str, source: str, relation: str, places: Sequence[str]) -> int:
-        """Request "retry" or "drop"; return the number of records. places: of one relation, [] for
-        all."""
+    def mark(self, desired: str, source: str, relation: str, positions: Sequence[str]) -> int:
+        """Request "retry" or "drop"; return the number of records. positions: of one relation, []
+        for all.
+        """
         sql = (
             "UPDATE tidemark.dead_letters SET desired = %s WHERE source = %s "
-            "AND (%s = '' OR relation = %s) AND (%s OR place = ANY (%s)) RETURNING 1"
+            "AND (%s = '' OR relation = %s) AND (%s OR position = ANY (%s)) RETURNING 1"
         )
-        chosen = list(places)
+        chosen = list(positions)
         found = self._control.ask(sql, desired, source, relation, relation, not chosen, chosen)
         return len(found)
 
@@ -91,22 +92,22 @@ class DeadLetters:
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
             "WHERE sink_key = %s AND desired IS NOT NULL "
-            "ORDER BY source, relation, desired, place LIMIT %s"
+            "ORDER BY source, relation, desired, position LIMIT %s"
         )
         return [_letter(row) for row in self._control.ask(sql, sink_key, limit)]
 
-    def unmark(self, sink_key: str, name: RelationName, places: Sequence[str]) -> None:
+    def unmark(self, sink_key: str, name: RelationName, positions: Sequence[str]) -> None:
         """Clear requests that are being carried out."""
         sql = (
             "UPDATE tidemark.dead_letters SET desired = NULL "
-            "WHERE (sink_key, source, relation) = (%s, %s, %s) AND place = ANY (%s) RETURNING 1"
+            "WHERE (sink_key, source, relation) = (%s, %s, %s) AND position = ANY (%s) RETURNING 1"
         )
-        self._control.ask(sql, sink_key, name.source, name.name, list(places))
+        self._control.ask(sql, sink_key, name.source, name.name, list(positions))
 
 
 def to_delta(letters: Sequence[DeadLetter]) -> Delta:
     """Return the rows as the sources reported them, with weight 1."""
-    rows = [(x.source, x.relation, x.place, x.code, x.reason, x.key, x.value) for x in letters]
+    rows = [(x.source, x.relation, x.position, x.code, x.reason, x.key, x.value) for x in letters]
     return Delta.of(REJECTED_KINDS, rows, [1] * len(rows))
 
 

@@ -59,7 +59,7 @@ class Request:
     """A row of tidemark.requests.
 
     target: the identity of the view that it concerns, once known; identity: of the view that it
-    creates; asked_at: seconds since 1970.
+    creates; requested_at: seconds since 1970.
     """
 
     id: int
@@ -69,7 +69,7 @@ class Request:
     status: str
     identity: str
     target: str | None
-    asked_at: float
+    requested_at: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Outcome:
     """How a request ended: a failure when it has a code.
 
     said: the message of a success; warnings: shown beside it; facts: more details, for
-    `tidemark.asked`.
+    `tidemark.my_requests`.
     """
 
     said: str = ""

@@ -1,4 +1,4 @@
--- Views, sources, progress with its fence, error rows, and the tables that are ours to drop.
+-- Views, sources, progress with its fence, error rows, and the tables that Tidemark may drop.
 
 CREATE SCHEMA IF NOT EXISTS tidemark;
 COMMENT ON SCHEMA tidemark IS 'Tidemark: catalog of maintained views, their progress and errors';
@@ -35,15 +35,15 @@ CREATE TABLE tidemark.views (
     live_at timestamptz,
     PRIMARY KEY (schema, name)
 );
-COMMENT ON TABLE tidemark.views IS 'Maintained views: what is wanted and how each one stands';
+COMMENT ON TABLE tidemark.views IS 'Maintained views: the desired and the actual state of each';
 COMMENT ON COLUMN tidemark.views.status IS
     'analyzing, backfilling, catching up, live, paused, degraded, failed, dropping';
-COMMENT ON COLUMN tidemark.views.desired IS 'what the user wants: live, paused or dropped';
+COMMENT ON COLUMN tidemark.views.desired IS 'the requested state: live, paused or dropped';
 COMMENT ON COLUMN tidemark.views.kind IS
     'keyed: a table with a primary key; bag: a table of rows with counts and a view over it';
 COMMENT ON COLUMN tidemark.views.progress IS 'the backfill''s phase, parts, rows and estimate';
 COMMENT ON COLUMN tidemark.views.code IS 'stable code of the newest failure, NULL when healthy';
-COMMENT ON COLUMN tidemark.views.identity IS 'new for each creation, names the view''s state';
+COMMENT ON COLUMN tidemark.views.identity IS 'unique for each creation; names the view''s state';
 COMMENT ON COLUMN tidemark.views.epoch IS 'the epoch in which the view became live';
 
 CREATE TABLE tidemark.sources (
@@ -58,7 +58,7 @@ CREATE TABLE tidemark.sources (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE tidemark.sources IS 'Databases that changes come from; passwords are not kept';
+COMMENT ON TABLE tidemark.sources IS 'Sources of changes; passwords are not stored';
 
 CREATE TABLE tidemark.progress (
     sink_key text PRIMARY KEY,
@@ -81,7 +81,7 @@ CREATE TABLE tidemark.errors (
 );
 CREATE INDEX ON tidemark.errors (view);
 COMMENT ON TABLE tidemark.errors IS
-    'Rows left out of a view because an expression failed; gone when the row is repaired';
+    'Rows left out of a view because an expression fails for them; removed once repaired';
 
 CREATE TABLE tidemark.tables (
     schema text NOT NULL,
@@ -91,7 +91,7 @@ CREATE TABLE tidemark.tables (
     view_oid oid,
     PRIMARY KEY (schema, name, is_staged)
 );
-COMMENT ON TABLE tidemark.tables IS 'Relations in this database that Tidemark made and may drop';
+COMMENT ON TABLE tidemark.tables IS 'Relations in this database that Tidemark created and may drop';
 
 CREATE FUNCTION tidemark.advance(writer text, new_epoch bigint, reached jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -105,7 +105,7 @@ BEGIN
     END IF;
     INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (writer, new_epoch, reached);
 END $$;
-COMMENT ON FUNCTION tidemark.advance IS 'The fence: moves the progress on by exactly one epoch';
+COMMENT ON FUNCTION tidemark.advance IS 'The fence: advances the progress by exactly one epoch';
 
 CREATE FUNCTION tidemark.expect(relation text, actual bigint, expected bigint) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -115,7 +115,7 @@ BEGIN
             USING ERRCODE = 'TM002';
     END IF;
 END $$;
-COMMENT ON FUNCTION tidemark.expect IS 'Stops an epoch that does not meet the rows it changes';
+COMMENT ON FUNCTION tidemark.expect IS 'Aborts an epoch if the rows that it changes are missing';
 
 CREATE FUNCTION tidemark.announce() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Sources beside the database, and records of theirs that are not rows.
+-- External sources, and their malformed records.
 
 ALTER TABLE tidemark.sources
     ADD COLUMN type text NOT NULL DEFAULT 'postgres',
@@ -10,12 +10,12 @@ ALTER TABLE tidemark.sources
     ADD COLUMN hint text,
     ALTER COLUMN dsn SET DEFAULT '';
 COMMENT ON TABLE tidemark.sources IS
-    'What changes come from; secrets are kept as references, passwords not at all';
+    'Sources of changes; secrets are stored as references, passwords not at all';
 COMMENT ON COLUMN tidemark.sources.type IS 'postgres, kafka or files';
-COMMENT ON COLUMN tidemark.sources.options IS 'as they were given, in that order';
-COMMENT ON COLUMN tidemark.sources.relations IS 'what can be read of it: names, columns, keys';
+COMMENT ON COLUMN tidemark.sources.options IS 'in the order in which they were set';
+COMMENT ON COLUMN tidemark.sources.relations IS 'its relations: names, columns, keys';
 COMMENT ON COLUMN tidemark.sources.status IS
-    'running; retrying: away just now; stopped: needs someone, see code, detail and hint';
+    'running; retrying: unreachable; stopped: needs your action, see code, detail and hint';
 
 CREATE TABLE tidemark.dead_letters (
     sink_key text NOT NULL,
@@ -30,12 +30,12 @@ CREATE TABLE tidemark.dead_letters (
     first_seen timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (sink_key, source, relation, place)
 );
-COMMENT ON TABLE tidemark.dead_letters IS 'Records that are not rows of their relation, whole';
+COMMENT ON TABLE tidemark.dead_letters IS 'Malformed records, stored whole';
 COMMENT ON COLUMN tidemark.dead_letters.sink_key IS
-    'who reads the source, as in tidemark.progress: each group of views has records of its own';
+    'the reader of the source, as in tidemark.progress: each group of views has its own records';
 COMMENT ON COLUMN tidemark.dead_letters.place IS
-    'where it lies: partition:offset of a topic, path:line of a file';
-COMMENT ON COLUMN tidemark.dead_letters.desired IS 'what the user wants: retry, drop, or to wait';
+    'partition:offset of a topic, or path:line of a file';
+COMMENT ON COLUMN tidemark.dead_letters.desired IS 'requested by a user: retry or drop';
 
 CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF options, relations
     ON tidemark.sources FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();

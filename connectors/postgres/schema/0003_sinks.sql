@@ -1,4 +1,4 @@
--- Where views go beside their tables.
+-- Additional sinks of views.
 
 CREATE TABLE tidemark.sinks (
     schema text NOT NULL,
@@ -24,14 +24,14 @@ CREATE TABLE tidemark.sinks (
     PRIMARY KEY (view_identity, name)
 );
 COMMENT ON TABLE tidemark.sinks IS
-    'Where views go beside their tables: what is wanted and how each one stands';
+    'Additional sinks of views: the desired and the actual state of each';
 COMMENT ON COLUMN tidemark.sinks.status IS 'starting, live, retrying, failed, dropping';
 COMMENT ON COLUMN tidemark.sinks.desired IS
-    'what the user wants: live, dropped, or erased (dropped with what it has written)';
-COMMENT ON COLUMN tidemark.sinks.options IS 'as they were given; secrets are references';
+    'the requested state: live, dropped, or erased (dropped with its output)';
+COMMENT ON COLUMN tidemark.sinks.options IS 'as requested; secrets are references';
 COMMENT ON COLUMN tidemark.sinks.epoch IS 'the newest epoch that the sink holds';
-COMMENT ON COLUMN tidemark.sinks.backlog_bytes IS 'what is kept on disk until the sink has it';
-COMMENT ON COLUMN tidemark.sinks.identity IS 'new for each creation, names the sink''s writer';
+COMMENT ON COLUMN tidemark.sinks.backlog_bytes IS 'bytes on disk that the sink does not have yet';
+COMMENT ON COLUMN tidemark.sinks.identity IS 'unique for each creation; names the sink''s writer';
 
 CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON tidemark.sinks
     FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();

@@ -1,13 +1,13 @@
--- What makes psql alone enough: procedures, the requests that they write, and views for people.
+-- The interface for psql: procedures, the requests that they write, and views for users.
 --
--- A procedure writes a row of tidemark.requests, commits, and looks at it until it has ended; the
--- service does what was asked (service/psql/request_worker.py). Invariant: who asks is never the caller's word
--- alone: `ask` runs with the owner's rights, takes a role only from a login that may act as it, and
+-- A procedure writes a row of tidemark.requests, commits, and polls it until it has ended; the
+-- service executes it (service/psql/request_worker.py). Invariant: the requesting role is never just
+-- claimed: `ask` runs with the owner's rights, accepts a role only from a login that may act as it, and
 -- only for a procedure that this role may execute. Nobody but the owner reads a table of this schema;
 -- readers get views, which run with the owner's rights and show each role what it owns or may read.
 --
 -- `tidemark.wait` is a function, which cannot commit and so not notify: where nothing else moves the
--- position it cancels the sleep of a session that the service keeps for that (`requests.Doorbell`).
+-- position, it cancels the sleep of a session that the service opens for this (`requests.Doorbell`).
 
 CREATE TABLE tidemark.requests (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -31,13 +31,13 @@ CREATE TABLE tidemark.requests (
 );
 CREATE INDEX ON tidemark.requests (id) WHERE ended_at IS NULL;
 COMMENT ON TABLE tidemark.requests IS
-    'What was asked for by CALL tidemark....: taken up by the service, kept for a day';
-COMMENT ON COLUMN tidemark.requests.asker IS 'the role that asked, whose rights count';
-COMMENT ON COLUMN tidemark.requests.login IS 'the role that had logged in';
+    'Requests by CALL tidemark...., executed by the service and retained for a day';
+COMMENT ON COLUMN tidemark.requests.asker IS 'the requesting role, whose rights apply';
+COMMENT ON COLUMN tidemark.requests.login IS 'the login role';
 COMMENT ON COLUMN tidemark.requests.status IS 'waiting, taken, running, done or failed';
-COMMENT ON COLUMN tidemark.requests.identity IS 'what a view that it creates is identified by';
-COMMENT ON COLUMN tidemark.requests.target IS 'identity of the view that it is about';
-COMMENT ON COLUMN tidemark.requests.taken_pid IS 'with taken_start: the session that works on it';
+COMMENT ON COLUMN tidemark.requests.identity IS 'identity of the view that it creates';
+COMMENT ON COLUMN tidemark.requests.target IS 'identity of the view that it concerns';
+COMMENT ON COLUMN tidemark.requests.taken_pid IS 'with taken_start: the session that executes it';
 
 CREATE TABLE tidemark.listeners (
     backend_pid integer NOT NULL,
@@ -46,7 +46,7 @@ CREATE TABLE tidemark.listeners (
     PRIMARY KEY (backend_pid, backend_start)
 );
 COMMENT ON TABLE tidemark.listeners IS
-    'Sessions of the service that take requests up; one that is not running has died';
+    'Sessions of the service that execute requests; one that is not running has died';
 
 CREATE FUNCTION tidemark.is_served() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -55,13 +55,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         WHERE a.backend_start IS NULL OR a.backend_start = l.backend_start
     )
 $$;
-COMMENT ON FUNCTION tidemark.is_served IS 'Whether a service takes requests up just now';
+COMMENT ON FUNCTION tidemark.is_served IS 'Returns true if a service is executing requests';
 
 CREATE FUNCTION tidemark.was_served() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM tidemark.listeners)
 $$;
-COMMENT ON FUNCTION tidemark.was_served IS 'Whether a service ran here and was not stopped';
+COMMENT ON FUNCTION tidemark.was_served IS 'Returns true if a service ran here and was not stopped';
 
 CREATE FUNCTION tidemark.shown_progress(status text, progress jsonb) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -72,7 +72,7 @@ LANGUAGE sql STABLE AS $$
             / nullif((progress ->> 'parts_total')::bigint, 0) || ' %',
         'about ' || ceil((progress ->> 'remaining_s')::numeric) || ' s left')
 $$;
-COMMENT ON FUNCTION tidemark.shown_progress IS 'How far a view is, in words';
+COMMENT ON FUNCTION tidemark.shown_progress IS 'Progress of a view as text';
 
 CREATE FUNCTION tidemark.ask(operation text, arguments jsonb, asker text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -103,7 +103,7 @@ BEGIN
     RETURN number;
 END $$;
 COMMENT ON FUNCTION tidemark.ask IS
-    'Writes a request, for the procedures; who may execute the procedure may ask';
+    'Writes a request, for roles that may execute the procedure';
 
 CREATE FUNCTION tidemark.look(
     number bigint, OUT status text, OUT progress text, OUT code text, OUT sqlstate text,
@@ -118,7 +118,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     LEFT JOIN tidemark.views AS v ON v.identity = coalesce(r.target, r.identity)
     WHERE r.id = number AND r.login = session_user
 $$;
-COMMENT ON FUNCTION tidemark.look IS 'How a request of the caller''s stands';
+COMMENT ON FUNCTION tidemark.look IS 'Status of a request of the caller';
 
 CREATE FUNCTION tidemark.refused_commit() RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -128,12 +128,12 @@ EXCEPTION WHEN invalid_transaction_termination THEN
     RETURN SQLERRM;
 END $$;
 COMMENT ON FUNCTION tidemark.refused_commit IS
-    'What a COMMIT answers where there can be none, in the language of the session';
+    'The error text of a COMMIT where none is allowed, in the language of the session';
 
 
 {{request}}
 
-COMMENT ON PROCEDURE tidemark.request IS 'Asks and waits; what the other procedures have in common';
+COMMENT ON PROCEDURE tidemark.request IS 'Writes a request and waits; shared by the other procedures';
 
 CREATE FUNCTION tidemark.is_source() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -143,14 +143,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
             OR s.facts ->> 'database' <> current_database()))
 $$;
 COMMENT ON FUNCTION tidemark.is_source IS
-    'Whether positions of this database are those that views are at';
+    'Returns true if views'' positions are positions of this database';
 
 CREATE FUNCTION tidemark.shown_position() RETURNS pg_lsn
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT '0/0'::pg_lsn + min((positions ->> 'source')::numeric) FROM tidemark.progress
 $$;
 COMMENT ON FUNCTION tidemark.shown_position IS
-    'The source''s position that all views show; NULL when none reads the source';
+    'The source''s position that all views show; NULL if none reads the source';
 
 CREATE FUNCTION tidemark.ring() RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -160,7 +160,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
         AND usename = current_user AND state = 'active';
 $$;
 COMMENT ON FUNCTION tidemark.ring IS
-    'Makes the service move the position of an idle source on at once: a function cannot notify';
+    'Makes the service advance the position of an idle source at once: a function cannot notify';
 
 CREATE FUNCTION tidemark.await_ring(seconds double precision) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -170,7 +170,7 @@ BEGIN
 EXCEPTION WHEN query_canceled THEN
     RETURN true;
 END $$;
-COMMENT ON FUNCTION tidemark.await_ring IS 'Where the service sleeps until somebody rings';
+COMMENT ON FUNCTION tidemark.await_ring IS 'The call in which the service sleeps until tidemark.ring';
 
 CREATE FUNCTION tidemark.wait("position" pg_lsn, timeout interval) RETURNS pg_lsn
 LANGUAGE plpgsql AS $$
@@ -233,7 +233,7 @@ LANGUAGE sql STABLE AS $$
         SELECT FROM pg_roles WHERE rolname = owner AND pg_has_role(oid, 'USAGE'))
 $$;
 COMMENT ON FUNCTION tidemark.is_for IS
-    'Whether the current role may know of a view: its owner''s member, or a reader of it';
+    'Returns true if the current role may see a view: as a member of its owner, or as a reader';
 
 CREATE VIEW tidemark.status WITH (security_barrier) AS
 SELECT v.schema, v.name, v.status, v.kind, v.created_by AS owner,
@@ -255,30 +255,30 @@ LEFT JOIN tidemark.progress AS p ON v.status = 'live'
         WHEN 'default' THEN p.sink_key NOT LIKE '%/%'
         ELSE split_part(p.sink_key, '/', 2) = v.options ->> 'group' END
 WHERE tidemark.is_for(v.created_by, coalesce(t.view_oid, t.table_oid)::regclass);
-COMMENT ON VIEW tidemark.status IS 'The views that you own or may read, and how each one stands';
-COMMENT ON COLUMN tidemark.status.progress IS 'how far it is while it is built, in words';
-COMMENT ON COLUMN tidemark.status.first_rows IS 'how many rows it had when it became live';
+COMMENT ON VIEW tidemark.status IS 'The views that you own or may read, with their status';
+COMMENT ON COLUMN tidemark.status.progress IS 'progress of its build as text';
+COMMENT ON COLUMN tidemark.status.first_rows IS 'number of rows when it became live';
 COMMENT ON COLUMN tidemark.status."position" IS 'the source''s position that its rows show';
 COMMENT ON COLUMN tidemark.status.lag_bytes IS
-    'WAL written since; small and moving when all is well, NULL where the source is elsewhere';
+    'WAL written since; small and changing in normal operation, NULL if the source is elsewhere';
 COMMENT ON COLUMN tidemark.status.shown_at IS
     'when rows or position last changed; every five seconds even when nothing happens';
 COMMENT ON COLUMN tidemark.status.failed_rows IS 'source rows left out, see tidemark.failed_rows';
-COMMENT ON COLUMN tidemark.status.error IS 'why it has failed, or is being tried again';
+COMMENT ON COLUMN tidemark.status.error IS 'why it has failed or is being retried';
 
 CREATE VIEW tidemark.failed_rows WITH (security_barrier) AS
 SELECT v.schema, v.name, e.count, e.sqlstate, e.message, e.operator, e.source_row, e.first_seen
 FROM tidemark.errors AS e JOIN tidemark.views AS v ON e.view = v.schema || '.' || v.name
 WHERE tidemark.is_for(v.created_by, NULL);
 COMMENT ON VIEW tidemark.failed_rows IS
-    'Rows left out of the views that you own, since an expression failed for them';
+    'Rows left out of the views that you own, because an expression fails for them';
 
 CREATE VIEW tidemark.asked WITH (security_barrier) AS
 SELECT r.id, r.operation, r.arguments ->> 'name' AS name, r.status, r.asker, r.code, r.sqlstate,
     r.error, r.detail, r.hint, r.result, r.asked_at, r.ended_at
 FROM tidemark.requests AS r
 WHERE r.login = session_user OR tidemark.is_for(r.asker, NULL);
-COMMENT ON VIEW tidemark.asked IS 'What you have asked for by CALL, and what became of it';
+COMMENT ON VIEW tidemark.asked IS 'Your requests by CALL, and their results';
 
 GRANT SELECT ON tidemark.status, tidemark.failed_rows, tidemark.asked TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION tidemark.await_ring, tidemark.advance, tidemark.expect FROM PUBLIC;
@@ -316,5 +316,5 @@ DECLARE arguments jsonb := jsonb_build_object('name', drop_source.name);
 BEGIN
     CALL tidemark.request('drop_source', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.drop_source(text, jsonb) IS 'Forgets a source that no view reads';
+COMMENT ON PROCEDURE tidemark.drop_source(text, jsonb) IS 'Drops a source that no view reads';
 REVOKE EXECUTE ON PROCEDURE tidemark.drop_source(text, jsonb) FROM PUBLIC;

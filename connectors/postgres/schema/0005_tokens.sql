@@ -13,9 +13,9 @@ CREATE TABLE tidemark.tokens (
     revoked_at timestamptz
 );
 CREATE UNIQUE INDEX tokens_name ON tidemark.tokens (name) WHERE revoked_at IS NULL;
-COMMENT ON TABLE tidemark.tokens IS 'Who may use the API; tokens themselves are not kept';
+COMMENT ON TABLE tidemark.tokens IS 'Tokens of the API; only their hashes are stored';
 COMMENT ON COLUMN tidemark.tokens.hash IS 'SHA-256 of the token, which is 256 random bits';
 COMMENT ON COLUMN tidemark.tokens.db_role IS
     'the database role that views created with it have the rights of; NULL: the service''s own';
-COMMENT ON COLUMN tidemark.tokens.created_by IS 'the name of the token that made it';
-COMMENT ON COLUMN tidemark.tokens.last_used_at IS 'to some minutes';
+COMMENT ON COLUMN tidemark.tokens.created_by IS 'the name of the token that created it';
+COMMENT ON COLUMN tidemark.tokens.last_used_at IS 'to within some minutes';

@@ -1,4 +1,4 @@
--- Requests that may come twice (connectors/postgres/catalog/idempotency.py).
+-- Repeated requests (connectors/postgres/catalog/idempotency.py).
 
 CREATE TABLE tidemark.idempotency_keys (
     caller text NOT NULL,
@@ -12,5 +12,5 @@ CREATE TABLE tidemark.idempotency_keys (
     PRIMARY KEY (caller, path, key)
 );
 COMMENT ON TABLE tidemark.idempotency_keys IS
-    'Answers to requests with an Idempotency-Key, for those that come again; kept for a day';
+    'Responses to requests with an Idempotency-Key, for repeated ones; retained for a day';
 COMMENT ON COLUMN tidemark.idempotency_keys.status IS 'NULL while the request is being answered';

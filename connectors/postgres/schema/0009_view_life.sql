@@ -1,15 +1,15 @@
--- Changes of a view that are asked for, how they go, and their procedures.
+-- Requested changes of a view, their progress, and their procedures.
 
 ALTER TABLE tidemark.views
     ADD COLUMN version integer NOT NULL DEFAULT 0,
     ADD COLUMN change jsonb,
     ADD COLUMN replacing jsonb;
-COMMENT ON COLUMN tidemark.views.version IS 'counts the queries and rebuilds that it has had';
+COMMENT ON COLUMN tidemark.views.version IS 'counts its queries and rebuilds';
 COMMENT ON COLUMN tidemark.views.change IS
-    'what the user wants changed: another version of the query, or another name';
+    'the requested change: another version of the query, or another name';
 COMMENT ON COLUMN tidemark.views.replacing IS
-    'how far the newest change is, or why it was given up; NULL when there is nothing to tell';
-COMMENT ON COLUMN tidemark.views.positions IS 'where a paused view stands, by source';
+    'progress of the newest change, or why it was cancelled; NULL if there is none';
+COMMENT ON COLUMN tidemark.views.positions IS 'positions of a paused view, by source';
 
 DROP TRIGGER announce ON tidemark.views;
 CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired, change
@@ -30,7 +30,7 @@ DECLARE arguments jsonb := jsonb_build_object('name', rebuild_view.name);
 BEGIN
     CALL tidemark.request('rebuild_view', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.rebuild_view(text, jsonb) IS 'Computes a view anew; the way out of failed';
+COMMENT ON PROCEDURE tidemark.rebuild_view(text, jsonb) IS 'Computes a view again; resolves the status failed';
 REVOKE EXECUTE ON PROCEDURE tidemark.rebuild_view(text, jsonb) FROM PUBLIC;
 
 CREATE PROCEDURE tidemark.pause_view(name text, options jsonb DEFAULT '{}')
@@ -39,7 +39,7 @@ DECLARE arguments jsonb := jsonb_build_object('name', pause_view.name);
 BEGIN
     CALL tidemark.request('pause_view', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.pause_view(text, jsonb) IS 'Leaves a view''s rows as they are';
+COMMENT ON PROCEDURE tidemark.pause_view(text, jsonb) IS 'Stops maintaining a view; its rows stay';
 REVOKE EXECUTE ON PROCEDURE tidemark.pause_view(text, jsonb) FROM PUBLIC;
 
 CREATE PROCEDURE tidemark.resume_view(name text, options jsonb DEFAULT '{}')
@@ -48,7 +48,7 @@ DECLARE arguments jsonb := jsonb_build_object('name', resume_view.name);
 BEGIN
     CALL tidemark.request('resume_view', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.resume_view(text, jsonb) IS 'Keeps a paused view up to date again';
+COMMENT ON PROCEDURE tidemark.resume_view(text, jsonb) IS 'Rebuilds a paused view and maintains it again';
 REVOKE EXECUTE ON PROCEDURE tidemark.resume_view(text, jsonb) FROM PUBLIC;
 
 CREATE PROCEDURE tidemark.rename_view(name text, new_name text, options jsonb DEFAULT '{}')
@@ -75,5 +75,5 @@ DECLARE arguments jsonb := jsonb_build_object('name', cancel_change.name);
 BEGIN
     CALL tidemark.request('cancel_change', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.cancel_change(text, jsonb) IS 'Gives up what is under way for a view';
+COMMENT ON PROCEDURE tidemark.cancel_change(text, jsonb) IS 'Cancels the change of a view in progress';
 REVOKE EXECUTE ON PROCEDURE tidemark.cancel_change(text, jsonb) FROM PUBLIC;

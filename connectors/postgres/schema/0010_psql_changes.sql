@@ -1,4 +1,4 @@
--- How far a change of a view is, beside how the view itself stands.
+-- The progress of a view's change, besides the view's own status.
 
 CREATE OR REPLACE FUNCTION tidemark.look(
     number bigint, OUT status text, OUT progress text, OUT code text, OUT sqlstate text,

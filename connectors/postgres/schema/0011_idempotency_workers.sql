@@ -1,6 +1,6 @@
--- Which process answers a request that may come twice.
+-- The process that answers a repeated request.
 
 ALTER TABLE tidemark.idempotency_keys ADD COLUMN server text, ADD COLUMN process text;
-COMMENT ON COLUMN tidemark.idempotency_keys.server IS 'The address that the request came to';
+COMMENT ON COLUMN tidemark.idempotency_keys.server IS 'The address that received the request';
 COMMENT ON COLUMN tidemark.idempotency_keys.process IS
-    'Which of the processes, one after another, that have listened there is to answer it';
+    'The process that must answer, among those that have listened there';

@@ -1,4 +1,4 @@
--- Who writes to the sink, and the fence (connectors/postgres/schema/lease.py).
+-- The service that writes to the sink, and the fence (connectors/postgres/schema/lease.py).
 
 CREATE TABLE tidemark.owners (
     sink_key text PRIMARY KEY,
@@ -7,7 +7,7 @@ CREATE TABLE tidemark.owners (
     since timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE tidemark.owners IS
-    'Which service writes under each key of tidemark.progress; who takes over fences the others';
+    'The service that writes each key of tidemark.progress; a successor fences the others';
 
 CREATE FUNCTION tidemark.require_owner(writer text, claimed text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -19,7 +19,7 @@ BEGIN
             'someone who has left') USING ERRCODE = '{{fenced_state}}';
     END IF;
 END $$;
-COMMENT ON FUNCTION tidemark.require_owner IS 'The fence: refuses who is not the owner of the key';
+COMMENT ON FUNCTION tidemark.require_owner IS 'The fence: refuses everyone but the owner of the key';
 
 CREATE FUNCTION tidemark.advance(writer text, new_epoch bigint, reached jsonb, claimed text)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -28,6 +28,6 @@ BEGIN
     PERFORM tidemark.advance(writer, new_epoch, reached);
 END $$;
 COMMENT ON FUNCTION tidemark.advance(text, bigint, jsonb, text) IS
-    'The fence: by the owner alone, and by exactly one epoch';
+    'The fence: advances only for the owner, and by exactly one epoch';
 REVOKE EXECUTE ON FUNCTION tidemark.require_owner, tidemark.advance(text, bigint, jsonb, text)
     FROM PUBLIC;

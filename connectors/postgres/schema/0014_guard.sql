@@ -1,16 +1,16 @@
--- What others put on a view's table (connectors/postgres/schema/trigger_guard.py).
+-- Foreign objects on a view's table (connectors/postgres/schema/trigger_guard.py).
 --
--- What looks names up for whoever calls it must find PostgreSQL's own, whatever the caller's path has
--- of these names.
+-- Functions that resolve names for their callers must find PostgreSQL's own, whatever the caller's
+-- search path contains.
 
 ALTER TABLE tidemark.tables ADD COLUMN types jsonb;
-COMMENT ON COLUMN tidemark.tables.types IS 'oid of the type of each column, as it was made';
+COMMENT ON COLUMN tidemark.tables.types IS 'oid of the type of each column at its creation';
 UPDATE tidemark.tables SET types = {{types_of_table}};
 
 CREATE FUNCTION tidemark.is_foreign(relation oid) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Not in SQL: its plan is kept for the session.
+    -- PL/pgSQL caches its plan for the session; SQL would not.
     RETURN NOT coalesce((
         SELECT bool_and({{trusted_role}} AND (r.rolname <> 'pg_database_owner'))
         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -21,7 +21,7 @@ BEGIN
         WHERE c.oid = relation), false);
 END $$;
 COMMENT ON FUNCTION tidemark.is_foreign IS
-    'Whether others than the service and superusers have a say in a table, or it is gone';
+    'Returns true if roles other than the service and superusers control a table, or it is gone';
 
 CREATE FUNCTION tidemark.guard(
     view_schema text, view_name text, table_name text, writes boolean) RETURNS void
@@ -38,8 +38,8 @@ BEGIN
         RETURN;
     END IF;
     IF to_regclass(relation) = wanted AND writes THEN
-        -- So that nobody puts statistics or an index on it before we have written. Who has this
-        -- lock (autovacuum, CREATE INDEX CONCURRENTLY) keeps others out too, and is not awaited.
+        -- Nobody may add statistics or an index before we have written. A holder of this lock
+        -- (autovacuum, CREATE INDEX CONCURRENTLY) excludes others too, and is not awaited.
         BEGIN
             EXECUTE format(
                 'LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE NOWAIT', relation);
@@ -77,11 +77,11 @@ BEGIN
         UNION ALL SELECT format('statistics %I', s.stxname) FROM pg_statistic_ext AS s
             WHERE writes AND s.stxrelid = wanted
                 AND {{statistics_use_foreign_code}}
-        -- Of another type than it was made with: what we write would be cast, by its owner's cast.
+        -- Its type has changed: the values that we write would be cast, by its owner's cast.
         UNION ALL SELECT format('the new type of column %I', a.attname)
             FROM pg_attribute AS a JOIN jsonb_each_text(made) AS m ON m.key = a.attname
             WHERE a.attrelid = wanted AND NOT a.attisdropped AND m.value::oid <> a.atttypid
-        -- A column that somebody added, or a domain.
+        -- An added column, or a domain.
         UNION ALL SELECT format('column %I', a.attname)
             FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
             JOIN pg_roles AS r ON r.oid = t.typowner
@@ -94,12 +94,12 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION tidemark.guard IS
-    'Refuses a view''s table that is another one now, or that would run code of others';
+    'Refuses a view''s table that was replaced, or that would run other roles'' code';
 REVOKE EXECUTE ON FUNCTION tidemark.guard, tidemark.is_foreign FROM PUBLIC;
 
 {{request}}
 
--- In PL/pgSQL their plans are kept for the session.
+-- PL/pgSQL caches their plans for the session.
 CREATE OR REPLACE FUNCTION tidemark.is_for(owner text, relation regclass) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

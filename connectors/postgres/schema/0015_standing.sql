@@ -1,7 +1,7 @@
--- How views, sources and the service stand.
+-- The status of views, sources and the service.
 --
--- The service decides (service/api/health.py) and writes it to tidemark.standings. Where no service is
--- left to decide anything, that is shown: none has moved its progress for 15 seconds.
+-- The service decides it (service/api/health.py) and writes it to tidemark.standings. If no service
+-- is left, that is shown: none has advanced its progress for 15 seconds.
 
 CREATE TABLE tidemark.standings (
     kind text NOT NULL,
@@ -16,11 +16,11 @@ CREATE TABLE tidemark.standings (
     PRIMARY KEY (kind, name)
 );
 COMMENT ON TABLE tidemark.standings IS
-    'How views (by identity), sources and the service stand, as the service last decided';
-COMMENT ON COLUMN tidemark.standings.of_status IS 'the view''s own status that it was decided for';
+    'Status of views (by identity), sources and the service, as the service last decided it';
+COMMENT ON COLUMN tidemark.standings.of_status IS 'the view''s own status on which it is based';
 
 ALTER TABLE tidemark.sources ADD COLUMN retry_at timestamptz;
-COMMENT ON COLUMN tidemark.sources.retry_at IS 'when somebody last asked for it to be tried now';
+COMMENT ON COLUMN tidemark.sources.retry_at IS 'when a retry was last requested';
 DROP TRIGGER announce ON tidemark.sources;
 CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF options, relations, retry_at
     ON tidemark.sources FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
@@ -31,7 +31,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         < clock_timestamp() - interval '15 seconds', true) FROM tidemark.progress
 $$;
 COMMENT ON FUNCTION tidemark.is_absent IS
-    'Whether no service listens here, nor has moved the progress lately';
+    'Returns true if no service listens here or has advanced the progress recently';
 
 CREATE OR REPLACE VIEW tidemark.status WITH (security_barrier) AS
 WITH service AS MATERIALIZED (SELECT tidemark.is_absent() AS is_absent)
@@ -66,7 +66,7 @@ LEFT JOIN tidemark.standings AS s
 CROSS JOIN LATERAL (SELECT v.status = 'live' AND service.is_absent AS is_absent) AS a
 WHERE tidemark.is_for(v.created_by, coalesce(t.view_oid, t.table_oid)::regclass);
 COMMENT ON COLUMN tidemark.status.status IS
-    'degraded: its rows can be read and stand still, see code, error and hint';
+    'degraded: its rows are readable but not updated, see code, error and hint';
 
 CREATE VIEW tidemark.source_status WITH (security_barrier) AS
 WITH service AS MATERIALIZED (SELECT tidemark.is_absent() AS is_absent)
@@ -90,7 +90,7 @@ CROSS JOIN LATERAL (SELECT EXISTS (
 WHERE r.may_read OR has_function_privilege(
     'tidemark.drop_source(text, jsonb)'::regprocedure, 'EXECUTE');
 COMMENT ON VIEW tidemark.source_status IS
-    'The sources that your views read or that you may declare, and how each one stands';
+    'The sources that your views read or that you may declare, with their status';
 COMMENT ON COLUMN tidemark.source_status.error IS
     'for those who may read a view of the source: it may quote a record';
 
@@ -106,7 +106,7 @@ FROM service
 JOIN pg_class AS c ON c.oid = 'tidemark.standings'::regclass
 LEFT JOIN tidemark.standings AS s ON s.kind = 'service';
 COMMENT ON VIEW tidemark.health IS
-    'How the service stands; the reasons, which may quote rows, are for its owner''s members';
+    'Status of the service; only members of its owner see the reasons, which may quote rows';
 GRANT SELECT ON tidemark.source_status, tidemark.health TO PUBLIC;
 
 CREATE PROCEDURE tidemark.retry_source(name text, options jsonb DEFAULT '{}')
@@ -115,5 +115,5 @@ DECLARE arguments jsonb := jsonb_build_object('name', retry_source.name);
 BEGIN
     CALL tidemark.request('retry_source', arguments, options);
 END $$;
-COMMENT ON PROCEDURE tidemark.retry_source(text, jsonb) IS 'Tries a source that is away or stopped now';
+COMMENT ON PROCEDURE tidemark.retry_source(text, jsonb) IS 'Retries an unreachable or stopped source now';
 REVOKE EXECUTE ON PROCEDURE tidemark.retry_source(text, jsonb) FROM PUBLIC;

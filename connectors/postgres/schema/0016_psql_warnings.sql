@@ -1,3 +1,3 @@
--- A request tells the warnings of what it has made.
+-- A request reports the warnings of the view that it created.
 
 {{request}}

@@ -1,5 +1,5 @@
 -- Hold the catalog to the states of a view, as connectors/view_states.py lists them. No database
--- runs a released step again: whoever adds a state adds a step like this one.
+-- runs a released step again: adding a state requires another step like this one.
 ALTER TABLE tidemark.views DROP CONSTRAINT IF EXISTS views_status_known;
 ALTER TABLE tidemark.views ADD CONSTRAINT views_status_known CHECK (status IN ({{view_states}}));
 

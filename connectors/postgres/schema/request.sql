@@ -1,4 +1,4 @@
--- Asks for an operation and waits; a part of several steps, which each make it anew.
+-- Writes a request and waits; a part of several steps, each of which replaces it.
 
 CREATE OR REPLACE PROCEDURE tidemark.request(operation text, arguments jsonb, options jsonb)
 LANGUAGE plpgsql AS $$
@@ -12,12 +12,12 @@ DECLARE
     told_at timestamptz := '-infinity';
     alone_since timestamptz;
 BEGIN
-    -- A SET clause would forbid COMMIT: each transaction is given the path again.
+    -- A SET clause would forbid COMMIT: each transaction sets the path again.
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     waits := coalesce((options ->> 'wait')::boolean, true);
     IF waits THEN
-        -- A transaction block and a function refuse the COMMIT before they look at the
-        -- subtransaction that this block is; elsewhere the subtransaction is what is refused.
+        -- A transaction block and a function refuse the COMMIT before they check for the
+        -- subtransaction of this block; elsewhere the subtransaction is refused.
         BEGIN
             COMMIT;
         EXCEPTION WHEN invalid_transaction_termination THEN
@@ -27,22 +27,22 @@ BEGIN
         IF said = tidemark.refused_commit() THEN
             RAISE EXCEPTION 'CALL tidemark.%() cannot wait inside a transaction block',
                 operation USING ERRCODE = '25001',
-                DETAIL = 'the service sees what is asked once it is committed',
+                DETAIL = 'the service sees a request once it is committed',
                 HINT = 'CALL it outside of a transaction block (psycopg2: connection.autocommit = '
                     'True), or with options {"wait": false}: then it is done after your COMMIT';
         END IF;
         IF NOT tidemark.was_served() THEN
             RAISE EXCEPTION 'no Tidemark service is listening to this database'
-                USING ERRCODE = '57P03', DETAIL = 'code: service.absent; nothing was asked for',
-                HINT = 'tidemark serve --sink with this database, or ask with {"wait": false}';
+                USING ERRCODE = '57P03', DETAIL = 'code: service.absent; nothing was requested',
+                HINT = 'tidemark serve --sink with this database, or pass {"wait": false}';
         END IF;
     END IF;
     number := tidemark.ask(operation, coalesce(arguments, '{}')
         || jsonb_build_object('options', coalesce(options, '{}') - 'wait'), current_user);
     IF NOT waits THEN
-        RAISE NOTICE 'request % is written; SELECT * FROM tidemark.asked shows how it stands',
+        RAISE NOTICE 'request % is written; SELECT * FROM tidemark.my_requests shows its status',
             number;
-        -- The caller's transaction goes on.
+        -- The caller's transaction continues.
         PERFORM set_config('search_path', path, true);
         RETURN;
     END IF;
@@ -68,7 +68,7 @@ BEGIN
                 RAISE EXCEPTION 'the Tidemark service does not answer' USING ERRCODE = '57P03',
                     DETAIL = format('code: service.absent; request %s stays and is done when it '
                         'is back', number),
-                    HINT = 'start the service, then look at tidemark.asked';
+                    HINT = 'start the service, then see tidemark.my_requests';
             END IF;
         END IF;
         COMMIT;

@@ -1,6 +1,6 @@
 """Probe the backend of one of our sessions from a second session, which never waits for long.
 
-The probe tells whether the backend works for us or waits for us. Once the session is lost, it
+The probe reports whether the backend works for us or waits for us. Once the session is lost, it
 terminates the backend. Invariant: it only ever terminates a backend of our own role with the name
 and age of that very session. A pid alone may belong to another session by now, or be a pooler's
 invention.

@@ -194,7 +194,7 @@ def settle(
     view as a whole, before that changes the rows.
 
     key: of the sink's progress. grants: to read what users read. is_doubtful: the view had failed,
-    maybe for a history that someone has changed: then it begins anew. SinkError sink.name_taken,
+    maybe for a history that someone has changed: then it restarts. SinkError sink.name_taken,
     sink.dependents.
     """
     desired, found = _desired(cursor, table), _find(cursor, table)
@@ -234,7 +234,7 @@ def settle(
 
 
 def _is_whole(cursor: Any, table: SinkTable, found: _Found | None, *, is_doubtful: bool) -> bool:
-    """Return whether a history can go on: it is there, and has the view's rows."""
+    """Return whether a history can continue: it exists, and has the view's rows."""
     if found is None or found.name is None or found.view is None:
         return False
     if not is_doubtful:

@@ -1,9 +1,9 @@
 """Views as plain PostgreSQL tables: one transaction an epoch, with rows, errors and progress.
 
-Invariant: a reader of the sink sees all views, error rows and tidemark.progress of one and the
-same epoch. Fence: the progress moves on by exactly one epoch in the same transaction, so of two
-writers the slower one is refused. `write` may be repeated after a lost connection once
-`read_progress` has shown that the epoch is not there; a session is made anew as needed.
+Invariant: a reader of the sink sees all views, error rows and tidemark.progress of one and the same
+epoch. Fence: the progress advances by exactly one epoch in the same transaction, so of two writers
+the slower one is refused. `write` may be repeated after a lost connection once `read_progress` has
+shown that the epoch is missing; a new session is opened as needed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WRITE_SETTINGS = {
     "row_security": "off",
 }
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
-# Counting is for people, who must not wait for whoever has locked a view.
+# The count is for display, and must not wait for a locked view.
 _COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s", "row_security": "off"}
 _SET_PROGRESS = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
 ON CONFLICT (sink_key) DO UPDATE
@@ -74,10 +74,10 @@ T = TypeVar("T")
 
 
 class PostgresSink:
-    """The sink of one service; `key` tells it from another service on the same database.
+    """The sink of one service; `key` distinguishes services that share a database.
 
-    Not for several threads at once, except `stage`, `drop` and the readers, which use sessions
-    of their own.
+    Not for several threads at once, except `stage`, `drop` and the readers, which use separate
+    sessions.
     """
 
     def __init__(self, dsn: str, *, key: str = "tidemark", claim: Claim | None = None) -> None:
@@ -118,7 +118,7 @@ class PostgresSink:
         self._writing_session()
 
     def check(self, table: SinkTable) -> None:
-        """Whether a view of this name could be created. SinkError as sink_tables.check_name."""
+        """Check that a view of this name can be created. SinkError as sink_tables.check_name."""
         self._ensure()
         with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
             sink_tables.check_name(session.cursor(), table)
@@ -141,10 +141,13 @@ class PostgresSink:
     # --- epochs ----------------------------------------------------------------------------
 
     def read_progress(self) -> Progress | None:
-        """What the last committed epoch said; None before the first. SinkError sink.fenced once
-        another service has taken over: its epochs may have the numbers of ours."""
+        """Return the progress of the last committed epoch; None before the first.
+
+        SinkError sink.fenced once another service has taken over: its epochs may have the same
+        numbers.
+        """
         self._ensure()
-        # What it was about to commit is settled once it has ended.
+        # The outcome of its commit is known once it has ended.
         with translated("sink", "cannot end a lost session"):
             end_left(self._lost)
         self._lost = None
@@ -188,7 +191,7 @@ class PostgresSink:
             self._roll_back(session)
             if context.relation is None or isinstance(error, OSError):
                 raise
-            # What the rows are made into is of this view alone.
+            # The conversion of the rows concerns this view alone.
             failure = internal_error("what writes the view's table", error)
             failure.relation = context.relation
             raise failure from error
@@ -215,7 +218,7 @@ class PostgresSink:
         return failure
 
     def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
-        """The error rows of this view are not those that it gave out."""
+        """Blame the view for error rows that differ from those it produced."""
         with self._own_session("cannot find whose error rows these are", is_long=False) as session:
             cursor = session.cursor()
             cursor.execute(
@@ -338,7 +341,7 @@ class PostgresSink:
         return count
 
     def is_staged(self, table: SinkTable, token: str) -> bool:
-        """Whether just these first rows of a view wait to become visible."""
+        """Return True if exactly these initial rows are staged."""
         self._ensure()
         with self._own_session(f'cannot look at view "{table.title}"') as session:
             return sink_tables.is_staged(session.cursor(), table, token)
@@ -365,8 +368,10 @@ class PostgresSink:
             session.commit()
 
     def holds(self, table: SinkTable) -> bool:
-        """Whether the view's table is there, with all of its columns and nothing that would run
-        code of others: one that is not is made anew, as a whole."""
+        """Return True if the view's table exists with all of its columns and without foreign code.
+
+        Otherwise it is created again as a whole.
+        """
         self._ensure()
         with self._own_session(f'cannot look at view "{table.title}"') as session:
             cursor = session.cursor()
@@ -386,7 +391,8 @@ class PostgresSink:
             session.commit()
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
-        """The view's rows as of one moment, in chunks; a bag's with their counts as weights.
+        """Yield the view's rows of one snapshot, in chunks; a multiset's with their counts as
+        weights.
 
         is_checked: as for `rows_at`.
         """
@@ -399,12 +405,12 @@ class PostgresSink:
     def rows_at(
         self, table: SinkTable, *, is_checked: bool = False
     ) -> Iterator[tuple[Progress, Iterator[Delta]]]:
-        """The view's rows, as `read_rows`, with the progress that they show: of one snapshot.
+        """Return the view's rows, as `read_rows`, and the progress that they show, of one snapshot.
 
         Of final rows (SinkTable.final) those of closed windows.
 
-        is_checked: SinkError sink.row_changed when someone else wrote to a bag. SinkError
-        sink.no_progress when nothing was written yet.
+        is_checked: SinkError sink.row_changed if someone else wrote to a multiset. SinkError
+        sink.no_progress if nothing was written yet.
         """
         self._ensure()
         with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
@@ -420,14 +426,14 @@ class PostgresSink:
             yield found, rows
 
     def row_count(self, table: SinkTable) -> int:
-        """About how many rows the view has; exact while it is small and nobody has locked it."""
+        """Return about how many rows the view has; exact while it is small and not locked."""
         self._ensure()
         doing = f'cannot count view "{table.title}"'
         with self._own_session(doing, _COUNT_SETTINGS, is_long=False) as session:
             return sink_tables.count_rows(session.cursor(), self._dsn, table)
 
     def _require(self, session: Connection) -> None:
-        """Nobody has taken over meanwhile: what is staged or dropped now is ours."""
+        """Check that no other service has taken over: what is staged or dropped now is ours."""
         if self._claim is not None:
             self._claim.require(session.cursor())
 
@@ -458,7 +464,7 @@ class PostgresSink:
         return self._session
 
     def _forget(self) -> None:
-        """Ask again what is known of the tables."""
+        """Discard the cached facts of tables."""
         self._keys.forget()
         self._guards.forget()
         self._histories.forget()

@@ -16,14 +16,14 @@ from dataflow.delta import Delta
 _COLUMNS = ", ".join(REJECTED_COLUMNS)
 _INSERT = (
     f"INSERT INTO tidemark.dead_letters (sink_key, {_COLUMNS}) VALUES %s "
-    "ON CONFLICT (sink_key, source, relation, place) DO UPDATE SET code = excluded.code, "
+    "ON CONFLICT (sink_key, source, relation, position) DO UPDATE SET code = excluded.code, "
     "reason = excluded.reason, desired = NULL"
 )
 _DELETE = (
     "DELETE FROM tidemark.dead_letters AS d "
-    "USING (VALUES %s) AS v (sink_key, source, relation, place) "
-    "WHERE (d.sink_key, d.source, d.relation, d.place) "
-    "= (v.sink_key, v.source, v.relation, v.place)"
+    "USING (VALUES %s) AS v (sink_key, source, relation, position) "
+    "WHERE (d.sink_key, d.source, d.relation, d.position) "
+    "= (v.sink_key, v.source, v.relation, v.position)"
 )
 _PAGE = 500
 
@@ -32,8 +32,8 @@ def write_rejected(cursor: Any, sink_key: str, rejected: Delta) -> None:
     """Write an epoch's rejected rows: insert new ones, delete those that are resolved."""
     added, resolved = [], []
     for row, weight in rejected.rows():
-        source, relation, place, code, reason, key, value = row
-        words = [sink_key, *map(_text, (source, relation, place))]
+        source, relation, position, code, reason, key, value = row
+        words = [sink_key, *map(_text, (source, relation, position))]
         if weight < 0:
             resolved.append(words)
         else:

@@ -1,6 +1,6 @@
-"""An epoch on its way into the sink: whose table is at hand, and statements that go together.
+"""The statements of an epoch for the sink, and the table that is being written.
 
-A refusal is about one view wherever that can be known, so that the others go on without it.
+A refusal is attributed to one view if possible, so that the others continue.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from dataflow.schema import RelationName
 
 @dataclass
 class WriteContext:
-    """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
-    title: of whose error rows are at hand. is_searched: only to find whose it is, nothing is to be
-    written."""
+    """What is being written.
+
+    relation: the table. widened: tables whose key may be too wide for a primary key. title: the
+    view whose error rows are being written. is_searched: only to find the faulty view; nothing is
+    to be written.
+    """
 
     widened: frozenset[SinkTable] = frozenset()
     relation: RelationName | None = None
@@ -62,9 +65,9 @@ def _by_target(errors: Delta) -> Iterator[tuple[Target, Delta]]:
 
 
 def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
-    """The statements that an epoch begins with: the fence, and the progress that it leads to.
+    """Return the first statements of an epoch: the fence, and its progress.
 
-    token: of who has claimed the key, "" where nobody has.
+    token: of the service that claimed the key, "" if none did.
     """
     positions = quote_text(json.dumps(dict(epoch.progress.positions)))
     number, name = epoch.progress.epoch, quote_text(key)
@@ -79,7 +82,9 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
 
 
 def _recall_others(repair: SinkRepair) -> str:
-    """Views of the group that are called live, and are not, are to be built anew."""
+    """Return the statement that marks other views of the group, which are wrongly called live, for
+    a rebuild.
+    """
     live = ", ".join(quote_text(identity) for identity in sorted(repair.live))
     group = quote_text(repair.group)
     is_of_group = f"options->>'group' = {group}"

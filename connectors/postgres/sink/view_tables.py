@@ -1,7 +1,7 @@
 """Inspect and change the tables of views outside epochs.
 
 For the API, which checks before it accepts a request, and for views without epochs: paused and
-failed ones. Every call has a session and a transaction of its own.
+failed ones. Every call has its own session and transaction.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class ViewTables:
             history_tables.check_name(cursor, table)
 
     def change(self, changes: Sequence[ViewChange]) -> None:
-        """Apply changes at once, of views that are not kept up to date. SinkError as
-        cut_over.apply."""
+        """Apply changes of views that are not maintained, at once. SinkError as cut_over.apply."""
         with self._cursor(changes[0].before) as cursor:
             for change in changes:
                 cut_over.apply(cursor, change)

@@ -28,7 +28,7 @@ class Pairs:
     """k pairs of a changed row and a stored row.
 
     index int64[k]: the changed row's position in the delta of input `side` (0 left, 1 right);
-    changed and kept: the changed and the stored rows, k of each, with their own weights.
+    changed and stored: the changed and the stored rows, k of each, with their own weights.
     """
 
     side: int

@@ -65,7 +65,7 @@ def row_turns(sides: PairState, pairs: Pairs, most_rows: int) -> Delta:
     state.
 
     pairs: each stored row with all that it pairs with. The state must already hold the changed
-    rows; what else the kept ones match is counted about that many at a time. weights are the kept
+    rows; what else the stored ones match is counted about that many at a time. weights are the kept
     ones times the turn.
     """
     touched = touch(pairs.kept.columns, len(pairs))

@@ -1,8 +1,8 @@
 """A filter by one value that moves: rows on one side of a threshold.
 
-Invariant: after each epoch exactly the rows are out whose value is on the wanted side of the
-threshold. In the order of their values these are all rows before a position, or all from it on;
-so when the threshold moves, what changes are the rows between two positions.
+Invariant: after each epoch the output is exactly the rows whose value is on the passing side of the
+threshold. In the order of their values these are all rows before a position, or all from it on. So
+when the threshold moves, the rows between two positions are the change.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PASSING = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": 
 
 
 class ThresholdFilterOperator:
-    """Group: one group of all rows, that gives out what lies between the old and the new threshold.
+    """Group: one group of all rows, which emits the rows between the old and the new threshold.
 
-    The value is a plain column (lowering sees to it).
+    The value is a plain column (lowering ensures that).
     State: the rows whose value is not NULL, in its order (see OrderedRows); the threshold's rows.
     Cost: O(log n) for each changed row; O(log n + rows between) for each move of the threshold;
     memory for a part of the rows between.
@@ -88,8 +88,10 @@ class ThresholdFilterOperator:
         return int(changes.argmax()) if changes.any() else n
 
     def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
-        """F(rows, new) - F(rows, old) of the rows as they were, then F(change of the rows, new):
-        a kept row is in before it goes, and out before it is told of no more."""
+        """F(rows, new) - F(rows, old) of the stored rows, then F(change of the rows, new).
+
+        So a stored row is added before it is removed.
+        """
         if len(threshold):
             old = self._present()
             self._threshold.apply(threshold)
@@ -100,7 +102,7 @@ class ThresholdFilterOperator:
             self._rows.apply(rows)
 
     def _present(self) -> Column | None:
-        """The threshold, as a column of one value; None where there is none."""
+        """Return the threshold, as a column of one value; None if there is none."""
         kept, _ = split_nulls(self._threshold.lookup(())[1], (0,))
         if len(kept) == 0:
             return None
@@ -119,7 +121,9 @@ class ThresholdFilterOperator:
         return rows.filter(passes | (own == edge) if self._has_peers else passes)
 
     def _between(self, old: Column | None, new: Column | None, most_rows: int) -> Iterator[Delta]:
-        """The kept rows that pass one of two thresholds: those that pass the new one come."""
+        """Yield the stored rows that pass one of two thresholds; those that pass the new one are
+        added.
+        """
         before, after = self._edge(old), self._edge(new)
         sign = 1 if (before < after) != self._is_after else -1
         low, high = min(before, after), max(before, after)
@@ -129,7 +133,7 @@ class ThresholdFilterOperator:
             yield found.weighted(found.weights * sign)
 
     def _edge(self, threshold: Column | None) -> int:
-        """How many kept rows come before the first one, or up to the last one, that passes."""
+        """Return how many stored rows precede the first one, or the last one, that passes."""
         if threshold is None:
             return int(self._rows.sizes((), 1)[0]) if self._is_after else 0
         columns = [Column.nulls(kind, 1) for kind in self._kinds]

@@ -17,7 +17,7 @@ from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 
 
 class ThresholdFlagOperator(ThresholdFilterOperator):
-    """Group: one group of all rows, of which those between two thresholds are given out anew.
+    """Group: one group of all rows, of which those between two thresholds are emitted again.
 
     State: as of ThresholdFilterOperator.
     Cost: O(log n) for each changed row; O(log n + rows between) for each move of the threshold.

@@ -1,10 +1,11 @@
 """Comparisons of rows with one value that moves become threshold filters.
 
 `ts > (SELECT c.now FROM clock c) - interval '7 days'` is a join with one row, which compares every
-row anew when that one changes. Where each condition of such a join has an expression of the rows on
-one side and one of the single row on the other, and nothing above reads the single row, the rows
-are kept in order instead, on the side of a join that they come from. Not in the step of a
-recursion, and not where no table is read for the value: it never moves.
+row again when that one changes. The rule requires that each condition of such a join has an
+expression of the rows on one side and one of the single row on the other, and that nothing above
+reads the single row. Then the rows are stored in order instead, on the side of a join that they
+come from. It does not apply in the step of a recursion, nor if no table is read for the value: it
+never moves.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def find_thresholds(plan: Plan) -> Plan:
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
     shared = shared_nodes(plan)
-    # The nodes that several read, as they are after the rule; kept, so that an id is one node's.
+    # Nodes with several readers, after the rule; they stay referenced, so that an id is one node's.
     kept: dict[int, Plan] = {}
 
     def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
@@ -74,7 +75,7 @@ def find_thresholds(plan: Plan) -> Plan:
 
 
 def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan | None:
-    """The join as threshold filters, with NULLs for the columns that nothing reads."""
+    """Return the join as threshold filters, with NULLs for the columns that nothing reads."""
     if plan.kind != "inner" or plan.left_keys or plan.residual is None:
         return None
     n, width = len(plan.left.fields), len(plan.fields)
@@ -98,14 +99,14 @@ def _filtered(plan: Join, required: set[int], kept: Mapping[int, Plan]) -> Plan 
 
 
 def _moves(plan: Plan) -> bool:
-    """Whether it is one row at most, of tables."""
+    """Return True if the plan has at most one row, and reads tables."""
     return bool(scans_of(plan)) and has_at_most_one_row(plan)
 
 
 def _chained(
     rows: Plan, single: Plan, conditions: Sequence[Condition], kept: Mapping[int, Plan]
 ) -> Plan:
-    """One filter for each condition, the first one lowest."""
+    """Return one filter for each condition, the first one lowest."""
     for condition in conditions:
         rows = _placed(rows, single, condition, kept)
     return rows
@@ -144,7 +145,7 @@ def _compared(rows: Plan, single: Plan, condition: Condition) -> Plan:
     value = condition.value
     if not in_postgres(value):
         return ThresholdFilter(rows, threshold, value, condition.operator)
-    # What has to be remembered of a row is computed by a projection.
+    # Values to remember of a row are computed by a projection.
     own = refs(rows)
     wide = Project(rows, (*own, value), (*rows.fields, Field("value", value.type)))
     filtered = ThresholdFilter(wide, threshold, refs(wide)[-1], condition.operator)

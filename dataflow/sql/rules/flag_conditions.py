@@ -1,7 +1,7 @@
 """Comparisons with one value that moves, anywhere in an expression, become flags of the rows.
 
 `at < now() OR kind = 'a'`, CASE WHEN at < now(), FILTER (WHERE at < now()) read the one row of a
-clock beside each row, and would be computed anew for all rows at each tick. A threshold flag is the
+clock beside each row, and would be recomputed for all rows at each tick. A threshold flag is the
 comparison's value as a column, and a tick changes the rows between the old and the new threshold
 alone. Not where something else reads the single row too, and not in the step of a recursion. An
 expression of the row that may fail is left where it is: a CASE around it may keep it from being

@@ -28,7 +28,7 @@ from dataflow.errors import TidemarkError
 from service.access.authorization import authorize_view
 from service.api.problems import problem_json, problem_of
 from service.runtime.log import log
-from service.subscriptions.change_feed import Framing, framed
+from service.subscriptions.change_feed import Framing, MarkerName, framed
 from service.subscriptions.subscriptions import Subscription, Subscriptions, Wish, too_slow
 
 router = APIRouter(prefix="/views", tags=["changes"])
@@ -44,9 +44,13 @@ Named = Annotated[
     Query(max_length=63, description="read after what this subscription acknowledged"),
 ]
 Heartbeat = Annotated[float, Query(ge=0.1, le=300, description="seconds between heartbeats")]
+Marker = Annotated[
+    MarkerName,
+    Query(description="event name of progress markers; `mark` is the earlier one, for one release"),
+]
 
 _EXAMPLE = """id: 5b1c9e0f7a3d2c41.42
-event: mark
+event: progress
 data: {"epoch":42,"positions":{"source":"0/1A2B3C"},"resume":"5b1c9e0f7a3d2c41.42"}
 
 event: changes
@@ -96,9 +100,11 @@ def _wish(
     resume: Resume = "",
     heartbeat_s: Heartbeat = 15,
     subscription: Named = "",
+    marker: Marker = "progress",
     last_event_id: Annotated[str, Header(max_length=100)] = "",
 ) -> Wish:
-    return Wish(snapshot, last_event_id or resume, heartbeat_s, subscription)
+    token = last_event_id or resume
+    return Wish(snapshot, token, heartbeat_s, subscription, marker=marker)
 
 
 WishOf = Annotated[Wish, Depends(_wish)]

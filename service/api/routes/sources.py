@@ -85,9 +85,9 @@ def list_dead_letters(
     source: str = "",
     relation: str = "",
     limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
-    after: Annotated[str, Query(description="the last `place` of the previous page")] = "",
+    after: Annotated[str, Query(description="the last `position` of the previous page")] = "",
 ) -> DeadLetterList:
-    """List dead letters: malformed records, ordered by place."""
+    """List dead letters: malformed records, ordered by position."""
     letters = _catalog(request).dead_letters(request.state.caller, source, relation, limit, after)
     return DeadLetterList(dead_letters=letters)
 

@@ -1,5 +1,5 @@
-// The page /docs: every call of REST, to be read and tried. It asks nobody but this service, with
-// the token that the console keeps for this tab.
+// The page /docs: every REST call, with a form to try it. It calls only this service, with the token
+// that the console stores for this tab.
 import SwaggerUIBundle from "swagger-ui-dist/swagger-ui-es-bundle.js";
 import { headersOf } from "./lib/api";
 import "swagger-ui-dist/swagger-ui.css";
@@ -18,16 +18,16 @@ function withToken(sent: Sent): Sent {
 async function show(): Promise<void> {
   const answer = await fetch("/openapi.json", { headers: headersOf() });
   if (answer.status === 401) {
-    const told = document.createElement("p");
-    told.innerHTML = 'This service asks for a token: <a href="/">give it to the console</a>, then come back in the same tab.';
-    document.getElementById("app")?.replaceChildren(told);
+    const reported = document.createElement("p");
+    reported.innerHTML = 'This service asks for a token: <a href="/">give it to the console</a>, then come back in the same tab.';
+    document.getElementById("app")?.replaceChildren(reported);
     return;
   }
   SwaggerUIBundle({
     spec: await answer.json(),
     dom_id: "#app",
     deepLinking: true,
-    // Else the description would be sent to a service of others to be checked.
+    // Otherwise the description would be sent to a third party for validation.
     validatorUrl: null,
     docExpansion: "list",
     defaultModelsExpandDepth: -1,

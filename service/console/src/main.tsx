@@ -1,10 +1,10 @@
-// The start: styles, the frame around the screens, keys that hold everywhere.
+// The entry point: styles, the frame around the screens, global keyboard shortcuts.
 import { render } from "preact";
 import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
 import { learnRoutes, mayOperate, needsToken, token } from "./lib/api";
 import { useKeys } from "./lib/keys";
-import { look, overview, start, unreachable } from "./lib/live";
+import { refresh, overview, start, unreachable } from "./lib/live";
 import { address, go } from "./lib/router";
 import { apply, theme, turnTheme } from "./lib/theme";
 import { Skeleton } from "./parts/basic";
@@ -115,7 +115,7 @@ function titleOf(): string {
 }
 
 apply();
-token.subscribe(() => void learnRoutes().then(look));
+token.subscribe(() => void learnRoutes().then(refresh));
 start();
-const place = document.getElementById("app");
-if (place) render(<App />, place);
+const root = document.getElementById("app");
+if (root) render(<App />, root);

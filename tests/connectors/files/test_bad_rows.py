@@ -13,7 +13,7 @@ import pytest
 
 from connectors.files.rejected import rejected_delta
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 COLUMNS = [{"name": "id", "type": "int4"}, {"name": "v", "type": "varchar(5)"}]
 

@@ -11,7 +11,7 @@ import pytest
 from connectors.files.options import read_options
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.files.formats import FORMATS, packed, random_rows, read, write
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 from tests.connectors.files.store import BUCKET, KEYS, Store, running_store
 from tests.connectors.files.test_formats import check, options_of, rows_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from connectors.files.source import declare
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 DAY = [{"name": "id", "type": "int8"}, {"name": "year", "type": "int4"}]
 
@@ -49,7 +49,7 @@ def test_folders_are_columns(tmp_path: Path) -> None:
     assert list(kept.rejected) == ["year=soon/month=1/a.jsonl"]
 
 
-def test_identity_is_always_there_and_time_when_asked_for(tmp_path: Path) -> None:
+def test_identity_is_always_there_and_time_when_requested(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"id":1}\n\n{"id":2}\n')
     moment = dt.datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ import pytest
 from connectors.files.source import declare, discover
 from dataflow.errors import SourceError
 from tests.connectors.files.formats import COLUMNS, FORMATS, random_rows, write
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 
 def discovered(path: str, **more: Any) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from connectors.files.source import discover
 from dataflow.errors import SourceError
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 TEXTS = ["café", 'a "b", c', "line\nbreak", "Zürich"]
 COLUMNS = [{"name": "id", "type": "int4"}, {"name": "ort é", "type": "text"}]
@@ -176,7 +176,7 @@ def test_bytes_that_are_no_text_spoil_their_row_alone(name: str, tmp_path: Path)
     discover({"relations": {"t": {"path": f"{tmp_path}/{name}", **more}}})
 
 
-def test_xml_is_read_as_it_declares_itself_unless_told(tmp_path: Path) -> None:
+def test_xml_is_read_as_declared_unless_overridden(tmp_path: Path) -> None:
     declared = "<?xml version='1.0' encoding='{}'?><a><r><id>1</id><v>é</v></r></a>"
     (tmp_path / "a.xml").write_bytes(declared.format("iso-8859-1").encode("latin-1"))
     (tmp_path / "b.xml").write_bytes(declared.format("utf-16").encode("utf-16"))

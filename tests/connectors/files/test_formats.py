@@ -16,7 +16,7 @@ from tests.connectors.files.formats import (
     read,
     write,
 )
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 
 def options_of(path: str, format: str, **more: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ MOST_GROWTH_BYTES = 60 << 20
 READER = """
 import resource, sys, time
 from connectors import netguard
-from tests.connectors.files.kept import make_source
+from tests.connectors.files.source_mirror import make_source
 netguard.install(netguard.Guard(folders=("/",)))
 path, rows, is_snapshot = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "snapshot"
 columns = [{"name": "id", "type": "int8"}, {"name": "filler", "type": "text"}]

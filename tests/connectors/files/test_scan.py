@@ -110,7 +110,7 @@ def test_json_elements_are_those_of_the_json_module(seed: int) -> None:
         flat(records.json_records(stream_of(whole[: found.randrange(1, len(whole))])))
 
 
-def test_a_record_without_end_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_end_is_refused_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MOST_RECORD_BYTES", 100)
     monkeypatch.setattr(records, "BLOCK_BYTES", 60)
     monkeypatch.setattr(ByteStream.read, "__defaults__", (60,))

@@ -18,7 +18,7 @@ from connectors.files.folder import LocalFolder
 from connectors.files.journal import decode_note, owner_of
 from connectors.files.pattern import split_pattern
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.files.kept import SourceMirror, make_source
+from tests.connectors.files.source_mirror import SourceMirror, make_source
 
 COLUMNS = [{"name": "id", "type": "int8"}, {"name": "v", "type": "text"}]
 FAST = {"settle_ms": 40, "poll_interval_ms": 10}
@@ -98,7 +98,7 @@ def test_new_replaced_and_removed_files(tmp_path: Path) -> None:
     assert len(kept.notes) == 1
 
 
-def test_removed_files_are_kept_where_that_is_wanted(tmp_path: Path) -> None:
+def test_rows_of_removed_files_stay_if_requested(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines((1, "one"), (2, "two")))
     (tmp_path / "b.jsonl").write_text(lines((3, "three")))
     source = source_of(tmp_path, on_removed="keep")
@@ -221,7 +221,7 @@ def test_a_snapshot_of_a_file_that_was_replaced_since_says_so(tmp_path: Path) ->
     assert changed.value.code == "source.file_changed"
 
 
-def test_places_that_are_not_to_be_passed(tmp_path: Path) -> None:
+def test_positions_that_are_not_to_be_passed(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     kept = SourceMirror(source)
     kept.begin(source)

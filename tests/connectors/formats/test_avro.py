@@ -178,7 +178,7 @@ def test_a_schema_that_cannot_be_read_spoils_its_records_alone(
         assert bad.code == "record.schema"
 
 
-def test_ids_are_asked_for_once_and_a_registry_that_is_away_is_waited_for(
+def test_ids_are_requested_once_and_a_registry_that_is_away_is_waited_for(
     registry: Registry, options: dict[str, Any]
 ) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}

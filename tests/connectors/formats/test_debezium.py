@@ -157,7 +157,7 @@ def test_decimals_in_every_mode(mode: str, value: str, expected: str | None) -> 
     assert [one.code for one in decoded.bad] == (["record.value"] if expected is None else [])
 
 
-def test_values_that_the_database_did_not_send_are_told_as_unchanged() -> None:
+def test_values_that_the_database_did_not_send_are_reported_as_unchanged() -> None:
     encoded = base64.b64encode(PLACEHOLDER.encode()).decode()
     row = {**ROW, "note": PLACEHOLDER, "raw": encoded, "tags": [PLACEHOLDER], "doc": PLACEHOLDER}
     harmless = {**ROW, "note": f"no {PLACEHOLDER}"}
@@ -259,7 +259,7 @@ def test_events_that_are_repeated_after_a_restart_are_dropped_once_seen() -> Non
     assert told == events
 
 
-def test_what_cannot_be_told_apart_is_not_dropped() -> None:
+def test_indistinguishable_events_are_not_dropped() -> None:
     seen = DedupState()
     assert seen.fresh(0, np.array([[5, 9, -1, 0], [5, 9, -1, 0]])).all()
     assert seen.fresh(0, np.array([[-1, 0, 0, 0], [5, 9, -1, 0]])).all()

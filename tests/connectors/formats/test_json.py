@@ -161,7 +161,7 @@ def test_one_bad_record_spoils_no_other() -> None:
     assert "not an integer: 'x'" in decoded.bad[0].reason
 
 
-def test_utf8_is_not_mended_across_records() -> None:
+def test_utf8_is_not_repaired_across_records() -> None:
     decoded = decode(
         [{"name": "a", "type": "text"}], b'{"a":"\xc3', b'\xa9"}', '{"a":"é"}'.encode()
     )
@@ -176,7 +176,7 @@ def test_text_that_postgres_cannot_hold_is_bad() -> None:
     assert [one.number for one in decoded.bad] == [0, 1, 3]
 
 
-def test_deep_values_and_odd_keys_take_the_slow_road_exactly() -> None:
+def test_deep_values_and_odd_keys_take_the_slow_path_exactly() -> None:
     deep = "[" * 100 + "1.50" + "]" * 100
     record = f'{{"\\u0061": {deep} , "b": "x"}}'
     declared = [{"name": "a", "type": "json"}, {"name": "b", "type": "text"}]

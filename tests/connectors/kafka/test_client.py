@@ -69,7 +69,7 @@ def test_a_wrong_password_is_refused(
     assert "hunter2" not in f"{error} {error.detail} {error.hint}"
 
 
-def test_a_partition_that_is_not_told_of_is_asked_for_again(broker: EmbeddedKafka) -> None:
+def test_a_partition_without_metadata_is_requested_again(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     client = client_of({"bootstrap_servers": broker.bootstrap}, "sink")
     consumer = client.consumer()
@@ -123,7 +123,7 @@ def test_a_broker_that_is_away_is_worth_another_try() -> None:
         ({"bootstrap_servers": "a:1", "client": {"fetch.wait.max.ms": []}}, "client.fetch"),
     ],
 )
-def test_what_a_client_cannot_be_told(options: dict[str, Any], named: str) -> None:
+def test_client_options_that_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
         client_of(options)
     assert named in caught.value.what

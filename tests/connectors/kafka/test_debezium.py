@@ -59,7 +59,7 @@ def test_events_make_the_table(broker: EmbeddedKafka) -> None:
     assert names(snapshot(source, ends, notes)) == {1: "c", 3: "d"}
 
 
-def test_values_that_were_not_sent_are_told_as_such(broker: EmbeddedKafka) -> None:
+def test_values_that_were_not_sent_are_marked(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
     positions, notes = snapshot_offsets(source)
@@ -140,7 +140,7 @@ def read_to(
     return found
 
 
-def test_events_delivered_again_are_told_once_across_restarts(broker: EmbeddedKafka) -> None:
+def test_events_delivered_again_are_reported_once_across_restarts(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
     positions, notes = snapshot_offsets(source)
@@ -207,7 +207,9 @@ def test_rows_that_are_only_added_are_added_once(broker: EmbeddedKafka) -> None:
     assert ids(held) == list(range(1, 41))
 
 
-def test_what_an_earlier_reading_knew_is_forgotten_by_a_pin(broker: EmbeddedKafka) -> None:
+def test_what_an_earlier_reading_knew_is_forgotten_by_a_start_position(
+    broker: EmbeddedKafka,
+) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": options_of(topic)})
     positions, notes = snapshot_offsets(source)

@@ -130,7 +130,7 @@ def is_alive(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_missing_jars_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jars_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(embedded.JARS_VARIABLE, str(tmp_path))
     with pytest.raises(SourceError, match="no_broker") as caught:
         EmbeddedKafka()

@@ -72,7 +72,7 @@ def test_records_are_rows_with_their_metadata(broker: EmbeddedKafka) -> None:
     assert (second[3], second[5]) == (None, b"[]")
 
 
-def test_places_are_offsets_by_partition(broker: EmbeddedKafka) -> None:
+def test_positions_are_offsets_by_partition(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     send(broker, topic, numbered(5, 2))
     source = source_of(broker, {"clicks": topic_options(topic)})
@@ -149,7 +149,7 @@ def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
         assert ids(feed.until(lambda held: len(ids(held)) == 1000)) == list(range(1000))
 
 
-def test_a_feed_goes_on_where_another_ended(broker: EmbeddedKafka) -> None:
+def test_a_feed_continues_where_another_ended(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 3)
     source = source_of(broker, {"clicks": topic_options(topic)})
     positions, notes = snapshot_offsets(source)
@@ -223,7 +223,7 @@ def test_records_that_are_gone_are_refused(broker: EmbeddedKafka) -> None:
     assert "0:0" in error.detail
 
 
-def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> None:
+def test_a_log_that_ends_before_our_position_is_refused(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, numbered(10))
     source = source_of(broker, {"clicks": topic_options(topic)})
@@ -234,7 +234,9 @@ def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> N
 
 
 @pytest.mark.whole
-def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: EmbeddedKafka) -> None:
+def test_a_log_that_was_lost_and_grew_past_our_position_is_refused(
+    own_broker: EmbeddedKafka,
+) -> None:
     """Under the same topic id; a mark of a transaction that a later leader has written, and
     records that are gone below our place, are no such thing."""
     topics = {name: new_topic(own_broker) for name in ("clicks", "orders")}
@@ -303,7 +305,7 @@ def test_rows_known_by_the_bytes_of_the_key(broker: EmbeddedKafka) -> None:
     assert [row[2:4] for row in held.rejected] == [(b"0:2", b"record.no_key")]
 
 
-def test_a_source_behind_tls_and_a_password(
+def test_a_source_with_tls_and_a_password(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(broker)

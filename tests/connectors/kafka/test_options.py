@@ -70,7 +70,7 @@ def test_the_service_makes_sources_of_options() -> None:
         ({"topics": 1}, "topics.clicks.topics"),
     ],
 )
-def test_what_a_topic_cannot_be_told(more: dict[str, Any], named: str) -> None:
+def test_topic_options_that_are_refused(more: dict[str, Any], named: str) -> None:
     with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
         source.declare(options(**more))
     assert f'"{named}"' in caught.value.what
@@ -89,7 +89,7 @@ def test_what_a_topic_cannot_be_told(more: dict[str, Any], named: str) -> None:
         ({"group": "mine"}, "group"),
     ],
 )
-def test_what_a_source_cannot_be_told(more: dict[str, Any], named: str) -> None:
+def test_source_options_that_are_refused(more: dict[str, Any], named: str) -> None:
     with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
         source.declare({**options(), **more})
     assert named in caught.value.what

@@ -42,7 +42,7 @@ def start(source: KafkaSource) -> tuple[TransactionBuffer, dict[str, bytes]]:
     return TransactionBuffer(positions=positions), notes
 
 
-def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
+def test_dead_letters_are_reported_whole(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": topic_options(topic)}, on_error="dead_letter")
     held, notes = start(source)
@@ -74,7 +74,7 @@ def test_skipped_records_are_counted(broker: EmbeddedKafka) -> None:
     assert (ids(again), again.rejected) == ([0, 1, 2, 3, 4], [])
 
 
-def test_dead_letters_go_to_a_topic_before_the_place_moves(broker: EmbeddedKafka) -> None:
+def test_dead_letters_go_to_a_topic_before_the_position_moves(broker: EmbeddedKafka) -> None:
     topic, dead = new_topic(broker), new_topic(broker)
     options = {"on_error": "dead_letter", "dead_letter_topic": dead}
     source = source_of(broker, {"clicks": topic_options(topic)}, **options)
@@ -98,7 +98,7 @@ def test_dead_letters_go_to_a_topic_before_the_place_moves(broker: EmbeddedKafka
     assert len(read_all(broker, dead)) == 8
 
 
-def test_no_place_moves_past_what_the_topic_does_not_take(broker: EmbeddedKafka) -> None:
+def test_no_position_moves_past_what_the_topic_does_not_take(broker: EmbeddedKafka) -> None:
     topic, dead = new_topic(broker), unique_name()
     one = topic_options(topic, on_error="dead_letter", dead_letter_topic=dead)
     source = source_of(broker, {"clicks": one})

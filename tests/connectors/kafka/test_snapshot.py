@@ -137,7 +137,9 @@ def test_parts_are_disjoint_stable_and_travel(broker: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("kind", [topic_options, upsert_options])
-def test_a_place_is_cut_as_before_when_records_have_gone(broker: EmbeddedKafka, kind: Any) -> None:
+def test_a_snapshot_is_cut_as_before_when_records_are_gone(
+    broker: EmbeddedKafka, kind: Any
+) -> None:
     topic = new_topic(broker, 3)
     send(broker, topic, [(n % 3, b"%d" % n, value(n)) for n in range(300)])
     source = source_of(broker, {"clicks": kind(topic)})
@@ -155,7 +157,7 @@ def test_a_place_is_cut_as_before_when_records_have_gone(broker: EmbeddedKafka, 
     assert sorted([*ids(held), *names(held)]) == left
 
 
-def test_only_asked_columns_are_told(broker: EmbeddedKafka) -> None:
+def test_only_requested_columns_are_reported(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, [(0, None, value(5, "x"))])
     source = source_of(broker, {"clicks": topic_options(topic)})

@@ -112,7 +112,9 @@ def test_every_epoch_is_the_view_in_avro(
     assert set(registry.subjects) == {f"{chosen['topic']}-key", f"{chosen['topic']}-value"}
 
 
-def test_a_registry_that_is_away_is_asked_again(broker: EmbeddedKafka, registry: Registry) -> None:
+def test_a_registry_that_is_away_is_requested_again(
+    broker: EmbeddedKafka, registry: Registry
+) -> None:
     chosen = options(broker, format="avro", registry=registry.url)
     registry.stop()
     sink = sink_of(KEYED, chosen)
@@ -255,7 +257,7 @@ def write_until_there(sink: TopicSink, first: ViewEpoch, again: ViewEpoch) -> No
 
 
 @pytest.mark.whole
-def test_an_interrupt_ends_what_goes_on(own_broker: EmbeddedKafka) -> None:
+def test_an_interrupt_ends_the_operation(own_broker: EmbeddedKafka) -> None:
     sink, model = sink_of(KEYED, options(own_broker)), Model(KEYED, 9)
     sink.open()
     own_broker.kill()

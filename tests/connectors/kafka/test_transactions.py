@@ -109,7 +109,7 @@ def shop(broker: EmbeddedKafka) -> Shop:
     return Shop(broker)
 
 
-def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
+def test_a_transaction_is_reported_in_one_batch(shop: Shop) -> None:
     source = shop.source()
     positions, notes = snapshot_offsets(source)
     with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
@@ -132,7 +132,7 @@ def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
         assert feed.held.positions["orders"]["next"] == {"0": 3, "1": 1}
 
 
-def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
+def test_an_interrupted_feed_continues_with_what_was_held(shop: Shop) -> None:
     source = shop.source()
     positions, notes = snapshot_offsets(source)
     held = TransactionBuffer(positions=positions)
@@ -170,7 +170,9 @@ def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late: bool) -> None:
+def test_a_start_position_amid_a_transaction_loses_and_doubles_nothing(
+    shop: Shop, is_late: bool
+) -> None:
     source = shop.source()
     if not is_late:
         shop.begin("t1")
@@ -193,7 +195,7 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
     assert sorted(seen) == sorted([("orders", 2, "t1"), ("orders", 3, "t1"), *t2])
 
 
-def test_what_is_delivered_again_is_told_once_and_holds_nothing(shop: Shop) -> None:
+def test_redelivered_events_are_reported_once_and_buffer_nothing(shop: Shop) -> None:
     source = shop.source()
     positions, notes = snapshot_offsets(source)
     shop.whole("t1", 1)

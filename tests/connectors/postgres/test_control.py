@@ -38,7 +38,7 @@ _VIEW = ViewRow(
     'we "ird %s',
     "SELECT 'it''s' AS x",
     "id-1",
-    kind="bag",
+    kind="multiset",
     options={"backfill": "auto", "nested": [1, None]},
     key=[],
     fields=[{"name": "x", "type": "text"}],
@@ -55,7 +55,7 @@ def control(every_database: Database) -> Iterator[Control]:
     control.close()
 
 
-def test_a_view_is_kept_as_it_was_given(every_database: Database, control: Control) -> None:
+def test_a_view_is_stored_as_it_was_requested(every_database: Database, control: Control) -> None:
     stored = control.insert_view(_VIEW)
     assert stored == control.get_view(_VIEW.schema, _VIEW.name) == control.list_views()[0]
     for name in ("query", "options", "key", "fields", "plan", "warnings", "kind", "identity"):
@@ -245,9 +245,7 @@ def test_a_change_that_is_shown_was_not_cancelled(
     sink.close()
 
 
-def test_only_what_is_live_is_asked_to_stand_still(
-    every_database: Database, control: Control
-) -> None:
+def test_only_live_views_can_be_paused(every_database: Database, control: Control) -> None:
     """A sink that was set back may know a view as one that was only asked for."""
     control.insert_view(_VIEW)
     assert not change_requests.ask_pause(control, _VIEW.identity)
@@ -257,7 +255,7 @@ def test_only_what_is_live_is_asked_to_stand_still(
     assert control.list_views()[0].desired == "paused"
 
 
-def test_who_waits_is_told(every_database: Database, control: Control) -> None:
+def test_waiting_requests_are_reported(every_database: Database, control: Control) -> None:
     waiting = Control(every_database.dsn)
     assert waiting.wait(0.01), "what was missed before the first call counts as a change"
     assert not waiting.wait(0.05)
@@ -313,7 +311,7 @@ def test_tables_are_made_once_and_by_one(every_database: Database) -> None:
         control.close()
 
 
-def test_tables_of_an_earlier_version_go_on(every_database: Database) -> None:
+def test_tables_of_an_earlier_version_continue(every_database: Database) -> None:
     """What stood in them stands there still."""
     every_database.execute(schema_setup.STEPS[0])
     every_database.execute("INSERT INTO tidemark.version (version) VALUES (1)")

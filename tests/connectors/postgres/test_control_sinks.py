@@ -26,7 +26,7 @@ def control(every_database: Database) -> Iterator[Control]:
     control.close()
 
 
-def test_a_sink_is_kept_as_it_was_given(every_database: Database, control: Control) -> None:
+def test_a_sink_is_stored_as_it_was_given(every_database: Database, control: Control) -> None:
     stored = sink_records.insert_sink(control, _ROW)
     assert [stored] == sink_records.list_sinks(control)
     assert stored == sink_records.find_sink(control, "v1", "events")

@@ -184,7 +184,7 @@ def test_not_supported_is_a_fault_of_the_row(functions: Database) -> None:
     assert time.monotonic() - started < 2
 
 
-def test_a_stale_plan_is_prepared_anew(functions: Database) -> None:
+def test_a_stale_plan_is_prepared_again(functions: Database) -> None:
     evaluator = PostgresEvaluator(functions.dsn)
     numbers = column(INT4, ["1", "2"])
     make = "CREATE FUNCTION pick(x integer) RETURNS {} LANGUAGE sql IMMUTABLE AS 'SELECT x + {}'"

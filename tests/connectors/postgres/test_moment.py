@@ -124,7 +124,7 @@ def test_tables_at_a_later_position(database: Database, source: PostgresSource, 
         source.close()
 
 
-def test_too_much_in_between_is_told(database: Database, source: PostgresSource) -> None:
+def test_too_much_in_between_is_reported(database: Database, source: PostgresSource) -> None:
     relation = tables(database)["split"].relation
     source.ensure_slot()
     source.watch([relation])

@@ -76,7 +76,7 @@ def test_every_setting_is_pinned_or_known_to_be_harmless(every_database: Databas
     assert [n for (n,) in rows if n.lower() not in pinned and not n.startswith(known)] == []
 
 
-def test_redacted_dsns_still_tell_where() -> None:
+def test_redacted_dsns_still_name_the_server() -> None:
     shown = redact("postgresql://me:s%20e@db.example:5433/shop?sslmode=require")
     assert "db.example" in shown and "5433" in shown and "s e" not in shown and "s%20e" not in shown
     assert redact("host=h dbname=d") == "dbname=d host=h" or redact("host=h dbname=d")

@@ -79,7 +79,7 @@ def test_statements_at_work_are_left_alone(database: Database, proxy: Proxy) -> 
     session.close()
 
 
-def test_a_session_of_single_statements_goes_on(database: Database, proxy: Proxy) -> None:
+def test_a_session_of_single_statements_continues(database: Database, proxy: Proxy) -> None:
     """It is opened again where it was lost."""
     session = Session(proxy.dsn(database.dsn))
     assert session.rows("SELECT 1") == [(1,)]

@@ -233,7 +233,7 @@ def test_a_users_index_stays_and_a_users_constraint_is_named(database: Database)
     sink.close()
 
 
-def test_a_lost_session_is_temporary_and_writing_goes_on(database: Database) -> None:
+def test_a_lost_session_is_temporary_and_writing_continues(database: Database) -> None:
     sink = PostgresSink(database.dsn)
     _load(sink, SMALL)
     sink.write(_epoch(1, _small([(1, "a")], [1])))

@@ -212,7 +212,7 @@ def test_what_depends_on_a_view_stops_its_drop(database: Database, sink: Postgre
     assert database.rows(_RELATIONS) == []
 
 
-def test_comments_and_rights_of_a_bag(database: Database, sink: PostgresSink) -> None:
+def test_comments_and_rights_of_a_multiset(database: Database, sink: PostgresSink) -> None:
     control = Control(database.dsn)
     control.ensure()
     control.insert_view(ViewRow("public", "b", "SELECT 'it''s' FROM t", "1"))

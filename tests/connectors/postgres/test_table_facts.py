@@ -188,7 +188,7 @@ def test_renames(every_database: Database, statements: str) -> None:
 
 
 @pytest.mark.parametrize("statements", ENDS)
-def test_views_cannot_go_on(every_database: Database, statements: str) -> None:
+def test_views_cannot_continue(every_database: Database, statements: str) -> None:
     assert judge(every_database, statements) == ([ENDS[statements]], [])
 
 

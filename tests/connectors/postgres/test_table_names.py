@@ -171,7 +171,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("query", REFUSED)
-def test_what_cannot_be_told_is_refused(database: Database, query: str) -> None:
+def test_invalid_options_are_refused(database: Database, query: str) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int); CREATE SCHEMA s")
     database.execute("CREATE TABLE s.t (id int PRIMARY KEY)")
     known = names_before(database, query)
@@ -199,7 +199,7 @@ def test_names_are_of_one_server_and_database(database: Database) -> None:
             )
 
 
-def test_names_of_what_is_looked_after_elsewhere_are_not_kept(database: Database) -> None:
+def test_names_that_others_track_are_not_stored(database: Database) -> None:
     """Maintained views, in the same database and in another one."""
     database.execute("CREATE TABLE base (id int PRIMARY KEY); CREATE TABLE maintained (id int)")
     query, fields = "SELECT id FROM base JOIN maintained USING (id)", (Field("id", INT4),)

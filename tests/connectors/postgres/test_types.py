@@ -121,7 +121,7 @@ def test_stream_and_snapshot_give_what_postgresql_prints(every_database: Databas
             snapshot.close()
 
 
-def test_both_roads_give_equal_bits(database: Database) -> None:
+def test_both_engines_give_equal_bits(database: Database) -> None:
     """Rows are compared and hashed as bits, so a NaN or a NULL slot must be the same one."""
     database.execute(PREPARE)
     make_table(database, "kinds")

@@ -51,7 +51,7 @@ class Table:
         return next(n for n, c in self._columns.items() if c.name == name)
 
 
-def test_renamed_and_renamed_back_between_two_looks() -> None:
+def test_renamed_and_renamed_back_between_two_probes() -> None:
     table = Table("id", "note", "spare")
     before = table.shape()
     table.rename("note", "remark")

@@ -21,7 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from connectors.feed_source import FeedSource
 from connectors.formats.registry import SchemaRegistry, wire_header
 from connectors.kafka.embedded import EmbeddedKafka
-from tests.connectors.files.kept import make_source
+from tests.connectors.files.source_mirror import make_source
 from tests.connectors.kafka.reading import source_of
 from tests.harness.broker import Sent, new_topic, send
 from tests.harness.registry import Registry

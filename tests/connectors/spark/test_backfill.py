@@ -240,7 +240,7 @@ def test_a_large_bucket_is_stepped_in_shares(
 @pytest.mark.parametrize(
     "name", ["grouped join", "scalar subquery", "constant and rows", "failing rows", "recursion"]
 )
-def test_both_roads_give_the_same_view_and_go_on_alike(
+def test_both_engines_give_the_same_view_and_continue_alike(
     name: str, session: LazySession, tmp_path: Path
 ) -> None:
     check(PLANS[name], run_spark(session, PLANS[name], tmp_path, 3), tmp_path / "state")

@@ -177,7 +177,7 @@ def go_on(job: BackfillJob, result: BackfillResult, folder: Path) -> Delta:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, indirect=True)
-def test_both_roads_give_the_answer(
+def test_both_engines_give_the_answer(
     case: Case,
     session: LazySession,
     shop: Database,

@@ -116,7 +116,7 @@ def test_records_and_files_that_are_gone_are_missed(tmp_path: Path) -> None:
             )
 
 
-def test_a_kept_part_that_was_exchanged_is_read_from_its_source(tmp_path: Path) -> None:
+def test_a_stored_part_that_was_exchanged_is_read_from_its_source(tmp_path: Path) -> None:
     plain = FolderExchange(tmp_path / "elsewhere")
     exchange = AuthenticatedExchange(plain, new_key())
     [drawn, other, *_] = next(iter(parts_of(PLANS["words"]).values()))

@@ -174,7 +174,7 @@ def test_what_an_owner_puts_on_a_views_table(ground: Ground, what: str) -> None:
         ground.call("drop_view", "m.v")
 
 
-def test_shadows_are_never_called_by_the_service(ground: Ground) -> None:
+def test_stubs_are_never_called_by_the_service(ground: Ground) -> None:
     """Overloads of all functions and operators that our statements call, in schema public, with
     types that fit better than PostgreSQL's own."""
     ground.database.execute(f"GRANT CREATE ON SCHEMA public TO {ground.mallory}")
@@ -264,7 +264,9 @@ def test_status_shows_each_role_what_is_its_own(ground: Ground) -> None:
     seen = ground.attack(
         "SET search_path = m, pg_catalog; SELECT name FROM tidemark.status WHERE name = 'watch'"
     )
-    asked = ground.attack("SET search_path = m, pg_catalog; SELECT asker FROM tidemark.asked")
+    asked = ground.attack(
+        "SET search_path = m, pg_catalog; SELECT requested_by FROM tidemark.my_requests"
+    )
     ground.attack("DROP FUNCTION m.has_table_privilege; DROP FUNCTION m.pg_has_role")
     assert seen == []
     assert {asker for (asker,) in asked} <= {ground.mallory}

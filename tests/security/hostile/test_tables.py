@@ -106,7 +106,7 @@ def test_an_added_column_of_a_type_of_hers(ground: Ground, view: str) -> None:
     ground.require_unharmed()
 
 
-def test_what_was_put_in_a_views_place_gives_no_right_to_the_view(ground: Ground) -> None:
+def test_an_object_in_place_of_a_view_gives_no_right_to_the_view(ground: Ground) -> None:
     """A schema's owner may drop what lies in it, and have a table of her own there."""
     ground.database.execute(
         f"CREATE TABLE vault.gold AS SELECT * FROM vault.secret; ALTER TABLE vault.gold OWNER TO"

@@ -217,7 +217,7 @@ def test_the_first_connection_is_not_tried_again_and_others_for_a_bounded_time()
     assert 20 <= later.now < 26 and len(later.pauses) < 20
 
 
-def test_silence_ends_the_iteration_and_the_next_one_goes_on() -> None:
+def test_silence_ends_the_iteration_and_the_next_one_continues() -> None:
     driver: Driver
 
     def slowly() -> Iterator[bytes]:
@@ -241,7 +241,7 @@ def test_silence_ends_the_iteration_and_the_next_one_goes_on() -> None:
     assert driver.opened == [None]
 
 
-def test_epochs_without_changes_are_told_on_demand() -> None:
+def test_epochs_without_changes_are_reported_on_demand() -> None:
     told = begin() + mark(1) + rows("changes", 2, 2) + mark(2) + mark(5)
     quiet = Driver(once(told), has_snapshot=False)
     epoch = quiet.epoch()

@@ -6,7 +6,7 @@ from service.client.answers import Estimate, Validation
 
 ESTIMATE = {"source_rows": 1, "output_rows": 2, "state_bytes": 3, "backfill_s": 0.5}
 ESTIMATE |= {"amplification": {}, "risks": []}
-VALIDATION = {"kind": "bag", "key": [], "fields": [], "warnings": [], "in_postgres": []}
+VALIDATION = {"kind": "multiset", "key": [], "fields": [], "warnings": [], "in_postgres": []}
 VALIDATION |= {"estimated_source_rows": 1, "backfill": "local", "plan": ""}
 
 

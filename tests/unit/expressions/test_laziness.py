@@ -59,7 +59,7 @@ def test_and_stops_at_false() -> None:
     assert evaluate(test, [0, 0, 0], [0, 1, -1]) == ([False, True, False], {})
 
 
-def test_and_goes_on_after_null() -> None:
+def test_and_continues_after_null() -> None:
     test = call("and", call("=", A, ONE), call(">", QUOTIENT, ZERO))
     values, errors = evaluate(test, [None, 2, None, 1], [0, 0, 1, 1])
     assert (values, errors) == ([None, False, None, True], {0: DIVISION})
@@ -80,7 +80,7 @@ def test_case_computes_a_branch_on_its_rows() -> None:
     assert evaluate(test, [0, 0, 0], [0, 1, None]) == ([-1, 1, None], {})
 
 
-def test_case_does_not_go_on_after_a_failed_condition() -> None:
+def test_case_does_not_continue_after_a_failed_condition() -> None:
     test = call("case", call(">", QUOTIENT, ZERO), A, call("/", A, ZERO, type=INT4), type=INT4)
     values, errors = evaluate(test, [7, 8, 9], [0, 1, 1])
     assert (values, errors) == ([None, 8, 9], {0: DIVISION})
@@ -109,7 +109,7 @@ def test_postgres_sees_only_the_rows_that_need_it() -> None:
     assert (values, errors) == ([True, None, False, False], {1: ("P0001", "negative -2")})
 
 
-def test_postgres_is_not_asked_for_no_row() -> None:
+def test_postgresql_is_not_called_for_no_row() -> None:
     recorder = Recorder()
     test = call("and", call(">", B, ZERO), call(">", InPostgres("f($1)", (A,), INT4), ONE))
     assert evaluate(test, [1, 2], [0, -1], evaluator=recorder) == ([False, False], {})

@@ -148,7 +148,7 @@ def test_rounding_and_signs_in_every_form(numbers: list[Decimal], places: int) -
         assert Decimal(key.decode()) == x or x.is_nan()
 
 
-def test_places_of_bytes_are_their__place() -> None:
+def test_ranks_of_bytes_are_their_order() -> None:
     texts = ["", "a", "ab", "b", "\xff\u20ac", "a\x7f", "aa", "\U0001f600"]
     places = text_ranks(Column.of("s", texts * 2))
     ordered = sorted({t.encode() for t in texts})

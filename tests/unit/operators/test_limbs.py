@@ -133,7 +133,7 @@ def test_what_is_known_of_an_expression(
     assert numeric_form(_NOTHING, expression) == wanted
 
 
-def test_a_form_has_room_for_its_digits() -> None:
+def test_a_form_fits_its_digits() -> None:
     for digits in range(1, 77):
         limbs = limbs_for(NumericForm(digits, frozenset({0})))
         assert 2 ** (32 * limbs - 1) > 10**digits

@@ -217,7 +217,7 @@ def test_a_value_that_was_left_out_of_an_unknown_row_is_refused() -> None:
     assert refusal.value.code == "source.no_old_value"
 
 
-def test_a_value_of_an_unknown_row_is_told_where_that_is_asked_for() -> None:
+def test_a_value_of_an_unknown_row_is_reported_if_requested() -> None:
     """So is one that rests on such a row; others of the batch, and later ones, stand."""
     table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
     change = _changes("UUUU", [1, 1, 2, 3])
@@ -234,7 +234,7 @@ def test_a_value_of_an_unknown_row_is_told_where_that_is_asked_for() -> None:
     assert (table.rejected[2:], table.row_count()) == ([], 2)
 
 
-def test_rows_that_are_only_added_are_not_kept() -> None:
+def test_rows_that_are_only_added_are_not_stored() -> None:
     """Equal ones add up; there is no state, and a change of another kind is refused."""
     store = MemoryStore()
     table = TableState(APPENDED, COLUMNS, store, "v")

@@ -188,7 +188,7 @@ def test_an_outer_row_whose_condition_fails_is_an_error_row(evaluator: PostgresE
     assert [(row[1], weight) for row, weight in errors.take().rows()] == [(b"22012", 1)]
 
 
-def test_functions_of_constants_are_asked_once(evaluator: PostgresEvaluator) -> None:
+def test_functions_of_constants_are_called_once(evaluator: PostgresEvaluator) -> None:
     asked: list[int] = []
 
     class Counting(PostgresEvaluator):

@@ -83,7 +83,7 @@ MIDDLE = {
 
 
 @pytest.mark.parametrize("name", MIDDLE)
-def test_a_row_in_the_middle_costs_what_looks_at_it(name: str) -> None:
+def test_a_row_in_the_middle_costs_its_readers(name: str) -> None:
     small, large = (
         _touched(MIDDLE[name], n, [one_row(5 * n + 3), one_row(5 * n + 3, -1)])
         for n in (1_000, 100_000)
@@ -92,7 +92,7 @@ def test_a_row_in_the_middle_costs_what_looks_at_it(name: str) -> None:
         assert many <= few + 1_000, f"{few} rows of state at 1,000 rows, {many} at 100,000"
 
 
-def test_a_new_value_at_the_same_place_reaches_no_number() -> None:
+def test_a_new_value_at_the_same_rank_changes_no_number() -> None:
     row = long_partition(100_000).take(np.array([40_000]))
     cells = list(row.rows()[0][0])
     cells[PLACE["v"]] = 77

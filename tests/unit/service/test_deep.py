@@ -52,7 +52,7 @@ def test_other_errors_come_through_at_any_depth() -> None:
         ("SELECT * FROM (SELECT 1) a,\n(SELECT * FROM (SELECT 2) a) b", Position(2, 16)),
     ],
 )
-def test_the_deepest_place_is_told(query: str, position: Position) -> None:
+def test_the_deepest_position_is_reported(query: str, position: Position) -> None:
     error = too_deep(query)
     assert error.code == "sql.too_deep"
     assert error.position == position

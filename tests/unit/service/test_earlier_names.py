@@ -11,6 +11,8 @@ from service.runtime.settings import Settings
 EARLIER = {
     "Validation": {"why_no_key": "why_bag", "reads": "asks"},
     "Estimate": {"engine": "road"},
+    "DeadLetterModel": {"position": "place"},
+    "ChooseDeadLetters": {"positions": "places"},
     "PipelineGlance": {"wal_retained_bytes": "wal_kept_bytes"},
 }
 

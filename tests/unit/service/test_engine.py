@@ -250,7 +250,7 @@ def _rows(relation: Relation, count: int) -> Changes:
     return Changes(relation, np.full(count, Changes.INSERT, np.uint8), columns)
 
 
-def test_the_pace_follows_what_the_rows_of_each_table_become() -> None:
+def test_the_batch_size_follows_what_the_rows_of_each_table_become() -> None:
     batch_sizer, quiet, wide = (
         BatchSizer(4_000),
         {"owners": 1, "things": 1},
@@ -266,7 +266,7 @@ def test_the_pace_follows_what_the_rows_of_each_table_become() -> None:
     assert _sizes(batch_sizer, [_rows(OWNERS, 20)], wide) == [20], "a few rows are never cut"
 
 
-def test_the_pace_is_not_slowed_by_what_a_step_makes_whatever_its_rows() -> None:
+def test_the_batch_size_is_not_slowed_by_what_a_step_makes_whatever_its_rows() -> None:
     """All rows in one partition of 100,000: few steps. Each row a thousand: few rows a step."""
     changes = [Changes(THINGS, np.full(20_000, Changes.INSERT, np.uint8), ())]
     for made, least, most in (

@@ -56,7 +56,7 @@ def told(engine: Engine, folder: Path) -> dict[str, Any]:
     return read_dataflow(folder)
 
 
-def test_nodes_are_told_with_what_passes_them(tmp_path: Path) -> None:
+def test_nodes_are_reported_with_what_passes_them(tmp_path: Path) -> None:
     assert read_dataflow(tmp_path)["nodes"] == []
     engine = engine_of(one=COMMON, two=Distinct(COMMON))
     answers(engine, inserts((1, 7, 0, b""), (2, 7, 0, b""), (3, -1, 1, b"")))

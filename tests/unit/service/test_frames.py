@@ -144,7 +144,7 @@ def test_every_field_of_an_epoch_and_a_batch_is_known_here() -> None:
     assert all(told.values()), told
 
 
-def test_what_is_kept_of_later_parts_comes_back() -> None:
+def test_later_parts_are_decoded() -> None:
     one, two = odd_table("one"), odd_table("two")
     known = Later(3, 1 << 40, {one: 5, two: 7})
     found, later = decode_epoch(encode_epoch(SinkEpoch(Progress(1, {})), known))

@@ -75,7 +75,7 @@ def test_a_stopped_source_degrades_what_depends_on_it_alone() -> None:
     )
 
 
-def test_a_source_that_is_away_is_told_by_its_views() -> None:
+def test_a_source_that_is_away_is_reported_by_its_views() -> None:
     found = known(fed("retrying", {"code": "kafka.unreachable", "detail": "gone", "hint": ""}))
     assert states_of(found)["higher"] == ("live", "kafka.unreachable")
     assert service_standing(found)[1] == ['source "depot" is away: gone [kafka.unreachable]']

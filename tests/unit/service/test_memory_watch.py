@@ -53,7 +53,7 @@ class Process:
         return MemoryWatch(CAP, self.resident, self.give_back)
 
 
-def test_below_the_mark_nothing_is_asked_for() -> None:
+def test_below_the_limit_the_kernel_is_not_called() -> None:
     process = Process(held=30, freed=30, pages=20)
     process.watch().check(process)
     assert (process.freed, process.pages, process.given_back) == (30, 20, 0)
@@ -69,7 +69,7 @@ def test_what_is_free_goes_first_and_pages_only_then() -> None:
     assert process.pages == THRESHOLD_PERCENT - 75
 
 
-def test_what_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
+def test_memory_that_cannot_be_returned_is_not_requested_repeatedly() -> None:
     process = Process(held=95, freed=0, pages=0)
     watch = process.watch()
     for _ in range(100):
@@ -80,7 +80,7 @@ def test_what_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
     assert (process.freed, process.given_back) == (0, 2)
 
 
-def test_what_a_step_wants_is_made_room_for_before_it_is_refused() -> None:
+def test_memory_is_freed_before_a_step_is_refused() -> None:
     """What is free goes first, then pages; 16 are left for the rest of the process."""
     for wanted, is_there, left in ((4, True, (50, 20)), (50, True, (0, 20)), (68, True, (0, 6))):
         process = Process(held=30, freed=50, pages=20)
@@ -115,7 +115,7 @@ def test_of_all_limits_of_the_kernel_the_least_counts(tmp_path: Path, is_contain
     assert free_bytes(root, proc) == 290
 
 
-def test_more_rows_at_once_than_there_is_room_for_are_refused(
+def test_more_rows_at_once_than_fit_in_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where they are held together, and before all of them are read."""
@@ -146,7 +146,7 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
     store.close()
 
 
-def test_the_kernel_is_asked() -> None:
+def test_the_kernel_is_called() -> None:
     resident = resident_reader()
     before = resident()
     with mmap.mmap(-1, 64 * MEBIBYTE) as pages:

@@ -31,7 +31,7 @@ def view(name: str, **facts: Any) -> ViewModel:
     fixed = {
         "query": "",
         "status": "live",
-        "kind": "bag",
+        "kind": "multiset",
         "key": [],
         "fields": [],
         "options": {},
@@ -107,7 +107,7 @@ def told(folder: Path, views: list[ViewModel] | None) -> ScrapeFacts:
     )
 
 
-def test_every_metric_is_told_and_documented(tmp_path: Path) -> None:
+def test_every_metric_is_reported_and_documented(tmp_path: Path) -> None:
     building = {"parts_done": 1, "parts_total": 4, "remaining_s": 2.5}
     verified = {"result": "equal", "at": "2026-01-01T00:00:00+00:00"}
     verified |= {"missing": 0, "surplus": 0, "different": 0}
@@ -136,7 +136,7 @@ def test_every_metric_is_told_and_documented(tmp_path: Path) -> None:
     assert found["tidemark_source_lag_bytes"] == {("default", "source"): 0}
 
 
-def test_a_scrape_tells_what_it_can_when_the_catalog_is_away(tmp_path: Path) -> None:
+def test_a_scrape_reports_what_it_can_without_the_catalog(tmp_path: Path) -> None:
     found = samples(told(tmp_path, None))
     assert found["tidemark_catalog_up"] == {(): 0}
     assert found["tidemark_pipeline_up"][("default",)] == 1

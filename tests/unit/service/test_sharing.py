@@ -156,7 +156,7 @@ def test_what_an_operator_cannot_do_fails_its_view_by_name(error: Exception, cod
 @pytest.mark.parametrize(
     "error", [TemporaryError("source.unreachable", "away"), OSError("disk")], ids=["source", "disk"]
 )
-def test_what_is_no_views_own_goes_on_as_it_is(error: Exception) -> None:
+def test_what_belongs_to_no_view_continues_unchanged(error: Exception) -> None:
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)))
     nodes_of(engine, "one")[-1].operator = Hungry(error)
@@ -185,7 +185,7 @@ def test_a_table_that_fails_takes_what_reads_it_and_nothing_else() -> None:
     assert len(engine.views) == 1
 
 
-def test_a_report_is_written_once_and_told(tmp_path: Path) -> None:
+def test_a_report_is_written_once_and_reported(tmp_path: Path) -> None:
     reports = Reports(tmp_path, lambda: 12)
     found = internal_error('operator "03.join"', ValueError("out of\nrange"))
     told = reports.reported(found, "public.one")
@@ -200,7 +200,7 @@ def nodes_of(engine: Engine, view: str) -> Sequence[LiveNode]:
     return engine.dataflow.views[name_of(view)].nodes
 
 
-def test_equal_views_are_kept_once_and_freed_last() -> None:
+def test_equal_views_are_stored_once_and_freed_last() -> None:
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=counted(scan(1), "how_many"))
     assert nodes_of(engine, "one") == nodes_of(engine, "two")
@@ -256,7 +256,7 @@ def test_a_failure_takes_the_views_that_read_the_node_and_no_others() -> None:
     assert {name.split("/")[1] for name in names(store)} == {"01.aggregate", "table s.public.t"}
 
 
-def test_a_table_is_kept_once_with_all_columns_and_forgets_those_that_nobody_reads() -> None:
+def test_a_table_is_stored_once_with_all_columns_and_forgets_those_that_nobody_reads() -> None:
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=counted(scan(2)))
     (home,) = engine.dataflow.tables.locations
@@ -344,7 +344,7 @@ def test_rows_are_added_up_only_where_it_matters() -> None:
     assert found == {"two": [((5, 1), 1), ((5, 2), -1)]}
 
 
-def test_what_is_shared_is_told_with_its_size() -> None:
+def test_what_is_shared_is_reported_with_its_size() -> None:
     common = counted(positive(scan(1)))
     engine = engine_of(MemoryStore(), one=common, two=Distinct(common), other=counted(scan(2)))
     answers(engine, inserts((1, 7, 0, b""), (2, 7, 0, b""), (3, 8, 1, b"")))
@@ -361,7 +361,7 @@ def test_what_is_shared_is_told_with_its_size() -> None:
     assert not [node for node in engine.figures() if node.is_part]
 
 
-def test_likeness_is_of_work_not_of_names() -> None:
+def test_equality_is_of_work_not_of_names() -> None:
     def fingerprint(plan: Plan) -> Plan:
         return fingerprints(plan)[id(plan)]
 

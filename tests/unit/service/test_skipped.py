@@ -12,7 +12,7 @@ from service.engine.positions import Positions
 from service.ingest.external_sources import ExternalSources
 from service.metrics.metrics import PipelineMetrics
 from storage.memory import MemoryStore
-from tests.connectors.files.kept import make_source
+from tests.connectors.files.source_mirror import make_source
 
 FAST = {"settle_ms": 0, "poll_interval_ms": 10}
 WAIT_S = 30.0

@@ -51,7 +51,7 @@ def test_pipelines_wait_for_kernels(
     assert started.exists() == (code == 0)
 
 
-def test_what_a_killed_compiler_left_is_not_told(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_compiler_are_not_reported(tmp_path: Path) -> None:
     (tmp_path / kernels.COMPILING).write_text('{"done": 3, "total": 150}')
     assert kernels.compiling(tmp_path).endswith("3 of 150")
     Supervisor(Settings(source="dbname=x", state=tmp_path))

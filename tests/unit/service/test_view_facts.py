@@ -48,7 +48,7 @@ def row_of(definition: ViewDefinition) -> ViewRow:
     )
 
 
-def test_nothing_is_told_of_what_is_known() -> None:
+def test_nothing_is_reported_of_what_is_known() -> None:
     assert changed_facts(planned(), row_of(planned())) == {}
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_told_of_what_is_known() -> None:
     ],
     ids=["query", "may be NULL", "type", "table", "column"],
 )
-def test_what_the_catalog_has_from_before_is_told_anew(now: ViewDefinition) -> None:
+def test_earlier_reports_in_the_catalog_are_repeated(now: ViewDefinition) -> None:
     facts = changed_facts(now, row_of(planned()))
     assert facts["query"] == now.query
     assert facts["plan"]["estimate"] == {"rows": 3}, "it is from when the view was asked for"
@@ -72,7 +72,7 @@ def test_what_the_catalog_has_from_before_is_told_anew(now: ViewDefinition) -> N
     assert facts["options"] == {"backfill": "local"}
 
 
-def test_another_moment_is_told_and_what_was_said_stays() -> None:
+def test_another_instant_is_reported_and_the_earlier_report_stays() -> None:
     """A view that is built again has now() of then; what was said when it was asked for holds."""
     moment = replace(planned().plan, pinned=(("now()", "2026-11-25"),))
     now = planned(plan=moment)

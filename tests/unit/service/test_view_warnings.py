@@ -27,7 +27,7 @@ BEHIND = "the sink was set back [sink.behind]"
         ({"sources": {"events": {"error": AWAY}}}, []),
     ],
 )
-def test_what_keeps_a_view_from_going_on(figures: dict[str, Any], told: list[str]) -> None:
+def test_what_keeps_a_view_from_continuing(figures: dict[str, Any], told: list[str]) -> None:
     """Also before the pipeline has told anything, and of what other views read nothing."""
     row = ViewRow("public", "v", "SELECT 1", "1", plan={"reads": [["source", "orders"]]})
     assert warnings_of(StatusInputs({"default": figures}), row) == told

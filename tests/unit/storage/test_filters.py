@@ -99,7 +99,7 @@ def test_absent_keys_cost_no_page_and_present_ones_about_one(tmp_path):
     store.close()
 
 
-def test_without_room_for_filters_every_run_is_read(tmp_path):
+def test_without_memory_for_filters_every_run_is_read(tmp_path):
     store = filled(tmp_path, 10_000)
     assert store.cache.filter_bytes == 0
     read, found = pages_read(store, range(1, 401, 2))

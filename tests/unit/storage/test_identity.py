@@ -20,7 +20,7 @@ def test_no_value_is_taken_for_null() -> None:
     assert sorted(rows.rows(), key=repr) == [((LIKE_NULL,), 2), ((None,), 3)]
 
 
-def test_a_null_keeps_its_place_among_the_columns() -> None:
+def test_a_null_keeps_its_position_among_the_columns() -> None:
     columns = [
         Column(np.array([7, 0, 0], np.int64), np.array([True, False, False])),
         Column(np.array([0, 7, 0], np.int64), np.array([False, True, False])),

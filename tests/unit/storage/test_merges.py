@@ -70,7 +70,7 @@ def test_one_row_epochs_never_wait_for_a_flush(tmp_path):
     store.close()
 
 
-def test_runs_are_merged_late_while_there_is_room(tmp_path):
+def test_runs_are_merged_late_while_there_is_memory(tmp_path):
     """More of them then; where pages do not fit into memory, as few as ever."""
     tuning = Tuning(page_rows=16, memory_rows=128, fan=2, fan_growth=4, fuel=20, merge_pages=1)
     found = {}

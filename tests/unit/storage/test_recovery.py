@@ -139,7 +139,7 @@ def test_killed_state_is_the_last_commit(tmp_path, number):
 @pytest.mark.parametrize(
     "point", ["merge.flush.step", "merge.runs.step", "merge.runs.entered", "state.commit.before"]
 )
-def test_killed_at_a_named_place_it_is_the_last_commit(tmp_path, point):
+def test_killed_at_a_failpoint_it_is_the_last_commit(tmp_path, point):
     path, history = str(tmp_path / "state"), History(7)
     for passed in (1, 3, 20):
         code = (

@@ -127,7 +127,7 @@ def test_rocks_refuses_a_negative_weight(tmp_path, notice):
     store.close()
 
 
-def test_what_a_commit_finds_below_zero_is_told_by_the_next_call(tmp_path):
+def test_what_a_commit_finds_below_zero_is_reported_by_the_next_call(tmp_path):
     """A merge is nobody's step: the other arrangements' work is not lost with it."""
     store = RocksStore(tmp_path, budget=StoreBudget(run_bytes=0, ahead_bytes=0))
     spoilt, other = store.arrange(SPEC), store.arrange(replace(SPEC, name="v/other"))

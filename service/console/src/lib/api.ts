@@ -1,9 +1,8 @@
-// One way to the service: every call of the console goes through `call`, which adds the token,
-// and turns problem+json into a Problem. What the service does not offer is known from its own
-// description (/openapi.json), so that no control is shown for it.
+// Every call of the console goes through `call`, which adds the token and turns problem+json into a
+// Problem. Controls for routes that the service lacks (/openapi.json) are not shown.
 import { signal } from "@preact/signals";
 
-export interface Place {
+export interface Position {
   line: number;
   column: number;
 }
@@ -15,7 +14,7 @@ export class Problem extends Error {
     readonly title: string,
     readonly detail = "",
     readonly hint = "",
-    readonly position: Place | null = null,
+    readonly position: Position | null = null,
   ) {
     super(title);
   }
@@ -27,7 +26,7 @@ export const token = signal(sessionStorage.getItem(KEPT) ?? "");
 /** Set when the service answered 401: the console asks for a token. */
 export const needsToken = signal(false);
 export const routes = signal<ReadonlySet<string> | null>(null);
-/** The role as the service tells it: reader, operator or admin; nothing until it has. */
+/** The role that the service reported: reader, operator or admin; empty before. */
 export const role = signal("");
 
 export function keepToken(value: string): void {
@@ -75,14 +74,14 @@ export async function call<T>(
 export async function problemOf(answer: Response): Promise<Problem> {
   if (answer.status === 401) needsToken.value = true;
   try {
-    const told = await answer.json();
+    const reported = await answer.json();
     return new Problem(
       answer.status,
-      String(told.code ?? "internal"),
-      String(told.title ?? answer.statusText),
-      told.detail ?? "",
-      told.hint ?? "",
-      told.position ?? null,
+      String(reported.code ?? "internal"),
+      String(reported.title ?? answer.statusText),
+      reported.detail ?? "",
+      reported.hint ?? "",
+      reported.position ?? null,
     );
   } catch {
     return new Problem(answer.status, "internal", answer.statusText || `HTTP ${answer.status}`);
@@ -99,9 +98,9 @@ interface OpenApi {
 
 export async function learnRoutes(): Promise<void> {
   try {
-    const told = await call<OpenApi>("GET", "/openapi.json");
+    const reported = await call<OpenApi>("GET", "/openapi.json");
     const found = new Set<string>();
-    for (const [path, methods] of Object.entries(told.paths)) {
+    for (const [path, methods] of Object.entries(reported.paths)) {
       const plain = path.replace(/\{\w+\}/g, "{}");
       for (const method of Object.keys(methods)) found.add(`${method.toUpperCase()} ${plain}`);
     }
@@ -111,7 +110,7 @@ export async function learnRoutes(): Promise<void> {
   }
 }
 
-/** Whether the service has a route, as "POST /views/{}/pause"; yes while that is not known. */
+/** Whether the service has a route, as "POST /views/{}/pause"; true while unknown. */
 export function offers(route: string): boolean {
   return routes.value === null || routes.value.has(route);
 }

@@ -1,6 +1,6 @@
-// The stream of a view's changes, gathered into whole epochs for the eye.
+// The stream of a view's changes, collected into whole epochs for display.
 import { parseRows } from "./exact";
-import type { Told } from "./sse";
+import type { ServerEvent } from "./sse";
 
 export interface Change {
   weight: number;
@@ -31,20 +31,20 @@ export class Gathering {
 
   constructor(private readonly key: string[]) {}
 
-  /** Take one event; the epoch that it closes, if it does. */
-  take(told: Told): Epoch | null {
-    if (told.event === "changes") {
-      const { rows, weights } = parseRows<ChangesEvent>(told.data);
-      // A long epoch comes in many events: what is not shown is only counted.
+  /** Process one event; return the epoch that it closes, if any. */
+  take(received: ServerEvent): Epoch | null {
+    if (received.event === "changes") {
+      const { rows, weights } = parseRows<ChangesEvent>(received.data);
+      // A long epoch has many events: hidden rows are only counted.
       for (let i = 0; i < rows.length; i += 1) {
         this.rows.push(rows[i] ?? {});
         this.weights.push(weights[i] ?? 0);
       }
       return null;
     }
-    // A later service sends `progress` for `mark`.
-    if (told.event !== "mark" && told.event !== "progress") return null;
-    const { epoch } = JSON.parse(told.data) as { epoch: number };
+    // An earlier service sends `mark` for `progress`.
+    if (received.event !== "progress" && received.event !== "mark") return null;
+    const { epoch } = JSON.parse(received.data) as { epoch: number };
     const { rows, weights } = this;
     this.rows = [];
     this.weights = [];

@@ -1,5 +1,5 @@
 // Rows as they were sent. JSON's numbers may be longer than a double holds (a bigint, a numeric):
-// such a one stays the text that it is, so that no digit is lost on the way to the eye.
+// such a number stays text, so that no digit is lost.
 
 type Reviver = (this: unknown, key: string, value: unknown, context?: { source?: string }) => unknown;
 

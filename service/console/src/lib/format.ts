@@ -1,4 +1,4 @@
-// Figures and texts as people read them. Nothing here ever makes HTML.
+// Readable figures and texts. Nothing here creates HTML.
 
 const COUNT = new Intl.NumberFormat("en");
 const NARROW = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -39,7 +39,7 @@ export function millis(value: number | null | undefined): string {
   return seconds(value / 1000);
 }
 
-/** How long from a commit until it is visible; nothing while nothing was measured. */
+/** The time from a commit until it is visible; empty while nothing was measured. */
 export function freshness(value: number | null | undefined): string {
   return value ? millis(value) : NONE;
 }
@@ -63,7 +63,7 @@ export function clock(at: number): string {
   return new Date(at).toLocaleTimeString("en-GB", { hour12: false });
 }
 
-/** A value of a row as text; what JSON gives as objects stays JSON. */
+/** A value of a row as text; objects stay JSON. */
 export function shown(value: unknown): string {
   if (typeof value === "string") return value;
   return typeof value === "object" ? JSON.stringify(value) : String(value);

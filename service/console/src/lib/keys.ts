@@ -1,4 +1,4 @@
-// Keys outside of fields. A screen adds its own while it is shown; the newest wins.
+// Keyboard shortcuts outside of fields. A screen adds its own while it is shown; the newest wins.
 import { useLayoutEffect } from "preact/hooks";
 
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
@@ -30,7 +30,7 @@ addEventListener("keydown", (event) => {
   }
 });
 
-/** Keys of a component while it is there; two in a row are written "g h". */
+/** Shortcuts of a mounted component; a sequence of two keys is written "g h". */
 export function useKeys(keys: Keys): void {
   useLayoutEffect(() => {
     layers.push(keys);
@@ -38,7 +38,7 @@ export function useKeys(keys: Keys): void {
   });
 }
 
-/** j and k over everything that matches: moves the focus itself, so that Enter works as ever. */
+/** j and k over everything that matches: moves the focus, so that Enter works as usual. */
 export function moveFocus(selector: string, step: number): void {
   const all = [...document.querySelectorAll<HTMLElement>(selector)];
   if (!all.length) return;

@@ -1,10 +1,10 @@
-// What the service tells of itself once a second (GET /overview), and what the console makes of
-// it: rates, and their course over the last minutes. Asked only while someone looks.
+// The service's overview, once a second (GET /overview), with rates and their series over the last
+// minutes. Polled only while the page is visible.
 import { signal } from "@preact/signals";
 import { asProblem, call, needsToken, type Problem, role } from "./api";
 import { figureName } from "./names";
 
-export interface ToldError {
+export interface ReportedError {
   title: string;
   code: string;
   detail?: string;
@@ -35,7 +35,7 @@ export interface ViewGlance {
   lag_bytes: number | null;
   errors: number;
   backfill: Backfill | null;
-  error: ToldError | null;
+  error: ReportedError | null;
   created_at: string;
 }
 
@@ -43,7 +43,7 @@ export interface SourceGlance {
   name: string;
   type: string;
   status: string;
-  error: ToldError | null;
+  error: ReportedError | null;
   lag: number | null;
   records_total: number;
   dead_letters: number;
@@ -55,7 +55,7 @@ export interface SinkGlance {
   view: string;
   type: string;
   status: string;
-  error: ToldError | null;
+  error: ReportedError | null;
   backlog_bytes: number | null;
   rows_total: number;
 }
@@ -64,7 +64,7 @@ export interface Pipeline {
   group: string;
   is_up: boolean;
   status: string;
-  error: ToldError | null;
+  error: ReportedError | null;
   started_at: number;
   updated_at: number;
   epochs_written_total: number;
@@ -104,42 +104,42 @@ export interface Overview {
 const KEPT_POINTS = 180;
 const EVERY_MS = 1000;
 
-/** The course of one figure: the newest points, one for each answer. */
-export interface Course {
+/** The series of one figure: the newest points, one for each answer. */
+export interface Series {
   at: number[];
   value: number[];
 }
 
 export const overview = signal<Overview | null>(null);
 export const unreachable = signal<Problem | null>(null);
-const courses = new Map<string, Course>();
+const allSeries = new Map<string, Series>();
 const totals = new Map<string, { at: number; total: number }>();
 
-export function courseOf(name: string): Course {
-  return courses.get(name) ?? { at: [], value: [] };
+export function seriesOf(name: string): Series {
+  return allSeries.get(name) ?? { at: [], value: [] };
 }
 
 const SMOOTHED = 3;
 
-/** The newest figure, evened out over the last points so that it can be read. */
+/** The newest figure, averaged over the last points for reading. */
 export function newest(name: string): number | null {
-  const last = courses.get(name)?.value.slice(-SMOOTHED) ?? [];
+  const last = allSeries.get(name)?.value.slice(-SMOOTHED) ?? [];
   return last.length ? last.reduce((sum, value) => sum + value, 0) / last.length : null;
 }
 
 function note(name: string, at: number, value: number): void {
-  let course = courses.get(name);
-  if (!course) courses.set(name, (course = { at: [], value: [] }));
-  if (at <= (course.at.at(-1) ?? 0)) return;
-  course.at.push(at);
-  course.value.push(value);
-  if (course.at.length > KEPT_POINTS) {
-    course.at.shift();
-    course.value.shift();
+  let series = allSeries.get(name);
+  if (!series) allSeries.set(name, (series = { at: [], value: [] }));
+  if (at <= (series.at.at(-1) ?? 0)) return;
+  series.at.push(at);
+  series.value.push(value);
+  if (series.at.length > KEPT_POINTS) {
+    series.at.shift();
+    series.value.shift();
   }
 }
 
-/** A counter's rate since its last look; a counter that begins again gives none. */
+/** A counter's rate since its last refresh; none after a reset. */
 function noteRate(name: string, at: number, total: number): void {
   const before = totals.get(name);
   if (before && at <= before.at) return;
@@ -148,7 +148,7 @@ function noteRate(name: string, at: number, total: number): void {
   note(name, at, (total - before.total) / (at - before.at));
 }
 
-/** What the service has seen before this page was opened. */
+/** The history from before this page was opened. */
 function takePast(past: Past): void {
   past.at.forEach((at, i) => {
     for (const [name, values] of Object.entries(past.totals)) {
@@ -165,49 +165,49 @@ function takePast(past: Past): void {
 export function take(answer: Overview): void {
   for (const past of answer.history) takePast(past);
   // Counters are as old as the pipeline's last report, not as this answer.
-  const reported = new Map(answer.pipelines.map((told) => [told.group, told.updated_at]));
+  const reported = new Map(answer.pipelines.map((reported) => [reported.group, reported.updated_at]));
   const first = reported.get("default") ?? answer.at;
   for (const view of answer.views) {
     noteRate(`view ${figureName(view)}`, reported.get(view.group) ?? first, view.changes_total);
   }
   for (const source of answer.sources) noteRate(`source ${source.name}`, first, source.records_total);
   for (const sink of answer.sinks) noteRate(`sink ${sink.view}/${sink.name}`, first, sink.rows_total);
-  for (const told of answer.pipelines) {
-    if (!told.is_up) continue;
-    const { group, updated_at: at } = told;
+  for (const reported of answer.pipelines) {
+    if (!reported.is_up) continue;
+    const { group, updated_at: at } = reported;
     if (at <= (totals.get(`epochs ${group}`)?.at ?? 0)) continue;
-    noteRate(`epochs ${group}`, at, told.epochs_written_total);
-    noteRate(`rows ${group}`, at, told.source_rows_total);
-    note(`p50 ${group}`, at, told.freshness_ms.p50 ?? 0);
-    note(`p99 ${group}`, at, told.freshness_ms.p99 ?? 0);
-    note(`memory ${group}`, at, told.rss_bytes ?? told.rss_peak_bytes);
-    if (told.lag_seconds !== null) note(`late ${group}`, at, told.lag_seconds);
-    note(`lag ${group}`, at, told.lag_bytes);
-    if (told.wal_retained_bytes !== null) note(`wal ${group}`, at, told.wal_retained_bytes);
+    noteRate(`epochs ${group}`, at, reported.epochs_written_total);
+    noteRate(`rows ${group}`, at, reported.source_rows_total);
+    note(`p50 ${group}`, at, reported.freshness_ms.p50 ?? 0);
+    note(`p99 ${group}`, at, reported.freshness_ms.p99 ?? 0);
+    note(`memory ${group}`, at, reported.rss_bytes ?? reported.rss_peak_bytes);
+    if (reported.lag_seconds !== null) note(`late ${group}`, at, reported.lag_seconds);
+    note(`lag ${group}`, at, reported.lag_bytes);
+    if (reported.wal_retained_bytes !== null) note(`wal ${group}`, at, reported.wal_retained_bytes);
   }
   sumUp(answer.views.map((view) => `view ${figureName(view)}`));
   role.value = answer.role;
   overview.value = answer;
 }
 
-/** The course of all views together: their rates at the points of the one that has the most. */
+/** The series of all views together: their rates at the points of the one that has the most. */
 function sumUp(names: string[]): void {
-  const each = names.map((name) => courseOf(name)).filter((course) => course.at.length);
+  const each = names.map((name) => seriesOf(name)).filter((series) => series.at.length);
   const longest = each.toSorted((a, b) => b.at.length - a.at.length)[0];
   if (!longest) return;
   const value = longest.at.map((at) =>
-    each.reduce((sum, course) => {
-      const i = course.at.findLastIndex((when) => when <= at + 0.5);
-      return sum + (i >= 0 && at - (course.at[i] ?? 0) < 5 ? (course.value[i] ?? 0) : 0);
+    each.reduce((sum, series) => {
+      const i = series.at.findLastIndex((when) => when <= at + 0.5);
+      return sum + (i >= 0 && at - (series.at[i] ?? 0) < 5 ? (series.value[i] ?? 0) : 0);
     }, 0),
   );
-  courses.set("views", { at: longest.at, value });
+  allSeries.set("views", { at: longest.at, value });
 }
 
-export async function look(): Promise<void> {
+export async function refresh(): Promise<void> {
   if (needsToken.value) return;
   try {
-    take(await call<Overview>("GET", courses.size ? "/overview" : "/overview?history=true"));
+    take(await call<Overview>("GET", allSeries.size ? "/overview" : "/overview?history=true"));
     unreachable.value = null;
   } catch (error) {
     unreachable.value = asProblem(error);
@@ -216,9 +216,9 @@ export async function look(): Promise<void> {
 
 export function start(): void {
   const again = async (): Promise<void> => {
-    if (!document.hidden) await look();
+    if (!document.hidden) await refresh();
     setTimeout(again, EVERY_MS);
   };
   void again();
-  document.addEventListener("visibilitychange", () => void (document.hidden || look()));
+  document.addEventListener("visibilitychange", () => void (document.hidden || refresh()));
 }

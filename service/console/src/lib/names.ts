@@ -15,11 +15,11 @@ export interface Named {
   name: string;
 }
 
-/** The name as REST's paths and the console's own addresses take it. */
+/** The name in REST paths and the console's URLs. */
 export function titleOf(view: Named): string {
   const name = sqlName(view.name);
   return view.schema === "public" ? name : `${sqlName(view.schema)}.${name}`;
 }
 
-/** "schema.name" as the pipeline's figures call it. */
+/** "schema.name", as in the pipeline's figures. */
 export const figureName = (view: Named): string => `${view.schema}.${view.name}`;

@@ -1,5 +1,5 @@
-// SQL for reading: words, strings, numbers and comments told apart, and a query that was written on
-// one line laid out by its clauses. For the eye only; nothing of it is ever sent.
+// SQL for display: keywords, strings, numbers and comments are highlighted, and a query on one line
+// is split by its clauses. It is never sent.
 
 export type Kind = "word" | "name" | "text" | "number" | "comment" | "sign" | "space";
 export interface Token {
@@ -37,7 +37,7 @@ const BREAKS = new Set(
 );
 const JOINS = new Set("join inner left right full cross natural".split(" "));
 
-/** A query on one line, with a line for each clause; one with lines of its own stays as it is. */
+/** A query on one line, with a line for each clause; a query with line breaks is unchanged. */
 export function laidOut(sql: string): string {
   if (sql.trim().includes("\n")) return sql.trim();
   const all = tokensOf(sql.trim());

@@ -1,8 +1,8 @@
 // Server-sent events over fetch, since EventSource can send no Authorization header, and a token
-// has no place in an address. Reconnects from the last id with a growing pause.
+// must not be in a URL. Reconnects from the last id with a growing pause.
 import { headersOf, Problem, problemOf } from "./api";
 
-export interface Told {
+export interface ServerEvent {
   event: string;
   data: string;
   id: string;
@@ -13,10 +13,10 @@ export type Connection = "connecting" | "open" | "waiting" | "ended";
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
 
-/** Follows `path` until `abort`; a Problem that no retry heals (4xx) ends it. */
-export async function follow(
+/** Subscribe to `path` until `abort`; a Problem that a retry cannot resolve (4xx) ends it. */
+export async function subscribe(
   path: (resume: string) => string,
-  told: (event: Told) => void,
+  received: (event: ServerEvent) => void,
   stands: (now: Connection) => void,
   abort: AbortSignal,
 ): Promise<void> {
@@ -35,12 +35,12 @@ export async function follow(
       pause = FIRST_PAUSE_MS;
       for await (const event of eventsOf(answer.body)) {
         if (event.id) resume = event.id;
-        told(event);
+        received(event);
       }
     } catch (error) {
       if (abort.aborted) return;
       if (error instanceof Problem && error.status >= 400 && error.status < 500 && ![408, 429].includes(error.status)) {
-        // A resume token that is too old: begin again with the rows as they are.
+        // The resume token is too old: start again with the current rows.
         if (!resume) {
           stands("ended");
           throw error;
@@ -55,11 +55,11 @@ export async function follow(
   }
 }
 
-/** Events of a stream as they come; fields that we do not know are passed over. */
-export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<Told> {
+/** Events of a stream as they arrive; unknown fields are ignored. */
+export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
   const reader = body.pipeThrough(new TextDecoderStream() as never).getReader();
   let rest = "";
-  let told: Told = { event: "message", data: "", id: "" };
+  let received: ServerEvent = { event: "message", data: "", id: "" };
   try {
     for (;;) {
       const { value, done } = await reader.read();
@@ -69,17 +69,17 @@ export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerato
       rest = lines.pop() ?? "";
       for (const line of lines) {
         if (line === "") {
-          if (told.data || told.event !== "message") yield told;
-          told = { event: "message", data: "", id: "" };
+          if (received.data || received.event !== "message") yield received;
+          received = { event: "message", data: "", id: "" };
           continue;
         }
         const colon = line.indexOf(":");
         if (colon === 0) continue;
         const field = colon < 0 ? line : line.slice(0, colon);
         const text = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-        if (field === "data") told.data = told.data ? `${told.data}\n${text}` : text;
-        else if (field === "event") told.event = text;
-        else if (field === "id") told.id = text;
+        if (field === "data") received.data = received.data ? `${received.data}\n${text}` : text;
+        else if (field === "event") received.event = text;
+        else if (field === "id") received.id = text;
       }
     }
   } finally {

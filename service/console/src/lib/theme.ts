@@ -1,16 +1,16 @@
-// Light, dark, or what the system says. Kept over sessions; nothing else is.
+// Light, dark, or the system's theme. The only setting that is stored across sessions.
 import { signal } from "@preact/signals";
 
 const KEPT = "tidemark.theme";
 const THEMES = ["system", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 
-function kept(): Theme {
+function storedTheme(): Theme {
   const found = localStorage.getItem(KEPT) as Theme | null;
   return found && THEMES.includes(found) ? found : "system";
 }
 
-export const theme = signal<Theme>(kept());
+export const theme = signal<Theme>(storedTheme());
 
 export function setTheme(next: Theme): void {
   theme.value = next;

@@ -1,19 +1,19 @@
-// Asking again and again while a component is shown.
+// Polling while a component is shown.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asProblem, call, type Problem } from "./api";
 
-export interface Asked<T> {
+export interface Polled<T> {
   value: T | null;
   problem: Problem | null;
   again: () => void;
 }
 
-/** GET `path`, and again every `everyMs` (0: once). null asks nothing. */
-export function useAsked<T>(
+/** GET `path`, and again every `everyMs` (0: once). null: nothing. */
+export function usePolled<T>(
   path: string | null,
   everyMs = 0,
   parse?: (text: string) => unknown,
-): Asked<T> {
+): Polled<T> {
   const [value, setValue] = useState<T | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [turn, setTurn] = useState(0);
@@ -24,7 +24,7 @@ export function useAsked<T>(
     shownPath.current = path;
     const abort = new AbortController();
     let timer = 0;
-    const ask = async (): Promise<void> => {
+    const poll = async (): Promise<void> => {
       if (!document.hidden || everyMs === 0) {
         try {
           const answer = await call<T>("GET", path, undefined, abort.signal, parse);
@@ -36,9 +36,9 @@ export function useAsked<T>(
           setProblem(asProblem(error));
         }
       }
-      if (everyMs) timer = window.setTimeout(ask, everyMs);
+      if (everyMs) timer = window.setTimeout(poll, everyMs);
     };
-    void ask();
+    void poll();
     return () => {
       abort.abort();
       clearTimeout(timer);
@@ -47,7 +47,7 @@ export function useAsked<T>(
   return { value, problem, again: () => setTurn((n) => n + 1) };
 }
 
-/** Work that a button starts: whether it is under way, and how it ended. */
+/** Work that a button starts: whether it is running, and how it ended. */
 export function useWork(): {
   isBusy: boolean;
   problem: Problem | null;

@@ -3,7 +3,7 @@ import { bytes, compact, seconds } from "../lib/format";
 import type { Backfill } from "../lib/live";
 import { Bar } from "./basic";
 
-/** From 0 to 1 by the estimated time, else by parts read; null while nothing is known. */
+/** From 0 to 1 by the estimated time, else by parts read; null while unknown. */
 export function shareOf(backfill: Backfill | null): number | null {
   if (!backfill) return null;
   const elapsed = backfill.elapsed_s ?? 0;

@@ -1,11 +1,11 @@
-// The small parts that every screen is made of.
+// The small components that every screen uses.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { asProblem, type Problem } from "../lib/api";
-import type { ToldError } from "../lib/live";
+import type { ReportedError } from "../lib/live";
 import { tell } from "./toasts";
 
-/** Text from outside: isolated, so that its direction turns nothing around it. */
+/** Untrusted text, isolated so that its direction does not affect the text around it. */
 export function Text({ children, title }: { children: string; title?: string }) {
   return <bdi title={title}>{children}</bdi>;
 }
@@ -50,7 +50,7 @@ export function Skeleton({ rows = 3, wide = false }: { rows?: number; wide?: boo
   );
 }
 
-export function ProblemNote({ problem, what }: { problem: Problem | ToldError; what?: string }) {
+export function ProblemNote({ problem, what }: { problem: Problem | ReportedError; what?: string }) {
   return (
     <div class="problem" role="alert">
       <p>
@@ -84,7 +84,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** The clipboard, also where the page is not served from a secure place. */
+/** The clipboard, also on pages without a secure context. */
 async function copied(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea");
@@ -117,7 +117,7 @@ export function Empty({ title, children }: { title: string; children?: Component
   );
 }
 
-/** A bar from 0 to 1; no number: how far it is is not known. */
+/** A bar from 0 to 1; without a number, progress is unknown. */
 export function Bar({ share, label }: { share: number | null; label: string }) {
   const style = share === null ? {} : { width: `${Math.round(share * 1000) / 10}%` };
   return (

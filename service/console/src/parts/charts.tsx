@@ -1,22 +1,22 @@
-// Courses of figures as SVG: a sparkline for tables, a chart with a scale for the health screen.
+// Time series as SVG: a sparkline for tables, a chart with a scale for the health screen.
 import { useState } from "preact/hooks";
 import { clock } from "../lib/format";
-import { type Course, overview } from "../lib/live";
+import { type Series, overview } from "../lib/live";
 
 const SPAN_S = 120;
 const CHART_S = 180;
 
-/** Where all courses end: now, unless this one is ahead of it. */
-function endOf(course: Course): number {
-  return Math.max(overview.value?.at ?? 0, course.at.at(-1) ?? 0);
+/** The end of all series: now, unless this one is newer. */
+function endOf(series: Series): number {
+  return Math.max(overview.value?.at ?? 0, series.at.at(-1) ?? 0);
 }
 
-/** The last two minutes; as wide as its place, so that nothing moves when points come. */
-export function Sparkline({ course, label }: { course: Course; label: string }) {
+/** The last two minutes, in a fixed width, so that nothing moves when points arrive. */
+export function Sparkline({ series, label }: { series: Series; label: string }) {
   const width = 96;
   const height = 24;
-  const { at, value } = course;
-  const end = endOf(course);
+  const { at, value } = series;
+  const end = endOf(series);
   const top = Math.max(1e-9, ...value);
   const points = at
     .map((when, i) => [width - ((end - when) / SPAN_S) * width, height - 2 - ((value[i] ?? 0) / top) * (height - 4)])
@@ -37,10 +37,10 @@ export function Sparkline({ course, label }: { course: Course; label: string }) 
 
 export interface Line {
   name: string;
-  course: Course;
+  series: Series;
 }
 
-/** One or two courses over time with a scale, and the figures of the point under the pointer. */
+/** One or two series over time with a scale, and the figures of the point under the pointer. */
 export function Chart({ title, lines, show, base = 10 }: {
   title: string;
   lines: Line[];
@@ -50,15 +50,15 @@ export function Chart({ title, lines, show, base = 10 }: {
   const [over, setOver] = useState<number | null>(null);
   const width = 320;
   const height = 96;
-  const first = lines[0]?.course ?? { at: [], value: [] };
+  const first = lines[0]?.series ?? { at: [], value: [] };
   const end = endOf(first);
   const span = CHART_S;
-  const inside = lines.map((line) => within(line.course, end - span));
-  const top = niceTop(Math.max(0, ...inside.flatMap((course) => course.value)), base);
+  const inside = lines.map((line) => within(line.series, end - span));
+  const top = niceTop(Math.max(0, ...inside.flatMap((series) => series.value)), base);
   const x = (when: number): number => width - ((end - when) / span) * width;
   const y = (value: number): number => height - (value / top) * (height - 6);
   const shown = over === null ? first.at.length - 1 : over;
-  const figures = lines.map((line) => line.course.value[shown] ?? null);
+  const figures = lines.map((line) => line.series.value[shown] ?? null);
   const onMove = (event: PointerEvent): void => {
     const box = (event.currentTarget as Element).getBoundingClientRect();
     const when = end - span * (1 - (event.clientX - box.left) / box.width);
@@ -120,10 +120,10 @@ export function Chart({ title, lines, show, base = 10 }: {
 
 const TICKS = [0.5, 1];
 
-/** What of a course lies in the window that ends now. */
-function within(course: Course, since: number): Course {
-  const from = course.at.findIndex((when) => when >= since);
-  return from < 0 ? { at: [], value: [] } : { at: course.at.slice(from), value: course.value.slice(from) };
+/** The points of a series in the window that ends now. */
+function within(series: Series, since: number): Series {
+  const from = series.at.findIndex((when) => when >= since);
+  return from < 0 ? { at: [], value: [] } : { at: series.at.slice(from), value: series.value.slice(from) };
 }
 
 /** The next of 1, 2, 5 (and so on) times a power of the base: 10, or 1024 for bytes. */

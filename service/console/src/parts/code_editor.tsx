@@ -1,5 +1,5 @@
-// CodeMirror with PostgreSQL's words. It lives in a shadow root: there its styles are adopted
-// sheets, so that the page's policy need not allow inline ones.
+// CodeMirror with PostgreSQL's keywords, in a shadow root: there its styles are adopted sheets, so
+// the page's policy need not allow inline styles.
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { PostgreSQL, sql, type SQLNamespace } from "@codemirror/lang-sql";
@@ -11,7 +11,7 @@ import {
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "preact/hooks";
-import type { Place } from "../lib/api";
+import type { Position } from "../lib/api";
 
 const setMark = StateEffect.define<{ from: number; to: number } | null>();
 const wrong = Decoration.mark({ class: "cm-wrong", attributes: { "aria-invalid": "true" } });
@@ -28,7 +28,7 @@ const marks = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-const look = EditorView.theme({
+const editorTheme = EditorView.theme({
   "&": { color: "var(--ink)", backgroundColor: "var(--field)", fontSize: "var(--size-code)", borderRadius: "inherit" },
   "&.cm-focused": { outline: "none" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.6", minHeight: "15rem", maxHeight: "60vh" },
@@ -61,20 +61,20 @@ const languageOf = (names: SQLNamespace) => sql({ dialect: PostgreSQL, schema: n
 export interface CodeEditorProps {
   text: string;
   names: SQLNamespace;
-  error: Place | null;
+  error: Position | null;
   onText: (text: string) => void;
   onSubmit: () => void;
 }
 
 export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorProps) {
-  const place = useRef<HTMLDivElement>(null);
+  const container = useRef<HTMLDivElement>(null);
   const editor = useRef<EditorView | null>(null);
   const language = useRef(new Compartment());
   const calls = useRef({ onText, onSubmit });
   calls.current = { onText, onSubmit };
   useEffect(() => {
-    if (!place.current) return;
-    const root = place.current.shadowRoot ?? place.current.attachShadow({ mode: "open" });
+    if (!container.current) return;
+    const root = container.current.shadowRoot ?? container.current.attachShadow({ mode: "open" });
     editor.current = new EditorView({
       parent: root,
       root,
@@ -86,7 +86,7 @@ export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorP
           closeBrackets(), autocompletion({ icons: false }), highlightActiveLine(),
           keymap.of([...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap]),
           language.current.of(languageOf(names)),
-          syntaxHighlighting(colours), look, marks, EditorView.lineWrapping,
+          syntaxHighlighting(colours), editorTheme, marks, EditorView.lineWrapping,
           placeholder("SELECT …"),
           EditorView.contentAttributes.of({ "aria-label": "Query" }),
           EditorView.updateListener.of((update) => {
@@ -105,13 +105,13 @@ export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorP
     const now = editor.current;
     now?.dispatch({ effects: setMark.of(error ? rangeOf(now.state, error) : null) });
   }, [error]);
-  return <div class="code" ref={place} />;
+  return <div class="code" ref={container} />;
 }
 
 const WORD = /^(?:'(?:[^']|'')*'?|(?:"(?:[^"]|"")*"?|[\p{L}\p{N}_$]+)(?:\.(?:"(?:[^"]|"")*"?|[\p{L}\p{N}_$]+))*|\S)/u;
 
-/** The word at a place of PostgreSQL's, which counts characters; at the end, the last one. */
-export function rangeOf(state: EditorState, { line, column }: Place): { from: number; to: number } | null {
+/** The word at a position from PostgreSQL, which counts characters; at the end, the last word. */
+export function rangeOf(state: EditorState, { line, column }: Position): { from: number; to: number } | null {
   if (!state.doc.length) return null;
   const found = state.doc.line(Math.min(Math.max(1, line), state.doc.lines));
   const skipped = [...found.text].slice(0, column - 1).join("").length;

@@ -1,4 +1,4 @@
-// A question before something that cannot be undone; for the worst, the name has to be typed.
+// A confirmation before an irreversible action; the most dangerous ones require typing the name.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useWork } from "../lib/use";

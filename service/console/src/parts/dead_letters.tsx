@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers } from "../lib/api";
 import { ago, plural, shortened } from "../lib/format";
-import { useAsked, useWork } from "../lib/use";
+import { usePolled, useWork } from "../lib/use";
 import { ProblemNote, Skeleton, Text } from "./basic";
 import { Confirm } from "./confirm";
 import { tell } from "./toasts";
@@ -11,7 +11,7 @@ import { useOpened } from "./values";
 interface Letter {
   source: string;
   relation: string;
-  place: string;
+  position: string;
   group: string;
   code: string;
   reason: string;
@@ -25,22 +25,22 @@ const PAGE = 50;
 
 export function DeadLetters({ source, relation = "" }: { source: string; relation?: string }) {
   const path = `/dead-letters?source=${encodeURIComponent(source)}&relation=${encodeURIComponent(relation)}&limit=${PAGE}`;
-  const { value, problem, again } = useAsked<{ dead_letters: Letter[] }>(path, 3000);
+  const { value, problem, again } = usePolled<{ dead_letters: Letter[] }>(path, 3000);
   const work = useWork();
   const { dialog, open } = useOpened();
-  const [isAsked, setAsked] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   if (problem) return <ProblemNote problem={problem} />;
   if (!value) return <Skeleton />;
   const letters = value.dead_letters;
   if (!letters.length) return <p class="nothing">None left.</p>;
-  const idOf = (letter: Letter): string => `${letter.relation} ${letter.place}`;
+  const idOf = (letter: Letter): string => `${letter.relation} ${letter.position}`;
   const choose = async (action: "retry" | "drop"): Promise<void> => {
     const picked = letters.filter((letter) => chosen.has(idOf(letter)));
     const byRelation = Map.groupBy(picked, (letter) => letter.relation);
     const bodies = picked.length
-      ? [...byRelation].map(([name, some]) => ({ source, relation: name, places: some.map((letter) => letter.place) }))
-      : [{ source, relation, places: [] }];
+      ? [...byRelation].map(([name, some]) => ({ source, relation: name, positions: some.map((letter) => letter.position) }))
+      : [{ source, relation, positions: [] }];
     let total = 0;
     for (const body of bodies) {
       total += (await call<{ count: number }>("POST", `/dead-letters/${action}`, body)).count;
@@ -60,7 +60,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       {mayOperate() && offers("POST /dead-letters/retry") && (
         <p class="actions">
           <button type="button" disabled={work.isBusy} onClick={() => void work.run(() => choose("retry"))}>Retry {which}</button>
-          <button type="button" class="danger" onClick={() => setAsked(true)}>Drop {which}</button>
+          <button type="button" class="danger" onClick={() => setConfirming(true)}>Drop {which}</button>
         </p>
       )}
       {work.problem && <ProblemNote problem={work.problem} />}
@@ -73,13 +73,13 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
             {letters.map((letter) => (
               <tr key={idOf(letter)}>
                 <td>
-                  <input type="checkbox" aria-label={`choose ${letter.place}`} checked={chosen.has(idOf(letter))} onChange={() => turn(letter)} />
+                  <input type="checkbox" aria-label={`choose ${letter.position}`} checked={chosen.has(idOf(letter))} onChange={() => turn(letter)} />
                 </td>
-                <td class="mono"><Text>{`${letter.relation} ${letter.place}`}</Text>{letter.desired && <span class="tag">{letter.desired}</span>}</td>
+                <td class="mono"><Text>{`${letter.relation} ${letter.position}`}</Text>{letter.desired && <span class="tag">{letter.desired}</span>}</td>
                 <td><Text>{letter.reason}</Text></td>
                 <td>
                   {letter.value === null ? <span class="null">none</span> : (
-                    <button type="button" class="long mono" onClick={() => open(letter.value ?? "", letter.place)}>
+                    <button type="button" class="long mono" onClick={() => open(letter.value ?? "", letter.position)}>
                       <Text>{shortened(letter.value, 80)}</Text>
                     </button>
                   )}
@@ -92,8 +92,8 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
       </div>
       {letters.length === PAGE && <p class="dim">The first {PAGE} are shown.</p>}
       {dialog}
-      {isAsked && (
-        <Confirm title={`Drop ${which}?`} action="Drop them" run={() => choose("drop")} onClose={() => setAsked(false)}>
+      {isConfirming && (
+        <Confirm title={`Drop ${which}?`} action="Drop them" run={() => choose("drop")} onClose={() => setConfirming(false)}>
           <p>These records are deleted. No view will contain them.</p>
         </Confirm>
       )}

@@ -13,12 +13,12 @@ const WORDS: Record<string, string> = {
   rename: "The view is being renamed",
 };
 
-export function ReplacingNote({ name, told, again }: { name: string; told: Replacing; again: () => void }) {
+export function ReplacingNote({ name, reported, again }: { name: string; reported: Replacing; again: () => void }) {
   const { isBusy, problem, run } = useWork();
-  if (told.status !== "under way") {
-    if (!told.code) return null;
-    const why = { title: told.title ?? told.detail ?? told.code, code: told.code, detail: told.title ? told.detail : "", hint: told.hint };
-    return <ProblemNote problem={why} what={`The last ${told.kind} did not complete; the view is unchanged`} />;
+  if (reported.status !== "under way") {
+    if (!reported.code) return null;
+    const why = { title: reported.title ?? reported.detail ?? reported.code, code: reported.code, detail: reported.title ? reported.detail : "", hint: reported.hint };
+    return <ProblemNote problem={why} what={`The last ${reported.kind} did not complete; the view is unchanged`} />;
   }
   const cancel = (): void => {
     void run(async () => {
@@ -28,16 +28,16 @@ export function ReplacingNote({ name, told, again }: { name: string; told: Repla
     });
   };
   return (
-    <section class="replacing" aria-label="Change under way">
+    <section class="replacing" aria-label="Change in progress">
       <p>
-        <strong>{WORDS[told.kind] ?? told.kind}</strong>
+        <strong>{WORDS[reported.kind] ?? reported.kind}</strong>
         <span class="dim">The current rows stay readable until then.</span>
         {mayOperate() && offers("DELETE /views/{}/replace") && (
           <button type="button" class="small end" disabled={isBusy} onClick={cancel}>Cancel</button>
         )}
       </p>
-      <BackfillNote backfill={told.progress ?? {}} />
-      {told.warnings?.map((warning) => <p key={warning} class="dim"><Text>{warning}</Text></p>)}
+      <BackfillNote backfill={reported.progress ?? {}} />
+      {reported.warnings?.map((warning) => <p key={warning} class="dim"><Text>{warning}</Text></p>)}
       {problem && <ProblemNote problem={problem} />}
     </section>
   );

@@ -1,6 +1,6 @@
-// "Retry now" for a source that is away or stopped.
+// "Retry now" for an unreachable or stopped source.
 import { call, mayOperate, offers } from "../lib/api";
-import { look } from "../lib/live";
+import { refresh } from "../lib/live";
 import { useWork } from "../lib/use";
 import { Text } from "./basic";
 import { tell } from "./toasts";
@@ -13,7 +13,7 @@ export function RetryButton({ name, again }: { name: string; again?: () => void 
       await call("POST", `/sources/${encodeURIComponent(name)}/retry`);
       tell(`Trying ${name} now`);
       again?.();
-      void look();
+      void refresh();
     });
   };
   return (

@@ -1,4 +1,4 @@
-// What was done, said quietly for a few seconds.
+// Completed actions, shown for a few seconds.
 import { signal } from "@preact/signals";
 
 interface Toast {

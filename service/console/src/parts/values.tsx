@@ -1,4 +1,4 @@
-// Rows of a view in a table. Values are texts, whatever they hold; long ones open in a dialog.
+// Rows of a view in a table. All values are text; long ones open in a dialog.
 import { useState } from "preact/hooks";
 import { SHORT, shortened, shown } from "../lib/format";
 import { Copy } from "./basic";
@@ -29,7 +29,7 @@ export function Value({ value, column, onOpen }: {
   );
 }
 
-/** The dialog of a long value, and what opens it. */
+/** The dialog of a long value, and the function that opens it. */
 export function useOpened() {
   const [opened, setOpened] = useState<{ text: string; title: string } | null>(null);
   const dialog = opened && (

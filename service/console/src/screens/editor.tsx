@@ -1,10 +1,10 @@
-// A new view, or another query for one: checked by PostgreSQL while it is written.
+// A new view, or another query for one, validated by PostgreSQL while it is written.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { asProblem, call, offers, type Place, type Problem, viewPath } from "../lib/api";
+import { asProblem, call, offers, type Position, type Problem, viewPath } from "../lib/api";
 import { bytes, count, plural, rate, seconds } from "../lib/format";
 import { sqlName, titleOf } from "../lib/names";
 import { address, viewHref } from "../lib/router";
-import { useAsked, useWork } from "../lib/use";
+import { usePolled, useWork } from "../lib/use";
 import { BackfillNote } from "../parts/backfill";
 import { ProblemNote, Skeleton, Snippet, Status, Text } from "../parts/basic";
 import { ReplacingNote } from "../parts/replacing";
@@ -53,7 +53,7 @@ function keptDraft(): Draft {
 }
 
 export function EditorScreen({ replaces }: { replaces: string }) {
-  const { value: view, problem } = useAsked<ViewFacts>(replaces ? viewPath(replaces) : null);
+  const { value: view, problem } = usePolled<ViewFacts>(replaces ? viewPath(replaces) : null);
   if (replaces && !view) {
     return <div class="screen"><h1>Replace</h1>{problem ? <ProblemNote problem={problem} /> : <Skeleton rows={6} wide />}</div>;
   }
@@ -69,8 +69,8 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
   const [made, setMade] = useState<string | null>(null);
   const { answer, problem, isChecking } = useValidation(query);
   const work = useWork();
-  const { value: told } = useAsked<{ tables: Completable[] }>(offers("GET /tables") ? "/tables" : null);
-  const names = useMemo(() => namesToComplete(told?.tables ?? []), [told]);
+  const { value: reported } = usePolled<{ tables: Completable[] }>(offers("GET /tables") ? "/tables" : null);
+  const names = useMemo(() => namesToComplete(reported?.tables ?? []), [reported]);
   useEffect(() => {
     if (!replaces) sessionStorage.setItem(DRAFT, JSON.stringify({ name, query }));
   }, [name, query]);
@@ -89,7 +89,7 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
     });
   };
   if (made !== null) return <Making name={made} isReplaced={replaces !== ""} />;
-  const placed = placeOf(problem) ?? placeOf(work.problem);
+  const placed = positionOf(problem) ?? positionOf(work.problem);
   return (
     <div class="screen editor">
       <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>
@@ -209,7 +209,7 @@ function Answer({ answer, isOld }: { answer: Validation; isOld: boolean }) {
           <FactRow key={label} label={label} value={value} />
         ))}
       </dl>
-      {answer.kind === "bag" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
+      {answer.kind === "multiset" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
       {estimate.risks?.length || answer.warnings.length || estimate.notes?.length ? (
         <ul class="reasons soft">
           {estimate.risks?.map((risk) => (
@@ -234,7 +234,7 @@ function FactRow({ label, value }: { label: string; value: string }) {
 
 /** The progress from the request to live. */
 function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
-  const { value: view, problem, again } = useAsked<ViewFacts>(viewPath(name), 500);
+  const { value: view, problem, again } = usePolled<ViewFacts>(viewPath(name), 500);
   const isDone = view?.status === "live" && !view.replacing && (isReplaced || view.live_at !== null);
   const [startedAt] = useState(() => Date.now());
   const [tookMs, setTook] = useState<number | null>(null);
@@ -249,7 +249,7 @@ function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
       </div>
       {problem && <ProblemNote problem={problem} />}
       {view?.error && <ProblemNote problem={view.error} what="This view has failed" />}
-      {view?.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
+      {view?.replacing && <ReplacingNote name={name} reported={view.replacing} again={again} />}
       {isDone ? (
         <p class="lead" role="status">
           {isReplaced ? "The new query is live" : "It is live"}
@@ -273,7 +273,7 @@ interface Completable {
   columns: string[];
 }
 
-/** What the service lets this caller read; a name stands alone where the schema need not. */
+/** The tables that this caller may read; the schema is omitted if it is not needed. */
 function namesToComplete(tables: Completable[]): SQLNamespace {
   const found: Record<string, SQLNamespace> = {};
   for (const table of tables) {
@@ -287,7 +287,7 @@ function namesToComplete(tables: Completable[]): SQLNamespace {
 /** A dot inside a name does not separate names. */
 const escaped = (name: string): string => name.replaceAll("\\", "\\\\").replaceAll(".", "\\.");
 
-function placeOf(problem: Problem | null): Place | null {
+function positionOf(problem: Problem | null): Position | null {
   return problem?.position ?? null;
 }
 

@@ -1,8 +1,8 @@
-// All views at a glance, and what they are fed from and go to.
+// All views at a glance, with their sources and sinks.
 import { useRef, useState } from "preact/hooks";
 import { bytes, compact, count, freshness, millis, plural, rate, seconds } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
-import { courseOf, newest, overview, type Overview, type ViewGlance } from "../lib/live";
+import { seriesOf, newest, overview, type Overview, type ViewGlance } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
 import { viewHref } from "../lib/router";
 import { Bar, Figure, Skeleton, Status, Text } from "../parts/basic";
@@ -19,7 +19,7 @@ const COLUMNS: { by: Sorting | null; label: string; class: string }[] = [
   { by: "status", label: "Status", class: "" },
   { by: "rows", label: "Rows", class: "number" },
   { by: "rate", label: "Changes/s", class: "number" },
-  { by: null, label: "Last 2 minutes", class: "course wide-only" },
+  { by: null, label: "Last 2 minutes", class: "series wide-only" },
   { by: "lag", label: "Lag", class: "number wide-only" },
 ];
 
@@ -56,11 +56,11 @@ export function ListScreen() {
     k: () => moveFocus("[data-row]", -1),
     "/": () => field.current?.focus(),
   });
-  const told = overview.value;
-  if (!told) return <ListSkeleton />;
-  if (!told.views.length) return <Welcome told={told} />;
+  const reported = overview.value;
+  if (!reported) return <ListSkeleton />;
+  if (!reported.views.length) return <Welcome reported={reported} />;
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = told.views.filter((view) => {
+  const found = reported.views.filter((view) => {
     const text = `${figureName(view)} ${view.status} ${view.kind} ${view.group}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
@@ -76,8 +76,8 @@ export function ListScreen() {
   return (
     <div class="screen">
       <h1 class="unseen">Views</h1>
-      <Alerts told={told} />
-      <Totals told={told} />
+      <Alerts reported={reported} />
+      <Totals reported={reported} />
       <section aria-label="Views">
         <div class="section-head">
           <h2>Views <span class="dim">{count(found.length)}</span></h2>
@@ -117,19 +117,19 @@ export function ListScreen() {
         </table>
         {!found.length && <p class="nothing">No view matches “<Text>{search}</Text>”.</p>}
       </section>
-      <Others told={told} />
+      <Others reported={reported} />
     </div>
   );
 }
 
-/** What keeps views from being kept up to date, before everything else. */
-function Alerts({ told }: { told: Overview }) {
-  const sources = told.sources.filter((source) => source.status !== "running");
-  if (told.status !== "degraded") return null;
+/** Problems that prevent updates of views, shown first. */
+function Alerts({ reported }: { reported: Overview }) {
+  const sources = reported.sources.filter((source) => source.status !== "running");
+  if (reported.status !== "degraded") return null;
   return (
     <section class="alerts" role="alert" aria-label="What is wrong">
-      {told.reasons.length > 0 ? (
-        <ul class="reasons">{told.reasons.map((reason) => <li key={reason}><Text>{reason}</Text></li>)}</ul>
+      {reported.reasons.length > 0 ? (
+        <ul class="reasons">{reported.reasons.map((reason) => <li key={reason}><Text>{reason}</Text></li>)}</ul>
       ) : (
         <p class="reasons">The service is degraded.</p>
       )}
@@ -165,21 +165,21 @@ function Row({ view }: { view: ViewGlance }) {
       </td>
       <td class="number">{compact(view.rows)}</td>
       <td class="number">{isLive ? rate(rateOf(view)) : "–"}</td>
-      <td class="course wide-only">
-        <Sparkline course={courseOf(name)} label={`changes a second, now ${rate(rateOf(view))}`} />
+      <td class="series wide-only">
+        <Sparkline series={seriesOf(name)} label={`changes a second, now ${rate(rateOf(view))}`} />
       </td>
-      <td class="number wide-only">{isLive ? behind(view.lag_bytes, view.group) : "–"}</td>
+      <td class="number wide-only">{isLive ? lagText(view.lag_bytes, view.group) : "–"}</td>
     </tr>
   );
 }
 
-// What an idle database writes between two looks.
+// The WAL that an idle database writes between two refreshes.
 const NOISE_BYTES = 64 * 1024;
 const PUNCTUAL_S = 2;
 
 /** The lag: in seconds where the pipeline reports it, else in bytes of WAL. */
-export function behind(lag: number | null, group: string): string {
-  const late = overview.value?.pipelines.find((told) => told.group === group)?.lag_seconds;
+export function lagText(lag: number | null, group: string): string {
+  const late = overview.value?.pipelines.find((reported) => reported.group === group)?.lag_seconds;
   if (typeof late === "number") return late < PUNCTUAL_S ? "up to date" : seconds(late);
   return lag === null ? "–" : lag < NOISE_BYTES ? "up to date" : bytes(lag);
 }
@@ -194,14 +194,14 @@ function Progress({ view }: { view: ViewGlance }) {
   );
 }
 
-function Totals({ told }: { told: Overview }) {
-  const first = told.pipelines[0];
-  const live = told.views.filter((view) => view.status === "live").length;
-  const retained = told.pipelines.reduce((sum, p) => sum + (p.wal_retained_bytes ?? 0), 0);
+function Totals({ reported }: { reported: Overview }) {
+  const first = reported.pipelines[0];
+  const live = reported.views.filter((view) => view.status === "live").length;
+  const retained = reported.pipelines.reduce((sum, p) => sum + (p.wal_retained_bytes ?? 0), 0);
   return (
     <dl class="figures">
-      <Figure label="Live" note={live < told.views.length ? `of ${told.views.length} views` : "all views"}>{count(live)}</Figure>
-      <Figure label="Changes a second" note={<Sparkline course={courseOf("views")} label="changes of all views" />}>
+      <Figure label="Live" note={live < reported.views.length ? `of ${reported.views.length} views` : "all views"}>{count(live)}</Figure>
+      <Figure label="Changes a second" note={<Sparkline series={seriesOf("views")} label="changes of all views" />}>
         {rate(newest("views"))}
       </Figure>
       <Figure label="Freshness, p50" note={first?.freshness_ms.p99 ? `p99 ${millis(first.freshness_ms.p99)}` : "no change yet"}>
@@ -214,7 +214,7 @@ function Totals({ told }: { told: Overview }) {
   );
 }
 
-function Others({ told }: { told: Overview }) {
+function Others({ reported }: { reported: Overview }) {
   return (
     <div class="columns">
       <section aria-labelledby="sources">
@@ -224,15 +224,15 @@ function Others({ told }: { told: Overview }) {
             <tr><th scope="col">Source</th><th scope="col">Status</th><th scope="col" class="number">Records/s</th><th scope="col" class="number">Lag</th></tr>
           </thead>
           <tbody>
-            {told.pipelines.map((pipeline) => (
+            {reported.pipelines.map((pipeline) => (
               <tr key={pipeline.group}>
                 <td class="name">PostgreSQL{pipeline.group !== "default" && <span class="tag">{pipeline.group}</span>}</td>
                 <td><Status status={pipeline.status} /></td>
                 <td class="number">{rate(newest(`rows ${pipeline.group}`))}</td>
-                <td class="number">{behind(pipeline.lag_bytes, pipeline.group)}</td>
+                <td class="number">{lagText(pipeline.lag_bytes, pipeline.group)}</td>
               </tr>
             ))}
-            {told.sources.toSorted((a, b) => Number(b.status !== "running") - Number(a.status !== "running")).map((source) => (
+            {reported.sources.toSorted((a, b) => Number(b.status !== "running") - Number(a.status !== "running")).map((source) => (
               <tr key={source.name}>
                 <td class="name">
                   <a href={`#/sources/${encodeURIComponent(source.name)}`} data-row><Text>{source.name}</Text></a>
@@ -250,13 +250,13 @@ function Others({ told }: { told: Overview }) {
       </section>
       <section aria-labelledby="sinks">
         <div class="section-head"><h2 id="sinks">Additional sinks</h2></div>
-        {told.sinks.length ? (
+        {reported.sinks.length ? (
           <table class="list">
             <thead>
               <tr><th scope="col">Sink</th><th scope="col">Status</th><th scope="col" class="number">Rows/s</th><th scope="col" class="number">Backlog</th></tr>
             </thead>
             <tbody>
-              {told.sinks.map((sink) => (
+              {reported.sinks.map((sink) => (
                 <tr key={`${sink.view} ${sink.name}`}>
                   <td class="name">
                     <Text>{sink.name}</Text><span class="tag">{sink.type}</span>

@@ -1,7 +1,7 @@
 // An external source: its relations and its dead letters.
 import { compact, count, rate } from "../lib/format";
-import { newest, type ToldError } from "../lib/live";
-import { useAsked } from "../lib/use";
+import { newest, type ReportedError } from "../lib/live";
+import { usePolled } from "../lib/use";
 import { Empty, Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
 import { DeadLetters } from "../parts/dead_letters";
 import { Fields } from "../parts/fields";
@@ -22,14 +22,14 @@ interface Source {
   options: Record<string, unknown>;
   relations: Relation[];
   status: string;
-  error: ToldError | null;
+  error: ReportedError | null;
   rows_read: number;
   lag: number | null;
   positions: Record<string, unknown>;
 }
 
 export function SourceScreen({ name }: { name: string }) {
-  const { value: source, problem, again } = useAsked<Source>(`/sources/${encodeURIComponent(name)}`, 2000);
+  const { value: source, problem, again } = usePolled<Source>(`/sources/${encodeURIComponent(name)}`, 2000);
   if (!source) {
     return <div class="screen"><h1><Text>{name}</Text></h1>{problem ? <ProblemNote problem={problem} /> : <Skeleton wide />}</div>;
   }

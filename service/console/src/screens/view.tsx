@@ -3,10 +3,10 @@ import { lazy, Suspense } from "preact/compat";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { compact, count, freshness, millis, rate } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
-import { courseOf, newest, overview, type Backfill, type ToldError } from "../lib/live";
+import { seriesOf, newest, overview, type Backfill, type ReportedError } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
 import { address, go, viewHref } from "../lib/router";
-import { useAsked, useWork } from "../lib/use";
+import { usePolled, useWork } from "../lib/use";
 import { ReplacingNote } from "../parts/replacing";
 import { BackfillNote } from "../parts/backfill";
 import { Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
@@ -14,7 +14,7 @@ import { Sparkline } from "../parts/charts";
 import { RebuildButton } from "../parts/rebuild";
 import { RetryButton } from "../parts/source_retry";
 import { tell } from "../parts/toasts";
-import { behind } from "./list";
+import { lagText } from "./list";
 import { ChangesTab } from "./view_changes";
 import { ManageTab } from "./view_manage";
 import { ProblemsTab } from "./view_problems";
@@ -49,7 +49,7 @@ export interface ViewFacts {
   errors: number;
   late_rows?: number;
   watermarks?: Record<string, string>;
-  error: ToldError | null;
+  error: ReportedError | null;
   created_at: string;
   live_at: string | null;
   replacing?: Replacing | null;
@@ -95,7 +95,7 @@ const TABS: Tab[] = [
 ];
 
 export function ViewScreen({ name }: { name: string }) {
-  const { value: view, problem, again } = useAsked<ViewFacts>(viewPath(name), 2000);
+  const { value: view, problem, again } = usePolled<ViewFacts>(viewPath(name), 2000);
   const tabs = TABS.filter((tab) => (tab.route ? offers(tab.route) : tab.id !== "manage" || mayOperate()));
   const here = tabs.find((tab) => tab.id === address.value.tab) ?? tabs[0];
   const move = (step: number) => () => {
@@ -121,7 +121,7 @@ export function ViewScreen({ name }: { name: string }) {
   return (
     <div class="screen">
       <Crumbs />
-      <Head view={view} name={name} again={again} isGone={problem?.status === 404} />
+      <Head view={view} name={name} again={again} isDropped={problem?.status === 404} />
       <nav class="tabs" aria-label="Parts of the view">
         {tabs.map((tab) => (
           <a key={tab.id} href={viewHref(name, tab.id)} aria-current={tab === here ? "page" : undefined}>
@@ -139,11 +139,11 @@ function Crumbs() {
   return <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>;
 }
 
-function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
+function Head({ view, name, again, isDropped }: TabProps & { isDropped: boolean }) {
   const glance = overview.value?.views.find((v) => v.name === view.name && v.schema === view.schema);
   const pipeline = overview.value?.pipelines.find((p) => p.group === view.group);
-  const status = isGone ? "dropped" : (glance?.status ?? view.status);
-  const course = `view ${figureName(view)}`;
+  const status = isDropped ? "dropped" : (glance?.status ?? view.status);
+  const series = `view ${figureName(view)}`;
   const error = glance ? glance.error : view.error;
   const backfill = glance?.backfill ?? view.backfill;
   const least = Object.values(view.watermarks ?? {}).sort()[0];
@@ -163,19 +163,19 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
         </>
       )}
       {isBuilding && <BackfillNote backfill={backfill} />}
-      {view.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
+      {view.replacing && <ReplacingNote name={name} reported={view.replacing} again={again} />}
       <dl class="figures">
-        <Figure label="Rows" note={view.kind === "bag" ? "multiset: duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
+        <Figure label="Rows" note={view.kind === "multiset" ? "multiset: duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
           {compact(glance?.rows ?? view.rows)}
         </Figure>
-        <Figure label="Changes a second" note={<Sparkline course={courseOf(course)} label="changes of this view" />}>
-          {status === "live" ? rate(newest(course)) : "–"}
+        <Figure label="Changes a second" note={<Sparkline series={seriesOf(series)} label="changes of this view" />}>
+          {status === "live" ? rate(newest(series)) : "–"}
         </Figure>
         <Figure label="Freshness, p50" note={pipeline?.freshness_ms.p99 ? `p99 ${millis(pipeline.freshness_ms.p99)}` : "no change yet"}>
           {status === "live" ? freshness(pipeline?.freshness_ms.p50) : "–"}
         </Figure>
         <Figure label="Lag" note={view.errors ? `${count(view.errors)} error rows` : "no error rows"}>
-          {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes, view.group) : "–"}
+          {status === "live" ? lagText(glance?.lag_bytes ?? view.lag_bytes, view.group) : "–"}
         </Figure>
         {least && (
           <Figure label="Watermark" note={view.late_rows ? `${count(view.late_rows)} late rows` : "no late rows"}>

@@ -1,11 +1,11 @@
-// Changes as they become visible, epoch by epoch, the newest on top. Drawn four times a second at
-// most, whatever the rate; changes that do not fit are counted only.
+// Changes as they become visible, epoch by epoch, the newest on top. Rendered at most four times a
+// second; changes that do not fit are only counted.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asProblem, type Problem, viewPath } from "../lib/api";
 import { type Epoch, Gathering } from "../lib/changes";
 import { clock, compact, count } from "../lib/format";
 import { useKeys } from "../lib/keys";
-import { type Connection, follow } from "../lib/sse";
+import { type Connection, subscribe } from "../lib/sse";
 import { ProblemNote, Text } from "../parts/basic";
 import { isNumber, useOpened, Value } from "../parts/values";
 import type { TabProps } from "./view";
@@ -51,9 +51,9 @@ export function ChangesTab({ name, view }: TabProps) {
     }, DRAWN_MS);
     const path = (resume: string): string =>
       `${viewPath(name)}/changes?snapshot=false${resume ? `&resume=${encodeURIComponent(resume)}` : ""}`;
-    follow(path, (told) => {
-      if (told.event === "error") setProblem(problemIn(told.data));
-      const epoch = gathering.take(told);
+    subscribe(path, (received) => {
+      if (received.event === "error") setProblem(problemIn(received.data));
+      const epoch = gathering.take(received);
       if (!epoch) return;
       if (paused.current) passed += 1;
       else if (waiting.push(epoch) > KEPT_EPOCHS) waiting.shift();

@@ -1,12 +1,12 @@
 // The dataflow as a picture: rows flow from the sources at the top to the view at the bottom.
-// Figures are totals since the pipeline's start; two looks make rates of them.
+// Figures are totals since the pipeline's start; two answers give rates.
 import { graphlib, layout } from "@dagrejs/dagre";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { viewPath } from "../lib/api";
 import { bytes, compact, rate, shortened } from "../lib/format";
 import { overview } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
-import { useAsked } from "../lib/use";
+import { usePolled } from "../lib/use";
 import { Empty, ProblemNote, Skeleton, Text } from "../parts/basic";
 import type { TabProps } from "./view";
 
@@ -41,12 +41,12 @@ const HEIGHT = 80;
 const LEAST_SCALE = 0.6;
 
 export function DataflowTab({ name, view }: TabProps) {
-  const { value: told, problem } = useAsked<Flow>(`${viewPath(name)}/dataflow`, 1000);
-  const rates = useRates(told);
-  const flow = told && { ...told, nodes: [...told.nodes, ...endsOf(told.nodes, view)] };
+  const { value: reported, problem } = usePolled<Flow>(`${viewPath(name)}/dataflow`, 1000);
+  const rates = useRates(reported);
+  const flow = reported && { ...reported, nodes: [...reported.nodes, ...endsOf(reported.nodes, view)] };
   const [chosen, setChosen] = useState<string | null>(null);
   const shape = JSON.stringify(flow?.nodes.map((node) => [node.id, node.inputs]) ?? []);
-  const placed = useMemo(() => (flow ? place(flow.nodes) : null), [shape]);
+  const placed = useMemo(() => (flow ? arrange(flow.nodes) : null), [shape]);
   const box = useRef<HTMLDivElement>(null);
   const [scale, setScale] = useState(1);
   useLayoutEffect(() => {
@@ -122,7 +122,7 @@ function NodeBox({ node, rates, share, isChosen, choose, x, y }: {
   x: number;
   y: number;
 }) {
-  const kept = node.bytes ? bytes(node.bytes) : "";
+  const stored = node.bytes ? bytes(node.bytes) : "";
   const kind = isEnd(node) ? " is-end" : node.inputs.length ? "" : " is-source";
   return (
     <button
@@ -139,7 +139,7 @@ function NodeBox({ node, rates, share, isChosen, choose, x, y }: {
       <span class="detail"><Text>{shortened(detailOf(node), 90)}</Text></span>
       <span class="stats">
         <span>{rates ? `${rate(rates.rowsOut)} rows/s` : "–"}</span>
-        <span>{isEnd(node) ? (node.rows === null ? "" : `${compact(node.rows)} rows`) : kept}</span>
+        <span>{isEnd(node) ? (node.rows === null ? "" : `${compact(node.rows)} rows`) : stored}</span>
       </span>
       <span class="time"><span style={{ width: `${Math.round(share * 100)}%` }} /></span>
     </button>
@@ -154,7 +154,7 @@ function Details({ node, rates }: { node: FlowNode; rates: Rates | undefined }) 
       <dl class="facts">
         <dt>Rows in</dt><dd>{rates ? `${rate(rates.rowsIn)}/s` : "–"} <span class="dim">{compact(node.rows_in)} in all</span></dd>
         <dt>Rows out</dt><dd>{rates ? `${rate(rates.rowsOut)}/s` : "–"} <span class="dim">{compact(node.rows_out)} in all</span></dd>
-        <dt>Kept</dt><dd>{node.rows ? `${compact(node.rows)} rows, ${bytes(node.bytes)}` : "nothing"}</dd>
+        <dt>Stored</dt><dd>{node.rows ? `${compact(node.rows)} rows, ${bytes(node.bytes)}` : "nothing"}</dd>
         <dt>Time</dt><dd>{rates ? `${(rates.load * 1000).toFixed(1)} ms a second` : "–"} <span class="dim">{node.time_s === null ? "" : `${node.time_s.toFixed(2)} s in all`}</span></dd>
         {node.shared_with.length > 0 && <><dt>Shared with</dt><dd><Text>{node.shared_with.join(", ")}</Text></dd></>}
       </dl>
@@ -162,7 +162,7 @@ function Details({ node, rates }: { node: FlowNode; rates: Rates | undefined }) 
   );
 }
 
-/** What stands below the dataflow: the view's table, and its further sinks. */
+/** The outputs below the dataflow: the view's table, and its additional sinks. */
 const isEnd = (node: FlowNode): boolean => node.id.startsWith("end ");
 
 function endsOf(nodes: FlowNode[], view: TabProps["view"]): FlowNode[] {
@@ -176,13 +176,13 @@ function endsOf(nodes: FlowNode[], view: TabProps["view"]): FlowNode[] {
   ];
 }
 
-/** The detail without the word that already stands above it. */
+/** The detail without the word that is already shown above it. */
 function detailOf({ what, detail }: FlowNode): string {
   const rest = detail.startsWith(`${what} `) ? detail.slice(what.length + 1) : detail;
   return rest.replace(/^(rows of|source:)\s*/, "");
 }
 
-/** Rates between this look and one at least half a second before. */
+/** Rates between this answer and one at least half a second older. */
 function useRates(flow: Flow | null): Map<string, Rates> {
   const before = useRef<Flow | null>(null);
   const rates = useRef(new Map<string, Rates>());
@@ -219,15 +219,15 @@ interface Placed {
   edges: { from: string; to: string; path: string }[];
 }
 
-/** Layers from the sources down, with as few crossings as can be (Gansner et al. 1993, by dagre). */
-function place(nodes: FlowNode[]): Placed {
+/** Layers from the sources down, with few crossings (Gansner et al. 1993, by dagre). */
+function arrange(nodes: FlowNode[]): Placed {
   const graph = new graphlib.Graph({ multigraph: false });
   graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 34, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
-  const known = new Set(nodes.map((node) => node.id));
+  const names = new Set(nodes.map((node) => node.id));
   for (const node of nodes) graph.setNode(node.id, { width: WIDTH, height: HEIGHT });
   for (const node of nodes) {
-    for (const input of node.inputs) if (known.has(input)) graph.setEdge(input, node.id);
+    for (const input of node.inputs) if (names.has(input)) graph.setEdge(input, node.id);
   }
   layout(graph);
   const { width = 0, height = 0 } = graph.graph();

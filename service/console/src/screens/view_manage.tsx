@@ -186,7 +186,7 @@ function NameForm({ label, now, action, run }: {
 }
 
 function Drop({ name, view }: TabProps) {
-  const [isAsked, setAsked] = useState(false);
+  const [isConfirming, setConfirming] = useState(false);
   const run = async (): Promise<void> => {
     await call("DELETE", viewPath(name));
     tell(`Dropped ${titleOf(view)}`);
@@ -194,9 +194,9 @@ function Drop({ name, view }: TabProps) {
   };
   return (
     <Operation title="Drop" isDanger what="Deletes the view's table, rows and state. The source is not touched.">
-      <button type="button" class="danger" onClick={() => setAsked(true)}>Drop view</button>
-      {isAsked && (
-        <Confirm title="Drop this view?" action="Drop it" name={view.name} run={run} onClose={() => setAsked(false)}>
+      <button type="button" class="danger" onClick={() => setConfirming(true)}>Drop view</button>
+      {isConfirming && (
+        <Confirm title="Drop this view?" action="Drop it" name={view.name} run={run} onClose={() => setConfirming(false)}>
           <p>
             <strong><Text>{titleOf(view)}</Text></strong> and its {count(view.rows)} rows will be deleted.
             Queries that read the table will fail.

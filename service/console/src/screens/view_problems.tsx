@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { offers, viewPath } from "../lib/api";
 import { ago, compact } from "../lib/format";
 import { figureName } from "../lib/names";
-import { useAsked } from "../lib/use";
+import { usePolled } from "../lib/use";
 import { Empty, ProblemNote, Skeleton, Text } from "../parts/basic";
 import { DeadLetters } from "../parts/dead_letters";
 import { useOpened, Value } from "../parts/values";
@@ -25,8 +25,8 @@ interface SourceFacts {
 }
 
 export function ProblemsTab({ name, view }: TabProps) {
-  const { value: told } = useAsked<{ sources: SourceFacts[] }>("/sources", 5000);
-  const read = (told?.sources ?? []).flatMap((source) =>
+  const { value: reported } = usePolled<{ sources: SourceFacts[] }>("/sources", 5000);
+  const read = (reported?.sources ?? []).flatMap((source) =>
     source.relations
       .filter((relation) => relation.dead_letters > 0 && relation.views.includes(figureName(view)))
       .map((relation) => ({ source: source.name, relation: relation.name, count: relation.dead_letters })),
@@ -60,7 +60,7 @@ function LeftOutRows({ name, total }: { name: string; total: number }) {
   const [pages, setPages] = useState<string[]>([]);
   const after = pages.at(-1) ?? "";
   const path = `${viewPath(name)}/errors?limit=50${after ? `&after=${encodeURIComponent(after)}` : ""}`;
-  const { value, problem } = useAsked<{ errors: LeftOut[]; next: string | null }>(path, 3000);
+  const { value, problem } = usePolled<{ errors: LeftOut[]; next: string | null }>(path, 3000);
   const { dialog, open } = useOpened();
   return (
     <section aria-labelledby="left-out">

@@ -1,10 +1,10 @@
-// The rows as they are now, page by page, looked at again every second.
+// The current rows, page by page, refreshed every second.
 import { useState } from "preact/hooks";
 import { viewPath } from "../lib/api";
 import { parseRows } from "../lib/exact";
 import { count } from "../lib/format";
 import { quoted } from "../lib/names";
-import { useAsked } from "../lib/use";
+import { usePolled } from "../lib/use";
 import { ProblemNote, Skeleton, Text } from "../parts/basic";
 import { isNumber, useOpened, Value } from "../parts/values";
 import type { Field, TabProps } from "./view";
@@ -31,7 +31,7 @@ export function RowsTab({ name, view }: TabProps) {
   const after = pages.at(-1);
   if (after) query.set("after", after);
   const isThere = view.status === "live" || view.status === "paused" || view.live_at !== null;
-  const { value: page, problem } = useAsked<RowPage>(isThere ? `${viewPath(name)}/rows?${query}` : null, 1000, parseRows);
+  const { value: page, problem } = usePolled<RowPage>(isThere ? `${viewPath(name)}/rows?${query}` : null, 1000, parseRows);
   if (!isThere) return <p class="nothing">Rows are here once the view is live.</p>;
   const fields = page?.fields ?? view.fields;
   const sort = (column: string): void => {

@@ -1,7 +1,7 @@
 // The definition of a view: its query, columns and plan.
 import { viewPath } from "../lib/api";
 import { ago, bytes, compact } from "../lib/format";
-import { useAsked } from "../lib/use";
+import { usePolled } from "../lib/use";
 import { Snippet, Text } from "../parts/basic";
 import { Fields } from "../parts/fields";
 import { Sql } from "../parts/sql";
@@ -14,7 +14,7 @@ interface Plan {
 }
 
 export function SqlTab({ name, view }: TabProps) {
-  const { value: plan } = useAsked<Plan>(`${viewPath(name)}/plan`);
+  const { value: plan } = usePolled<Plan>(`${viewPath(name)}/plan`);
   return (
     <>
       <Sql query={view.query} />
@@ -27,7 +27,7 @@ export function SqlTab({ name, view }: TabProps) {
           <div class="section-head"><h2 id="facts">Facts</h2></div>
           <dl class="facts">
             <dt>Kind</dt>
-            <dd>{view.kind === "bag" ? "multiset: each distinct row with its count" : view.kind === "keyed" ? "keyed: a table with a primary key" : "–"}</dd>
+            <dd>{view.kind === "multiset" ? "multiset: each distinct row with its count" : view.kind === "keyed" ? "keyed: a table with a primary key" : "–"}</dd>
             <dt>Group</dt><dd>{view.group}</dd>
             {Object.entries(view.options).filter(([option]) => option !== "group").map(([option, value]) => (
               <FactRow key={option} name={option} value={String(value)} />
@@ -52,7 +52,7 @@ export function SqlTab({ name, view }: TabProps) {
               <li key={part.what}>
                 <Text>{part.what}</Text>{" "}
                 <span class="dim">
-                  with <Text>{part.shared_with.join(", ")}</Text>: about {compact(part.rows)} rows kept once, {bytes(part.saved_bytes)} saved
+                  with <Text>{part.shared_with.join(", ")}</Text>: about {compact(part.rows)} rows stored once, {bytes(part.saved_bytes)} saved
                 </span>
               </li>
             ))}

@@ -1,4 +1,4 @@
-// How to read the view from elsewhere, to be copied.
+// Snippets that read the view from other programs.
 import { token } from "../lib/api";
 import { sqlName } from "../lib/names";
 import { Snippet, Text } from "../parts/basic";
@@ -8,7 +8,7 @@ export function UseTab({ name, view }: TabProps) {
   const table = `${sqlName(view.schema)}.${sqlName(view.name)}`;
   const path = `${location.origin}/views/${encodeURIComponent(name)}`;
   const bearer = token.value ? " -H \"Authorization: Bearer $TIDEMARK_TOKEN\"" : "";
-  const place = view.positions.source ?? Object.values(view.positions)[0];
+  const newest = view.positions.source ?? Object.values(view.positions)[0];
   return (
     <>
       <section aria-labelledby="positions">
@@ -30,7 +30,7 @@ export function UseTab({ name, view }: TabProps) {
       <Snippet label="curl: follow its changes" text={`curl -sN${bearer} '${path}/changes?snapshot=true'`} />
       <Snippet
         label="curl: wait for a position"
-        text={`curl -s${bearer} '${path}/wait?position=${place ?? "0/1A2B3C"}&timeout_s=5'`}
+        text={`curl -s${bearer} '${path}/wait?position=${newest ?? "0/1A2B3C"}&timeout_s=5'`}
       />
       <Snippet
         label="Python"

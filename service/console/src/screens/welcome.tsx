@@ -1,4 +1,4 @@
-// No view yet: what one is, and how to make it.
+// No view yet: what a view is, and how to create one.
 import { mayOperate } from "../lib/api";
 import type { Overview } from "../lib/live";
 import { Snippet } from "../parts/basic";
@@ -10,8 +10,8 @@ FROM orders o
 JOIN customers c ON c.id = o.customer_id
 GROUP BY c.region`;
 
-export function Welcome({ told }: { told: Overview }) {
-  const isUp = told.pipelines.some((pipeline) => pipeline.is_up);
+export function Welcome({ reported }: { reported: Overview }) {
+  const isUp = reported.pipelines.some((pipeline) => pipeline.is_up);
   return (
     <div class="screen welcome">
       <h1>Keep the answer of a query up to date</h1>

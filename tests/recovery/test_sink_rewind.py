@@ -31,7 +31,7 @@ from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 from tests.recovery.special import SET_BACK
 from tests.recovery.test_topics import Prefixes
 
-RUN = "pytest tests/recovery/test_sink_set_back.py"
+RUN = "pytest tests/recovery/test_sink_rewind.py"
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 WITHIN_S = 240.0
 

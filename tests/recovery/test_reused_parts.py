@@ -132,7 +132,7 @@ def test_parts_of_several_snapshots_make_the_newest(
             assert kept.notes == []
 
 
-def test_what_is_kept_is_not_read_again(database: Database, tmp_path: Path) -> None:
+def test_what_is_stored_is_not_read_again(database: Database, tmp_path: Path) -> None:
     database.execute(PLAIN)
     database.execute(FILLS[PLAIN].format(n=ROWS))
     with following(database, "t") as (source, stream):
@@ -256,7 +256,7 @@ def test_a_spool_has_what_was_committed(database: Database, tmp_path: Path) -> N
     assert (is_whole, found.count, found.pop()) == (False, 0, None)
 
 
-def test_what_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
+def test_what_nobody_continues_with_is_removed(tmp_path: Path) -> None:
     for scope in ("va", "vb"):
         (tmp_path / scope).mkdir()
         kept = BackfillManifest(tmp_path / scope, FolderExchange(tmp_path / scope), scope[1:])
@@ -286,7 +286,7 @@ def test_what_holds_no_more_holds_for_no_later_try_either(tmp_path: Path) -> Non
     assert later.notes == []
 
 
-def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -> None:
+def test_a_source_with_positions_is_read_on_where_the_build_began(tmp_path: Path) -> None:
     """Its parts are the same at the same place, and the spool has what came after it."""
     columns = tuple(range(len(LOG.fields)))
 

@@ -41,7 +41,7 @@ def test_a_key_is_read_though_no_view_uses_it() -> None:
     assert [f.name for f in t.fields] == ["name", "id"] and t.key == (1,)
 
 
-def test_old_rows_are_asked_for_whole_where_all_readers_need_them_so() -> None:
+def test_old_rows_are_requested_whole_where_all_readers_need_them_so() -> None:
     """The table has got REPLICA IDENTITY FULL between two of them: rows of before are told too."""
     full = replace(NEW, is_full=True)
     assert [t.is_full for t in all_read([(OLD, (1,)), (full, (1,))])] == [False]
@@ -74,7 +74,7 @@ def test_a_renamed_table_is_read_under_both_names() -> None:
     assert not fits((OLD, (1, 2)), replace(OLD, name=RENAMED))
 
 
-def test_columns_are_told_apart_by_number() -> None:
+def test_columns_are_distinguished_by_number() -> None:
     """Another column of a name that a reader still uses cannot be told beside it."""
     moved = replace(NUMBERED, fields=(SPARE, Field("called", TEXT), ID))
     assert fits((NUMBERED, (1, 2)), moved)

@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 _WORDS = (b"", b"a", b"b", b"ab")
 
 
-class ToldTable:
+class ReportedTable:
     """Columns: n - 1 integers, the first the key if there is one, and a text."""
 
     def __init__(self, name: str, columns: int, random: Random, *, is_full: bool) -> None:

@@ -78,7 +78,7 @@ def answer(result: BackfillResult) -> tuple[Counter, Counter, Counter, int]:
 
 
 @pytest.mark.parametrize("name", ["grouped join", "failing rows", "words"])
-def test_parts_that_reject_and_parts_that_are_kept(
+def test_parts_that_reject_and_parts_that_are_stored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, kept = PLANS[name], tmp_path / "kept"

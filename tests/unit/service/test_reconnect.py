@@ -31,7 +31,7 @@ class ScriptedProbe:
             raise self.errors.pop(0)
 
 
-def test_it_is_asked_until_it_answers() -> None:
+def test_it_is_probed_until_it_answers() -> None:
     asked = ScriptedProbe(AWAY, AWAY, TemporaryError("source.busy", "it is full"))
     assert asked.reconnect.is_open and asked.reconnect.error is None
     asked.reconnect.lost(AWAY)

@@ -188,7 +188,7 @@ def test_one_that_is_away_after_a_refusal_is_away_for_the_first_time(clock: Cloc
     assert len(source.opened) == opened + 1
 
 
-def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
+def test_a_feed_continues_unless_what_is_read_changes(clock: Clock) -> None:
     world = World(clock)
     world.poll()
     world.feeds.open(world.reads)
@@ -215,7 +215,7 @@ def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None
     assert world.sources["a"].opened[0].is_closed
 
 
-def test_what_has_no_place_cannot_be_read_again(clock: Clock) -> None:
+def test_what_has_no_position_cannot_be_read_again(clock: Clock) -> None:
     feeds = World(clock).feeds
     assert feeds.is_replayable(SourceBatch(7, [], 1, 1))
     assert feeds.is_replayable(_batch("a", t={}))

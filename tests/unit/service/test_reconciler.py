@@ -44,7 +44,7 @@ def test_a_version_waits_until_the_sink_has_the_one_before() -> None:
     assert desk.to_build({}) == [row]
 
 
-def test_a_view_to_be_built_anew_waits_as_well() -> None:
+def test_a_view_to_be_built_again_waits_as_well() -> None:
     """It leaves the engine at once, while its epoch is still on its way to the sink."""
     definition = SimpleNamespace(identity="1", version=0, plan=SimpleNamespace(pinned={}))
     row = ViewRow("public", "v", "SELECT 0", "1", status="degraded")

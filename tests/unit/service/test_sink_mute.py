@@ -64,7 +64,7 @@ def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
     assert not mute
 
 
-def test_what_nothing_reads_has_no_place() -> None:
+def test_what_nothing_reads_has_no_position() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
         rest: Any = dict.fromkeys(
