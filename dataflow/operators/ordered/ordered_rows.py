@@ -207,10 +207,11 @@ class OrderedRows:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         touched = touch(columns_at(rows, self._partition), len(rows))
         columns = rows.columns
+        by_position = dict(enumerate(columns))
         descent = _Descent(self._store, touched.keys, touched.count)
-        at, before = descent.down(columns, touched.group, AFTER_ROW)
+        at, before = descent.down(by_position, touched.group, AFTER_ROW)
         leaves = descent.levels[0]
-        last = self._store.seek(leaves, columns, at, AFTER_ROW)
+        last = self._store.seek(leaves, by_position, at, AFTER_ROW)
         weights, start = leaves.items.weights, leaves.starts()[at]
         total = _summed(weights)
         after = before + total[last + 1] - total[start]
