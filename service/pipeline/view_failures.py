@@ -172,8 +172,10 @@ class Failures:
         return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
-        """Remove views that do not match the catalog of a rewound sink, and views that depend on the
-        order of rows, which may differ when rows are read again."""
+        """Remove views that do not match the catalog of a rewound sink.
+
+        Views that depend on the order of rows go too: it may differ when rows are read again.
+        """
         views = self._engine.views.values()
         self._remove([d for d in views if d.depends_on_history or not self._is_known(d)])
 
