@@ -58,12 +58,11 @@ class ServiceCalls:
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group show the same position. most_rows: maximum estimated rows
         of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
-        how often values of now() change (docs/TIME.md). history: how long its past is
-        retained, such as "7 days" (docs/HISTORY.md). lateness: by "table.column" how much
-        later than the newest a row may come; late, lateness_by, idle_timeout_s, emit, window and
-        retain: as for lateness, see docs/TIME.md. Raises if the view fails while it is built; it
-        then stays listed as failed until it is dropped. TidemarkError view.name_taken, and the
-        sql.*, source.* of docs/ERRORS.md with `position` in the query.
+        how often values of now() change. history: how long its past is retained, such as "7 days"
+        (docs/HISTORY.md). lateness: by "table.column" how much later than the newest a row may
+        come; for it and the options after it see docs/TIME.md. Raises if the view fails while it is
+        built; it then stays listed as failed until it is dropped. TidemarkError view.name_taken,
+        and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
             "backfill": backfill,

@@ -234,19 +234,10 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
-        ddl, rejected, recorded = epoch.ddl, epoch.rows.rejected, 0
-        if ddl:
+        rejected, recorded = epoch.rows.rejected, 0
+        if epoch.ddl:
             flush(cursor, waiting)
-            for change in ddl.changes:
-                with about(change.table):
-                    _patiently(cursor, partial(self._change, epoch=epoch), change)
-            for swap in ddl.swaps:
-                with about(swap.table):
-                    _patiently(cursor, partial(self._swap, epoch=epoch), swap)
-            failpoint("sink.change.after", psycopg2.OperationalError)
-            for table, error in ddl.refusals:
-                sink_tables.report_refusal(cursor, table, error)
-            self._forget()
+            self._change_views(cursor, epoch)
         for table, delta in deltas_of(epoch, context):
             guard, past = b"", None
             if isinstance(table, Target):
@@ -292,6 +283,18 @@ class PostgresSink:
         failpoint("sink.commit.before", psycopg2.OperationalError)
         flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
+
+    def _change_views(self, cursor: Any, epoch: SinkEpoch) -> None:
+        for change in epoch.ddl.changes:
+            with about(change.table):
+                _patiently(cursor, partial(self._change, epoch=epoch), change)
+        for swap in epoch.ddl.swaps:
+            with about(swap.table):
+                _patiently(cursor, partial(self._swap, epoch=epoch), swap)
+        failpoint("sink.change.after", psycopg2.OperationalError)
+        for table, error in epoch.ddl.refusals:
+            sink_tables.report_refusal(cursor, table, error)
+        self._forget()
 
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
         is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)

@@ -1,8 +1,8 @@
 """Rows that come later than promised: passed on, left out, or the end of the view.
 
 A row is late if it appears when the published watermark is beyond its value. Invariant: an update
-or a deletion is never dropped. Of a row that was passed on both sides go on; of one that was left
-out, the row goes from the rows left out, and its new side is judged like a new row.
+or a deletion is never dropped. If the row was passed on, both sides pass. If it was left out, it
+leaves the rows left out, and its new side is judged like a new row.
 """
 
 from __future__ import annotations

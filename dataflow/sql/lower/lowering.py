@@ -209,7 +209,7 @@ def title_of(plan: Plan) -> str:
 
 
 # Nodes whose rows, or one of whose inputs, must be in one partition.
-_IN_ONE_PLACE = (
+_IN_ONE_PARTITION = (
     SingleRow,
     ThresholdFilter,
     Watermark,
@@ -225,7 +225,7 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return ((), ())
     if isinstance(plan, Join | AsOfJoin | SemiJoin):
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
-    if isinstance(plan, _IN_ONE_PLACE):
+    if isinstance(plan, _IN_ONE_PARTITION):
         return ((),) * len(inputs_of(plan))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)

@@ -96,6 +96,7 @@ class EventStream(Response):
 
 
 def _wish(
+    *,
     snapshot: HasRows = True,
     resume: Resume = "",
     heartbeat_s: Heartbeat = 15,
