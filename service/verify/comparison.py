@@ -125,8 +125,8 @@ class Verify:
         reasons = open_reasons([r for r in rows if r.title in names])
         result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
         if result == DIFFERENT:
-            facts = {k: v for k, v in asdict(found).items() if k != "examples"}
-            log.error("verify.different", view=row.title, positions=positions, **facts)
+            counts = {k: v for k, v in asdict(found).items() if k != "examples"}
+            log.error("verify.different", view=row.title, positions=positions, **counts)
         return VerificationModel(
             view=row.title,
             result=result,

@@ -204,6 +204,23 @@ def _sinks(face: Face) -> None:
     assert face.refused(lambda: view.drop_sink("out")) == "sink.not_found"
 
 
+@case("diff", "subscribe", "subscriptions", "acknowledge", "unsubscribe")
+def _past(face: Face) -> None:
+    view = face.ask(face.client.create("past", REGIONS, backfill="local", history="1 day"))
+    made = face.ask(view.subscribe("billing"))
+    assert (made.name, made.status, made.epoch) == ("billing", "ready", made.newest_epoch)
+    assert face.refused(lambda: view.subscribe("billing")) == "subscription.exists"
+    page = face.ask(view.diff(str(made.epoch)))
+    assert list(page) == [] and page.weights == []
+    assert face.refused(lambda: view.diff("nothing")) == "history.bad_point"
+    assert face.ask(view.acknowledge("billing", made.epoch)).epoch == made.epoch
+    assert [s.name for s in face.ask(view.subscriptions())] == ["billing"]
+    assert face.ask(view.unsubscribe("billing")) is None
+    assert face.refused(lambda: view.unsubscribe("billing")) == "subscription.not_found"
+    face.ask(view.drop())
+    assert face.refused(lambda: face.view("notes").subscribe("x")) == "history.none"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_call_says_what_rest_says(name: str, face: Face) -> None:
     CASES[name][1](face)
