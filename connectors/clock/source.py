@@ -36,6 +36,25 @@ _US = "us"
 _ONLY_ROW = 1
 
 
+class Machine:
+    """What a clock needs of its machine; a simulation has another one."""
+
+    def now_us(self) -> int:
+        """Return the wall clock in microseconds since 1970; it may be set back at any moment."""
+        return clock.wall_ns() // 1000
+
+    def condition(self) -> Any:
+        """Return a new condition, as threading.Condition."""
+        return threading.Condition()
+
+    def start(self, run: Callable[[], None], name: str) -> None:
+        """Start a thread that does not keep the process alive."""
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+
+MACHINE = Machine()
+
+
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
     """Return the one relation. SourceError source.bad_option."""
     _resolution_of(options)
@@ -68,9 +87,16 @@ class ClockSource:
 
     is_replayable = True
 
-    def __init__(self, name: str, resolution_s: float, relations: Sequence[Relation]) -> None:
+    def __init__(
+        self,
+        name: str,
+        resolution_s: float,
+        relations: Sequence[Relation],
+        machine: Machine = MACHINE,
+    ) -> None:
         self.name = name
-        self._resolution_us = round(resolution_s * 1e6)
+        self.machine = machine
+        self.resolution_us = round(resolution_s * 1e6)
         self._relations = list(relations)
 
     def relations(self) -> Sequence[Relation]:
@@ -82,7 +108,7 @@ class ClockSource:
 
     def start_position(self, relation: Relation) -> FeedStart:
         """Return the present moment, cut to the resolution."""
-        return FeedStart({_US: _cut(self._resolution_us)})
+        return FeedStart({_US: _cut(self.machine, self.resolution_us)})
 
     def open_snapshot(
         self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
@@ -98,7 +124,7 @@ class ClockSource:
         on_ready: Callable[[], None],
     ) -> ClockFeed:
         """Return the values after the position."""
-        return ClockFeed(self.name, relations[0], positions, self._resolution_us, on_ready)
+        return ClockFeed(self, positions, on_ready)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """Never called: a clock has no rejected rows."""
@@ -154,31 +180,27 @@ class ClockFeed:
     lag = 0
 
     def __init__(
-        self,
-        name: str,
-        relation: Relation,
-        positions: FeedPositions,
-        resolution_us: int,
-        on_ready: Callable[[], None],
+        self, source: ClockSource, positions: FeedPositions, on_ready: Callable[[], None]
     ) -> None:
-        self._name = name
-        self._relation = relation
+        self._name = source.name
+        [self._relation] = source.relations()
         self._us = int(positions[RELATION][_US])
-        self._resolution_us = resolution_us
+        self._resolution_us = source.resolution_us
         self._on_ready = on_ready
-        self._moved = threading.Condition()
+        self._machine = source.machine
+        self._moved = self._machine.condition()
         self._is_ended = False
         # No value before this, and whether there is one at all then.
         self._wait_us = self._us
         self._is_due = True
-        threading.Thread(target=self._remind, name=f"clock {name}", daemon=True).start()
+        self._machine.start(self._remind, f"clock {self._name}")
 
     def candidates(self, count: int) -> np.ndarray:
         """Return the present value and the next ones that may come, int64 microseconds since 2000.
 
         A value whose time has passed cannot come any more, except the newest of these.
         """
-        first = max(self._us + self._resolution_us, _cut(self._resolution_us))
+        first = max(self._us + self._resolution_us, _cut(self._machine, self._resolution_us))
         later = first + self._resolution_us * np.arange(count - 1, dtype=np.int64)
         return np.concatenate([np.array([self._us], np.int64), later]) - EPOCH_2000_US
 
@@ -189,17 +211,17 @@ class ClockFeed:
         """
         with self._moved:
             self._wait_us, self._is_due = at + EPOCH_2000_US, is_due
-            self._moved.notify()
+            self._moved.notify_all()
 
     @property
     def has_waited(self) -> bool:
         """Return whether the time has come that `wait_until` was given."""
-        return _cut(self._resolution_us) >= self._wait_us
+        return _cut(self._machine, self._resolution_us) >= self._wait_us
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return the present value where it is due; with `until`, exactly that position."""
         if until is None:
-            to_us = _cut(self._resolution_us)
+            to_us = _cut(self._machine, self._resolution_us)
             if to_us <= self._us or not (self._is_due and self.has_waited):
                 return None
         else:
@@ -226,24 +248,24 @@ class ClockFeed:
         """End the thread."""
         with self._moved:
             self._is_ended = True
-            self._moved.notify()
+            self._moved.notify_all()
 
     def _remind(self) -> None:
         while True:
             with self._moved:
                 # Somebody may set the machine's clock meanwhile.
-                rest_s = (self._wait_us - clock.wall_ns() // 1000) / 1e6
+                rest_s = (self._wait_us - self._machine.now_us()) / 1e6
                 self._moved.wait(min(max(rest_s, self._resolution_us / 1e6), LONGEST_S))
                 if self._is_ended:
                     return
-                is_time = clock.wall_ns() // 1000 >= self._wait_us
+                is_time = self._machine.now_us() >= self._wait_us
             if is_time:
                 self._on_ready()
 
 
-def _cut(resolution_us: int) -> int:
+def _cut(machine: Machine, resolution_us: int) -> int:
     """Return the present moment, down to a multiple of the resolution."""
-    now_us = clock.wall_ns() // 1000
+    now_us = machine.now_us()
     return now_us - now_us % resolution_us
 
 

@@ -29,7 +29,7 @@ from tests.harness.query_writer import Writer
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
-HISTORIES = 8
+HISTORIES = 9
 A_HISTORY = 40
 QUERIES = HISTORIES * A_HISTORY
 SHRINK_S = 60.0

@@ -14,6 +14,7 @@ from typing import Any
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.plan.nodes import ViewPlan
+from dataflow.types import UTC
 from service.engine.engine import Engine
 from storage.store import Store
 from tests.harness.maintained import MARKER, SOURCE, Fault, Maintained
@@ -30,7 +31,7 @@ class Together(Maintained):
 
     def __init__(self, database: Database, plans: Mapping[str, ViewPlan], store: Store) -> None:
         super().__init__(database, plans, store)
-        self._engine = Engine(store, self._evaluator, SOURCE)
+        self._engine = Engine(store, self._evaluators[UTC], SOURCE)
         for view in self._views.values():
             self._engine.add(view)
         store.commit()
@@ -41,7 +42,7 @@ class Together(Maintained):
 
     def restart(self) -> None:
         """Open the engine again over the state that was committed."""
-        self._engine = Engine(self._store, self._evaluator, SOURCE)
+        self._engine = Engine(self._store, self._evaluators[UTC], SOURCE)
 
     def _step(self, batch: SourceBatch, number: int) -> None:
         epoch = self._engine.step(batch)

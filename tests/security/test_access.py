@@ -33,6 +33,10 @@ EXCEPTIONS = {
     ("GET", "/docs"): NOBODY,
     ("GET", "/assets/{name}"): NOBODY,
     ("POST", "/views/validate"): READER,
+    # A named reader is its token's own, beside those of others.
+    ("POST", "/views/{view}/subscriptions"): READER,
+    ("POST", "/views/{view}/subscriptions/{subscription}/acknowledge"): READER,
+    ("DELETE", "/views/{view}/subscriptions/{subscription}"): READER,
     ("POST", "/views/{name}/verify"): READER,
     ("POST", "/query"): READER,
     ("GET", "/tokens"): ADMIN,

@@ -136,7 +136,7 @@ class SimAnalyzer:
     @staticmethod
     def _type(expression: str, known: dict[str, Field]) -> SqlType:
         call = re.fullmatch(r"(\w+)\((.*)\)", expression)
-        if call is None and "/" in expression:
+        if call is None and ("/" in expression or "%" in expression):
             # Integers alone are divided here.
             return INT4
         if call is not None and call[1] == "count":

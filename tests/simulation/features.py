@@ -27,6 +27,8 @@ SHARES = {
     "sinks": 0.15,
     # Tables of the source are changed while all continues.
     "ddl": 0.25,
+    # Views that change with the time, over a machine whose clock is set.
+    "clock": 0.15,
     # Their primary keys too.
     "keys": 0.3,
 }
@@ -36,6 +38,7 @@ ODDS = {
     "source.evaluation": (0, 0.03, 0.15),
     "feed.away": (0, 0.01, 0.05),
     "feed.stall": (0, 0.01, 0.05),
+    "clock.set": (0, 0.005, 0.05),
     "topic.away": (0, 0.01, 0.08),
     "topic.unknown": (0, 0.03, 0.15),
     "topic.answer_lost": (0, 0.02, 0.1),

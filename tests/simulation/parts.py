@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from connectors.clock.source import ClockSource
 from connectors.partition_cache import OnProgress
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.catalog.sink_records import SinkRow
@@ -23,7 +24,7 @@ from service.runtime.runtime import Runtime
 from service.runtime.settings import Settings
 from storage.errors import StorageError
 from storage.store import Store
-from tests.simulation import features
+from tests.simulation import clock, features
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.ddl_analysis import DdlAnalyzer
 from tests.simulation.ddl_source import DdlSource
@@ -31,6 +32,7 @@ from tests.simulation.ddl_tables import DdlServer
 from tests.simulation.disk import BulkStore
 from tests.simulation.evaluation import SimEvaluator
 from tests.simulation.feed import SimFeedSource
+from tests.simulation.fibers import FiberHost
 from tests.simulation.sessions import SimControl, SimSink, SimTables
 from tests.simulation.source import SimSource
 from tests.simulation.view_sinks import SimViewSink, view_sink
@@ -92,7 +94,10 @@ class SimParts:
     def control(self) -> SimControl:
         return SimControl(self._world.database, self._world.faults)
 
-    def feed_source(self, row: SourceRow) -> SimFeedSource:
+    def feed_source(self, row: SourceRow) -> SimFeedSource | ClockSource:
+        if row.type == clock.CLOCK:
+            assert self._world.clock is not None and isinstance(self.runtime, FiberHost)
+            return clock.source(row, self._world.clock, self.runtime)
         return SimFeedSource(row.name, relations_of(row), self._world.broker, self._world.faults)
 
     def evaluator(self, role: str = "", time_zone: str = UTC) -> SimEvaluator:

@@ -10,7 +10,7 @@ from tests.simulation import topics
 
 SCHEMA = "public"
 # Of any table, as a pattern.
-SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES))})"
+SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES, 'clock'))})"
 _READ = re.compile(rf"\b{SCHEMAS}\.(\w+)(?: ([a-z]\w*))?(?:\(([^)]*)\))?")
 
 

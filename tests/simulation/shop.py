@@ -16,7 +16,7 @@ from typing import Any
 from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
-from tests.simulation import topics
+from tests.simulation import clock, topics
 from tests.simulation.reads import SCHEMA, Read, is_alike, reads, with_reads
 
 
@@ -129,7 +129,7 @@ class Oracle:
         self._places: dict[tuple[str, str], str] = {}
         self._answers: dict[tuple[int, str, str], Counter[tuple[Any, ...]]] = {}
         self._session = sqlite3.connect(":memory:", isolation_level=None)
-        for schema in (SCHEMA, *topics.SOURCES):
+        for schema in (SCHEMA, *topics.SOURCES, clock.CLOCK):
             self._session.execute(f"ATTACH ':memory:' AS {schema}")
         self._create()
 
@@ -137,6 +137,7 @@ class Oracle:
         for name, relation in TABLES.items():
             columns = ", ".join(f.name for f in relation.fields)
             self._session.execute(f"CREATE TABLE public.{name} ({columns})")
+        self._session.execute("CREATE TABLE clock.now (id, at)")
         for relation in topics.RELATIONS:
             columns = ", ".join(f.name for f in relation.fields)
             self._session.execute(f"CREATE TABLE {relation.name} ({columns})")
@@ -151,11 +152,15 @@ class Oracle:
             for key in (self._broker.topics if self._broker else ())
             if ".".join(key) in query
         }
-        shown = repr(sorted(read.items()))
+        at = clock.at_of((offsets or {}).get(clock.CLOCK)) if "clock.now" in query else None
+        shown = repr((sorted(read.items()), at))
         found = self._answers.get((prefix, query, shown))
         if found is None:
             self._go_to(prefix)
             self._fill(read)
+            self._session.execute("DELETE FROM clock.now")
+            if at is not None:
+                self._session.execute("INSERT INTO clock.now VALUES (1, ?)", (at,))
             failing = failing_like(query)
             guarded = failing.guarded(query) if failing else query
             rows = self._session.execute(guarded).fetchall()

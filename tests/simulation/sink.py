@@ -402,5 +402,7 @@ class Database:
 
 
 def _is_before(offset: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a place is before another one in any partition."""
+    """Return whether a position is before another one: a clock's value, or in any partition."""
+    if "us" in other:
+        return offset["us"] < other["us"]
     return any(offset["next"][p] < at for p, at in other["next"].items())

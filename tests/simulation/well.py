@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from connectors.postgres.catalog.catalog import ViewRow
 from service.views.name_tracking import names_in
+from tests.simulation import clock
 from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import OF_TABLES, REASONS
 from tests.simulation.ddl_tables import DdlServer
@@ -72,6 +73,24 @@ def _has_lost(server: Server, row: ViewRow) -> bool:
     return False
 
 
+def _why_late(world: World) -> str:
+    """Return which view has not the rows of the present moment: a tick was left out."""
+    database, oracle = world.database, world.oracle
+    if world.clock is None or database.progress is None:
+        return ""
+    positions = database.progress.positions
+    present = {**positions, clock.CLOCK: clock.position_at(world.clock.shown())}
+    queries = {row.name: oracle.bound(row, database.progress.epoch) for row in database.views}
+    for row in (row for row in database.views if row.status == "live"):
+        query = expanded(queries[row.name], queries)
+        if "clock.now" not in query:
+            continue
+        at = [oracle.answer(query, database.prefix, p) for p in (positions, present)]
+        if at[0] != at[1]:
+            return f"{row.title} is as of {positions[clock.CLOCK]}, not {present[clock.CLOCK]}"
+    return ""
+
+
 def _why_behind(world: World) -> str:
     """Return the source changes that the sink does not show yet."""
     database, is_main = world.database, False
@@ -83,6 +102,8 @@ def _why_behind(world: World) -> str:
             offsets = database.progress.positions.get(source, {}) if database.progress else {}
             if f"{source}.{name}" in query and offsets.get(name) != topic.position():
                 return f"{source}.{name} is at {offsets.get(name)} of {topic.position()}"
+    if why := _why_late(world):
+        return why
     if is_main and database.prefix != len(world.server.log):
         return f"the sink is at prefix {database.prefix} of {len(world.server.log)}"
     others = (one.why_behind() for one in (world.api, world.topics) if one is not None)

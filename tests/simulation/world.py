@@ -22,9 +22,10 @@ from service.pipeline.composition import compose
 from service.pipeline.pipeline import Pipeline
 from service.runtime.restart_policy import Restarts, exit_code
 from storage.errors import StorageError
-from tests.simulation import features, topics
+from tests.simulation import clock, features, topics
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, let_go, want_logs
+from tests.simulation.clock import SimClock
 from tests.simulation.ddl_oracle import DdlOracle
 from tests.simulation.ddl_people import Changer, DdlApplication
 from tests.simulation.ddl_tables import DdlServer
@@ -111,6 +112,7 @@ class World:
         self.pipeline: Pipeline | None = None
         self._is_over = False
         self.is_reported = "feeds" not in self.parts
+        self.clock: SimClock | None = None
         self.api: Api | None = None
         self.topics: Topics | None = None
         self.pids = 0
@@ -134,6 +136,10 @@ class World:
                 self._stream("feed.stall")
                 self.database.sources += self._sources()
                 self.loop.start(self._guarded(self._report), "topics")
+            if "clock" in self.parts:
+                own = self._stream("clock.set")
+                self.clock = SimClock(lambda: self.loop.now, self.faults, own)
+                self.database.sources.append(clock.declared())
             if "sinks" in self.parts:
                 for kind in TOPIC_FAULTS:
                     self._stream(kind)
@@ -204,7 +210,8 @@ class World:
     def _queries(self) -> list[str]:
         """What views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
-        return [*QUERIES, *failing, *(topics.QUERIES if "feeds" in self.parts else ())]
+        found = [*QUERIES, *failing, *(topics.QUERIES if "feeds" in self.parts else ())]
+        return [*found, *(2 * clock.QUERIES if "clock" in self.parts else ())]
 
     def _sources(self) -> list[SourceRow]:
         """What there is beside the database."""
