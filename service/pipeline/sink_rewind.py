@@ -132,6 +132,10 @@ class SinkRewind:
         failpoint("sink.return.after")
         for build in builds:
             build.close()
+        # A view that has left the engine meanwhile is built like a new one.
+        for build in self._builds.values():
+            if build.is_comparison:
+                build.cancel()
         log.warning("sink.returns", epoch=epoch.progress.epoch, views=len(views))
 
     def _take_out_tableless(self, views: Collection[ViewDefinition]) -> bool:

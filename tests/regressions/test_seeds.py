@@ -76,6 +76,13 @@ SEEDS = {
     (1162, "ddl"): "work was shared with who knew the key by another name, rows were not",
     (53835, "ddl"): "a view was built anew for the replica identity that another one knew",
     (5142, "refusals", "failovers", "ddl"): "a sink set back knew a view by names from before it",
+    (
+        6080,
+        "refusals",
+        "failovers",
+        "ddl",
+        "clock",
+    ): "a comparison of a repair went on as a rebuild",
     (910102, "ddl"): "a build went on after a rename, and knew its changes by the names of before",
     (920308, "rocks", "ddl"): "a failure was written, its answer lost, and could not be repeated",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
