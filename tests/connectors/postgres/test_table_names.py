@@ -222,9 +222,12 @@ class OnlyDatabase:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
 
-    def analyzer(self, views: list[Relation], feeds: list[Relation], asker: str) -> Any:
+    def analyzer(
+        self, views: list[Relation], feeds: list[Relation], asker: str, time_zone: str
+    ) -> Any:
         """Of this database."""
-        return PostgresAnalyzer(self.dsn, "source", views, feeds=feeds, asker=asker)
+        more: Any = {"feeds": feeds, "asker": asker, "time_zone": time_zone}
+        return PostgresAnalyzer(self.dsn, "source", views, **more)
 
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
