@@ -20,6 +20,7 @@ from bench import (
     report_parts,
     sandbox,
     single_records,
+    ticks,
     tpch,
     windows,
 )
@@ -63,7 +64,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
-    lines += history.section() + windows.section()
+    lines += history.section() + ticks.section() + windows.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

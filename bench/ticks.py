@@ -176,5 +176,12 @@ def report(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def section() -> list[str]:
+    """Return the page's part; [] before anything was measured."""
+    if not FIGURES.exists():
+        return []
+    return ["", "## Ticks of a clock", "", *report(json.loads(FIGURES.read_text())).splitlines()]
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
