@@ -12,7 +12,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.service import RunningService
-from tests.recovery.test_sink_set_back import _copy, _set_back
+from tests.recovery.test_sink_rewind import _copy, _set_back
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 MINUTES = "SELECT date_bin('1 minute', at, 'epoch') AS minute, count(*) AS n FROM events GROUP BY 1"
