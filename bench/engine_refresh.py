@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.record import revision
+from bench.record import stamp
 from bench.server import session
 from connectors.postgres.embedded.function_tables import FunctionTables
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -41,9 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     rows = parser.parse_args(arguments).rows
     figures = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "revision": revision(),
-        "load": round(os.getloadavg()[0], 1),
+        **stamp(),
         "rows": rows,
         **measure(rows),
     }

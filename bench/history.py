@@ -7,10 +7,8 @@ paired in turns, the least of several; printed, and kept in a file of figures.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +17,7 @@ import psutil
 
 from bench import server
 from bench.generate import prepare
-from bench.record import revision
+from bench.record import stamp
 from bench.service_run import ServiceRun, await_position
 from bench.workloads import QUICK, WORKLOADS
 from connectors.postgres.catalog.catalog import Control, ViewRow
@@ -46,9 +44,7 @@ WAIT_S = 300.0
 def main() -> int:
     """Measure, print, and write the file."""
     figures = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "revision": revision(),
-        "load": round(os.getloadavg()[0], 1),
+        **stamp(),
         "sink": measure_sink(),
         "w1": measure_w1(),
     }

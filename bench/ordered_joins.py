@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +21,7 @@ import duckdb
 import numpy as np
 import psutil
 
-from bench.record import revision
+from bench.record import stamp
 from bench.server import session
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -67,9 +65,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=FIGURES)
     given = parser.parse_args(arguments)
     figures = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "revision": revision(),
-        "load": round(os.getloadavg()[0], 1),
+        **stamp(),
         "rows": given.rows,
         "joins": measure(given.rows),
     }

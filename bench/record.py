@@ -78,6 +78,15 @@ def revision() -> str:
     return head + ("+" if _git("status", "--porcelain", "--", *PRODUCT) else "")
 
 
+def stamp() -> dict[str, Any]:
+    """Return when, at which revision and under which load of the machine figures are measured."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "revision": revision(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
 def commits_since(measured: str) -> int | None:
     """Return how many commits have touched the product since a revision; None when git cannot
     tell."""

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.record import revision
+from bench.record import stamp
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator, Statement
 from dataflow.delta import Column
@@ -36,9 +34,7 @@ ROUNDS = 5
 def main() -> int:
     """Measure, print, and write the file."""
     figures = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "revision": revision(),
-        "load": round(os.getloadavg()[0], 1),
+        **stamp(),
         "batches": measure(),
     }
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")

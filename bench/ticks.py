@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.record import revision
+from bench.record import stamp
 from connectors.clock.source import ClockSource
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
@@ -55,9 +53,7 @@ def main(arguments: list[str]) -> int:
     rows = parser.parse_args(arguments).rows
     with tempfile.TemporaryDirectory() as folder:
         figures = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "revision": revision(),
-            "load": round(os.getloadavg()[0], 1),
+            **stamp(),
             "rows": rows,
             **measure(rows, Path(folder)),
         }

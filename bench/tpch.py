@@ -81,7 +81,7 @@ class Timed(Maintained):
 
     def _load(self, name: str, definition: ViewDefinition, snapshot: Any) -> None:
         started = time.perf_counter()
-        view = View(definition, self._store, self._evaluator)
+        view = View(definition, self._store, self._evaluators[definition.plan.time_zone])
         needed = view.dataflow.needed_columns()
         relations = definition.relations()
         work = self._folder / name.replace(" ", "_")

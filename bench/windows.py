@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +24,7 @@ import numpy as np
 import psutil
 
 from bench.measure import in_child
-from bench.record import revision
+from bench.record import stamp
 from bench.server import session
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -334,9 +332,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     titles = [t for t in QUERIES if not options.only or t in options.only.split(";")]
     figures = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "revision": revision(),
-        "load": round(os.getloadavg()[0], 1),
+        **stamp(),
         "rows": options.rows,
         "users": options.users,
         "queries": measure(options.rows, options.users, titles),

@@ -52,15 +52,13 @@ class ClockMissingError(SqlError):
 class MovingNow:
     """An Analyzer for which now() is the clock's row.
 
-    clock: its relation as SQL names it, "" if it does not exist. is_used: whether a query that was
-    analyzed says now().
+    clock: its relation as SQL names it, "" if it does not exist.
     """
 
     def __init__(self, analyzer: Analyzer, clock: str) -> None:
         self._analyzer = analyzer
         self._clock = clock
         self._texts = texts_of_now(f"(SELECT tidemark_now.at FROM {clock} tidemark_now)")
-        self.is_used = False
 
     @property
     def time_zone(self) -> str:
@@ -112,7 +110,6 @@ class MovingNow:
             return analysis
         if not self._clock:
             raise ClockMissingError("now()")
-        self.is_used = True
         return self._analyzer.analyze(text)
 
 
