@@ -435,7 +435,10 @@ def test_a_stopped_source_is_reported_on_top_and_tried_again(open_page: Open, sh
 
 
 def test_tables_and_columns_complete(open_page: Open) -> None:
-    page = open_page("#/new").page
+    watched = open_page("#/new")
+    # The editor validates whenever typing pauses: half a query is answered by 400.
+    watched.expected = ("400",)
+    page = watched.page
     editor = page.get_by_label("Query")
     editor.click()
     page.keyboard.type("SELECT  FROM ord")

@@ -162,8 +162,10 @@ def test_a_restore_needs_the_key(copied: Copied) -> None:
 
 def test_the_location_is_trusted_no_further_than_its_hashes(copied: Copied) -> None:
     make_plain(copied, 2)
-    file = sorted((copied.place / GROUP / "files").iterdir())[0]
-    file.write_bytes(b"other")
+    manifest = json.loads((copied.place / GROUP / manifest_name(2)).read_text())
+    # One of this checkpoint: the folder also holds those that only the first one names.
+    stored = manifest["files"][0]["sha256"]
+    (copied.place / GROUP / "files" / stored).write_bytes(b"other")
     refuse(copied, "checkpoint.corrupt", is_trusted=True)
 
 
