@@ -10,6 +10,7 @@ KILLS := 200
 QUERIES := 10000
 SEEDS := 20000
 ONLY :=
+TEMPORAL :=
 # Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
@@ -48,8 +49,8 @@ torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under
 	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_FAILPOINTS=all TIDEMARK_TEST_FILES=$$((2 * $(KILLS))) TIDEMARK_TEST_DISK=$$(($(KILLS) / 2)) TIDEMARK_TEST_FAULTS=$(KILLS) TIDEMARK_TEST_RESTARTS=$$(($(KILLS) / 2)) \
 	TIDEMARK_TEST_BROKER=$$(($(KILLS) * 3 / 10)) TIDEMARK_TEST_ROWS=1000000 TIDEMARK_TEST_KERNELS=empty exec $(VENV)/python -m pytest --timeout 0 tests/recovery tests/end_to_end/test_kernels.py
 
-queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_SEED goes on with a run
-	@exec $(VENV)/python -m tests.equality.torture $(QUERIES)
+queries: setup  ## QUERIES generated queries against PostgreSQL, TEMPORAL=1: all of which read the clock; TIDEMARK_TEST_SEED goes on with a run
+	@exec $(VENV)/python -m tests.equality.torture $(QUERIES) $(if $(TEMPORAL),--temporal)
 
 simulate: setup  ## SEEDS runs of the whole pipeline in one thread, each from its seed; SEED: the first
 	@exec $(VENV)/python -m tests.simulation.run $(or $(SEED),1) --seeds $(SEEDS)

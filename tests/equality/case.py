@@ -3,7 +3,8 @@
 Invariant: a file says all that is needed to play the case again; nothing of it is drawn. One
 statement a line; parts begin with `-- schema`, `-- rows`, `-- transaction`, `-- query` and
 `-- differed`; what stands before them is for people, but for `-- open: <who>` under which the
-case is known to fail, and `-- restarts` before each transaction.
+case is known to fail, `-- restarts` before each transaction, `-- together` in one engine, and
+`-- time zone: <name>` of the query.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dataflow.types import UTC
 from storage.store import Store
-from tests.equality.history import History, Outcome, run_history
+from tests.equality.history import Asked, History, Outcome, run_history
 from tests.harness.changes import Statement, Transaction
+from tests.harness.maintained import Maintained
 from tests.harness.postgres import Database
 from tests.harness.schemas import TestSchema
+from tests.harness.together import Together
 
 ROOT = Path(__file__).resolve().parents[2]
+ZONE = "time zone:"
+RESTARTS = "restarts"
+TOGETHER = "together"
 _PARTS = ("schema", "rows", "transaction", "query", "differed")
 
 
@@ -39,6 +46,12 @@ class Case:
         found = [line for line in self.head if line.startswith("open:")]
         return found[0].removeprefix("open:").strip() if found else ""
 
+    @property
+    def time_zone(self) -> str:
+        """The query's; UTC if it is not said."""
+        found = [line for line in self.head if line.startswith(ZONE)]
+        return found[0].removeprefix(ZONE).strip() if found else UTC
+
     def text(self) -> str:
         """As a file."""
         lines = [f"-- {line}" for line in self.head]
@@ -58,7 +71,7 @@ class Case:
             Transaction(tuple(Statement(s, True) for s in statements))
             for statements in self.transactions
         )
-        restarts = "restarts" in self.head
+        restarts = RESTARTS in self.head
         schema = TestSchema("case", ddl, ())
         return History(schema, 0, singles=len(chosen), batches=0, chosen=chosen, restarts=restarts)
 
@@ -99,7 +112,9 @@ def read_case(path: Path) -> Case:
 
 def run_case(database: Database, case: Case, store: Store) -> Outcome:
     """Play a case in an empty database."""
-    return run_history(database, store, case.history(), {"case": case.query})
+    asked = {"case": Asked(case.query, case.time_zone)}
+    maintained = Together if TOGETHER in case.head else Maintained
+    return run_history(database, store, case.history(), asked, maintained)
 
 
 def _ended(statements: Sequence[str]) -> list[str]:

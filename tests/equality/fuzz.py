@@ -14,14 +14,18 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from dataflow.types import UTC
 from storage.memory import MemoryStore
 from storage.store import Store
-from tests.equality.history import History, Outcome, run_history
+from tests.equality.history import Asked, History, Outcome, run_history
 from tests.harness.changes import linguistic_of
 from tests.harness.grammar import Query
 from tests.harness.hostile import Hostile, hostile_schema
+from tests.harness.maintained import Maintained
+from tests.harness.moving_clock import at_clock
 from tests.harness.postgres import new_database
 from tests.harness.query_writer import Known, Writer
+from tests.harness.together import Together
 
 DRAWS = 15
 DRAWS_FOR_ROWS = 4
@@ -33,9 +37,11 @@ _FAST = {"jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeou
 
 @dataclass
 class Tally:
-    """Counts over histories. dropped: by PostgreSQL's reason; refused: by ours."""
+    """Counts over histories. temporal: queries that read the clock. dropped: by PostgreSQL's
+    reason; refused: by ours."""
 
     queries: int = 0
+    temporal: int = 0
     comparisons: int = 0
     moved: int = 0
     failing: int = 0
@@ -46,7 +52,7 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Take over the counts of another."""
-        for name in ("queries", "comparisons", "moved", "failing", "wrong", "drawn"):
+        for name in ("queries", "temporal", "comparisons", "moved", "failing", "wrong", "drawn"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.dropped.update(other.dropped)
         self.refused.update(other.refused)
@@ -64,6 +70,7 @@ class Played:
     queries: dict[str, Query]
     outcome: Outcome
     tally: Tally
+    together: bool = False
 
 
 def accepted(connection: Any, writer: Writer, wanted: Sequence[str], tally: Tally) -> Query | None:
@@ -72,7 +79,7 @@ def accepted(connection: Any, writer: Writer, wanted: Sequence[str], tally: Tall
     for _ in range(DRAWS):
         query = writer.query(wanted)
         tally.drawn += 1
-        rows, reason = tried(connection, query.text())
+        rows, reason = tried(connection, query.text(), query.time_zone)
         if rows or (rows == 0 and len(empty) >= DRAWS_FOR_ROWS):
             return query
         if reason:
@@ -87,12 +94,13 @@ def known(connection: Any) -> Known:
     return Known(linguistic_of(connection), connection.server_version >= 180000)
 
 
-def tried(connection: Any, sql: str) -> tuple[int | None, str]:
+def tried(connection: Any, sql: str, time_zone: str = UTC) -> tuple[int | None, str]:
     """How many rows PostgreSQL answers, or why it does not take the query, or it is too much."""
     with connection.cursor() as cursor:
         cursor.execute(f"BEGIN; SET LOCAL statement_timeout = {MOST_MS}")
         try:
-            cursor.execute(f"CREATE TEMP VIEW drawn AS {sql}")
+            cursor.execute(f"SET LOCAL TimeZone = '{time_zone}'")
+            cursor.execute(f"CREATE TEMP VIEW drawn AS {at_clock(sql)}")
             cursor.execute("SELECT * FROM drawn")
             too_many = cursor.rowcount > MOST_ROWS
             return (None, "too many rows") if too_many else (cursor.rowcount, "")
@@ -113,13 +121,17 @@ def play(
     store: Store | None = None,
     *,
     restarts: bool = False,
+    together: bool = False,
 ) -> Played:
-    """A query for each list of features, maintained through one history and compared."""
+    """A query for each list of features, maintained through one history and compared.
+
+    together: by one engine, which shares work and is asked when its clock is due.
+    """
     hostile = hostile_schema(seed)
     tally = Tally()
     queries: dict[str, Query] = {}
 
-    def draw(connection: Any) -> Mapping[str, str]:
+    def draw(connection: Any) -> Mapping[str, Asked]:
         with connection.cursor() as cursor:
             for name, value in _FAST.items():
                 cursor.execute(f"SET {name} = '{value}'")
@@ -128,15 +140,17 @@ def play(
             query = accepted(connection, writer, wanted, tally)
             if query is not None:
                 queries[f"g{len(queries)}"] = query
-        return {name: query.text() for name, query in queries.items()}
+        return {name: Asked(query.text(), query.time_zone) for name, query in queries.items()}
 
     history = History(hostile.schema, 0, singles=SINGLES, batches=1, batch=4, restarts=restarts)
     with new_database(server) as database:
-        outcome = run_history(database, store or MemoryStore(), history, draw)
+        maintained = Together if together else Maintained
+        outcome = run_history(database, store or MemoryStore(), history, draw, maintained)
     tally.queries = len(queries)
+    tally.temporal = sum(at_clock(query.text()) != query.text() for query in queries.values())
     tally.comparisons = outcome.comparisons
     tally.moved = len(outcome.moved & queries.keys())
     tally.failing = outcome.refusals
     tally.wrong = len(outcome.faults)
     tally.refused = Counter(outcome.reasons.values())
-    return Played(hostile, queries, outcome, tally)
+    return Played(hostile, queries, outcome, tally, together)

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dataflow.types import UTC
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store
@@ -18,13 +19,16 @@ from tests.harness.compare import columns_of_query, pin_session
 from tests.harness.maintained import (
     MARKER,
     MARKER_QUERY,
+    Expected,
     Fault,
     Maintained,
+    Plans,
     ask,
     create_marker,
     plan_each,
     run_numbered,
 )
+from tests.harness.moving_clock import clock_us
 from tests.harness.postgres import Database
 from tests.harness.schemas import TestSchema
 
@@ -104,13 +108,25 @@ def opened_store(kind: str, folder: Path) -> Iterator[Store]:
         store.close()
 
 
-def chosen_queries(queries: Mapping[str, str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Asked:
+    """A query, and the time zone in which it is computed."""
+
+    sql: str
+    time_zone: str = UTC
+
+
+Queries = Mapping[str, str] | Mapping[str, Asked]
+
+
+def chosen_queries(queries: Queries) -> dict[str, Asked]:
     """Those that TIDEMARK_TEST_QUERIES names, separated by commas; without it all."""
     names = os.environ.get("TIDEMARK_TEST_QUERIES")
-    return {n: q for n, q in queries.items() if names is None or n in names.split(",")}
-
-
-Queries = Mapping[str, str]
+    return {
+        name: Asked(query) if isinstance(query, str) else query
+        for name, query in queries.items()
+        if names is None or name in names.split(",")
+    }
 
 
 def run_history(
@@ -122,7 +138,8 @@ def run_history(
 ) -> Outcome:
     """Play a history in an empty database and compare after every transaction or batch.
 
-    queries: instead of the schema's own; or what draws them when the first rows are there.
+    queries: instead of the schema's own; or what draws them when the first rows are there. If the
+    session has a clock (tests/harness/moving_clock.py), now() is what that says.
     """
     outcome = Outcome(history)
     connection = database.connect()
@@ -131,13 +148,13 @@ def run_history(
     create_marker(connection)
     wanted = history.schema.queries() if queries is None else queries
     chosen = chosen_queries(wanted(connection) if callable(wanted) else wanted)
-    chosen = {**chosen, MARKER: MARKER_QUERY}
-    planned = plan_each(database, chosen)
+    chosen[MARKER] = Asked(MARKER_QUERY)
+    planned = _planned(database, chosen, is_moving=clock_us(connection) is not None)
     outcome.refused, outcome.reasons = planned.refused, planned.reasons
     plans = planned.plans
     assert MARKER in plans, planned
     asked = {name: query for name, query in chosen.items() if name in plans}
-    views = maintained(database, plans, store)
+    views = maintained(database, plans, store, clock_us(connection))
     views.faults += [Fault(name, 0, what) for name, what in planned.broken.items()]
     try:
         _check_columns(connection, views, asked)
@@ -158,9 +175,25 @@ def run_history(
     return outcome
 
 
-def _check_columns(connection: Any, maintained: Maintained, asked: Mapping[str, str]) -> None:
+def _planned(database: Database, asked: Mapping[str, Asked], *, is_moving: bool) -> Plans:
+    found = Plans()
+    for zone, queries in _by_zone(asked).items():
+        planned = plan_each(database, queries, zone, is_moving=is_moving)
+        for name, part in vars(planned).items():
+            getattr(found, name).update(part)
+    return found
+
+
+def _by_zone(asked: Mapping[str, Asked]) -> dict[str, dict[str, str]]:
+    zones: dict[str, dict[str, str]] = {}
+    for name, query in asked.items():
+        zones.setdefault(query.time_zone, {})[name] = query.sql
+    return zones
+
+
+def _check_columns(connection: Any, maintained: Maintained, asked: Mapping[str, Asked]) -> None:
     for name, answer in maintained.answers.items():
-        columns = columns_of_query(connection, asked[name])
+        columns = columns_of_query(connection, asked[name].sql)
         if columns != answer.columns:
             what = f"columns: expected {columns}\n              got {answer.columns}"
             maintained.faults.append(Fault(name, 0, what))
@@ -172,15 +205,23 @@ def _advance(
     for transaction in following:
         outcome.transactions.append(transaction)
         run_numbered(connection, transaction, len(outcome.transactions))
-    maintained.follow(len(outcome.transactions))
+    number, at = len(outcome.transactions), clock_us(connection)
+    if number % 2:
+        maintained.move_clock(at, number)
+    maintained.follow(number)
+    maintained.move_clock(at, number)
 
 
 def _compare(
-    connection: Any, maintained: Maintained, outcome: Outcome, asked: Mapping[str, str]
+    connection: Any, maintained: Maintained, outcome: Outcome, asked: Mapping[str, Asked]
 ) -> None:
     faulty = {fault.query for fault in maintained.faults}
     queries = {name: query for name, query in asked.items() if name not in faulty}
-    expected = ask(connection, queries, outcome.history.guarded)
+    expected = Expected()
+    for zone, texts in _by_zone(queries).items():
+        answered = ask(connection, texts, outcome.history.guarded, time_zone=zone)
+        for name, part in vars(answered).items():
+            getattr(expected, name).update(part)
     outcome.comparisons += len(queries) - len(expected.unanswered)
     outcome.refusals += len(expected.refusals)
     for name, rows in expected.rows.items():

@@ -17,16 +17,19 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from dataflow.types import UTC
 from storage.memory import MemoryStore
-from tests.equality.case import Case
+from tests.equality.case import RESTARTS, TOGETHER, ZONE, Case
 from tests.equality.fuzz import Played, tried
-from tests.equality.history import run_history
+from tests.equality.history import Asked, run_history
 from tests.harness.changes import create, run_transaction
 from tests.harness.compare import pin_session
 from tests.harness.grammar import Query
 from tests.harness.hostile import TYPES, Hostile, TableText
-from tests.harness.maintained import Fault
+from tests.harness.maintained import Fault, Maintained
+from tests.harness.moving_clock import at_clock, clock_text, set_clock
 from tests.harness.postgres import Database, new_database
+from tests.harness.together import Together
 
 MOST_CANDIDATES = 60
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
@@ -35,14 +38,15 @@ Rows = dict[str, Counter[tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Failing:
-    """A case in the making: rows as literals by table, one by one."""
+    """A case in the making: rows as literals by table, one by one. clock: what it begins with."""
 
     tables: dict[str, TableText]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     statements: tuple[tuple[str, ...], ...]
     query: Query
     what: str
-    restarts: bool = False
+    clock: str
+    head: tuple[str, ...] = ()
 
     def case(self, head: Sequence[str] = ()) -> Case:
         """As it is written down."""
@@ -53,7 +57,10 @@ class Failing:
         ddl = [s for name, table in self.tables.items() for s in table.ddl(name)]
         inserts = [f"INSERT INTO {t} VALUES ({', '.join(row)})" for t, row in self.rows]
         query = self.query.text()
-        head = (*head, *(("restarts",) if self.restarts else ()))
+        if at_clock(query) != query:
+            inserts.insert(0, set_clock(self.clock))
+        zone = self.query.time_zone
+        head = (*head, *self.head, *((f"{ZONE} {zone}",) if zone != UTC else ()))
         return Case((*kept, *ddl), tuple(inserts), self.statements, query, self.what, head)
 
 
@@ -93,16 +100,23 @@ def _concrete(database: Database, played: Played, query: Query, fault: Fault) ->
     connection = database.connect()
     pin_session(connection)
     create(connection, hostile.schema, played.outcome.history.seed)
-    states = [_rows_of(connection, hostile)]
+    states, clocks = [_rows_of(connection, hostile)], [clock_text(connection)]
     for transaction in played.outcome.transactions[: fault.transaction]:
         run_transaction(connection, transaction)
         states.append(_rows_of(connection, hostile))
+        clocks.append(clock_text(connection))
     connection.close()
     steps = [_steps(hostile, a, b) for a, b in pairwise(states)]
-    restarts = played.outcome.history.restarts
+    for number, (before, after) in enumerate(pairwise(clocks)):
+        steps[number] += (set_clock(after),) if after != before else ()
+    head = (RESTARTS,) if played.outcome.history.restarts else ()
+    head += (TOGETHER,) if played.together else ()
     tables = dict(hostile.tables)
     return [
-        Failing(tables, _listed(states[first]), tuple(steps[first:]), query, "", restarts)
+        Failing(
+            *(tables, _listed(states[first]), tuple(steps[first:]), query, ""),
+            *(clocks[first], head),
+        )
         for first in dict.fromkeys((fault.transaction, max(fault.transaction - 1, 0), 0))
     ]
 
@@ -156,14 +170,16 @@ def _failure(database: Database, failing: Failing) -> str:
 
 def _faults(database: Database, failing: Failing, queries: Sequence[Query]) -> list[Fault]:
     """How queries fail in the history of a case; a case that cannot be played does not."""
-    named = {f"q{i}": query.text() for i, query in enumerate(queries)}
+    named = {f"q{i}": Asked(q.text(), q.time_zone) for i, q in enumerate(queries)}
 
-    def taken(connection: Any) -> dict[str, str]:
-        return {name: sql for name, sql in named.items() if not tried(connection, sql)[1]}
+    def taken(connection: Any) -> dict[str, Asked]:
+        return {n: q for n, q in named.items() if not tried(connection, q.sql, q.time_zone)[1]}
 
     database.execute(EMPTY)
     try:
-        outcome = run_history(database, MemoryStore(), failing.case().history(), taken)
+        maintained = Together if TOGETHER in failing.head else Maintained
+        history = failing.case().history()
+        outcome = run_history(database, MemoryStore(), history, taken, maintained)
     except psycopg2.Error:
         return []
     return [f for f in outcome.faults if f.query in named]

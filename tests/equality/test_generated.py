@@ -29,7 +29,7 @@ from tests.harness.query_writer import Writer
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
-HISTORIES = 9
+HISTORIES = 12
 A_HISTORY = 40
 QUERIES = HISTORIES * A_HISTORY
 SHRINK_S = 60.0
@@ -55,9 +55,10 @@ def test_generated_queries_equal_postgres(
         lists = lists_of(seed)[number * A_HISTORY : (number + 1) * A_HISTORY]
         (tmp_path / str(seed)).mkdir()
         with opened_store(kind, tmp_path / str(seed)) as store:
-            restarts = number % 2 == 1
-            played = play(postgres, f"{seed}/{number}", lists, store, restarts=restarts)
-        _check(postgres, played, HistoryPlan(seed, number))
+            plan = HistoryPlan(seed, number)
+            how = {"restarts": plan.restarts, "together": plan.together}
+            played = play(postgres, plan.seed, lists, store, **how)
+        _check(postgres, played, plan)
         seed += 1
         if time.monotonic() >= deadline:
             return

@@ -36,7 +36,9 @@ from tests.harness.maintained import Fault
 from tests.harness.postgres import SERVER_SETTINGS, versions_to_test
 
 REGRESSIONS = Path(__file__).parent.parent / "regressions"
-COUNTED = Path(__file__).parent.parent.parent / "bench" / "generated_queries.json"
+BENCH = Path(__file__).parent.parent.parent / "bench"
+COUNTED = BENCH / "generated_queries.json"
+COUNTED_TEMPORAL = BENCH / "generated_temporal_queries.json"
 QUERIES = 10_000
 A_HISTORY = 40
 # Histories after which singles and pairs begin anew; what follows them in a cycle is deep.
@@ -47,20 +49,37 @@ SHRUNK_A_HISTORY = 3
 
 @dataclass(frozen=True)
 class HistoryPlan:
-    """What one history is about: the run and its number name it. names: features to draw from."""
+    """What one history is about: the run and its number name it.
+
+    names: features to draw from. is_temporal: every query reads the clock.
+    """
 
     run: int
     number: int
     names: tuple[str, ...] = tuple(FEATURES)
+    is_temporal: bool = False
 
     @property
     def seed(self) -> str:
         """Of schema, rows, changes and queries."""
         return f"{self.run}/{self.number}"
 
+    @property
+    def restarts(self) -> bool:
+        """Whether the operators are made again before each transaction."""
+        return self.number % 2 == 1
+
+    @property
+    def together(self) -> bool:
+        """Whether the queries are views of one engine."""
+        return self.number // 2 % 2 == 1
+
     def lists(self) -> list[tuple[str, ...]]:
         """Features by query: singles, then pairs, then deep ones, as histories go on."""
-        every = feature_lists(self.names, Random(f"{self.run}/{self.number // CYCLE}/lists"))
+        rng = Random(f"{self.run}/{self.number // CYCLE}/lists")
+        every = feature_lists(self.names, rng)
+        if self.is_temporal:
+            every = with_temporal(every, rng)
         turn = self.number % CYCLE
         return list(islice(every, turn * A_HISTORY, (turn + 1) * A_HISTORY))
 
@@ -70,6 +89,14 @@ def feature_lists(names: Sequence[str], rng: Random) -> Iterator[tuple[str, ...]
     yield from singles(names, rng)
     yield from pairs(names, rng, min(7, len(names)))
     yield from deep(names, rng)
+
+
+def with_temporal(lists: Iterator[tuple[str, ...]], rng: Random) -> Iterator[tuple[str, ...]]:
+    """Lists with a feature that reads the clock in each, added where there is none."""
+    temporal = [name for name, feature in FEATURES.items() if feature.is_temporal]
+    for names in lists:
+        has_one = any(FEATURES[name].is_temporal for name in names)
+        yield names if has_one else (*names, rng.choice(temporal))
 
 
 @dataclass
@@ -103,8 +130,8 @@ def run_one(plan: HistoryPlan, shrink_s: float) -> Result:
         tempfile.TemporaryDirectory() as folder,
         opened_store(kind, Path(folder)) as store,
     ):
-        restarts = plan.number % 2 == 1
-        played = play(server, plan.seed, plan.lists(), store, restarts=restarts)
+        how = {"restarts": plan.restarts, "together": plan.together}
+        played = play(server, plan.seed, plan.lists(), store, **how)
     result = Result(plan.seed, played.tally)
     for fault in played.outcome.faults[:SHRUNK_A_HISTORY]:
         result.cases.append(described(server, played, fault, plan, shrink_s))
@@ -142,16 +169,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("queries", type=int, nargs="?", default=QUERIES)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--features", default="", help="only these, separated by commas")
+    parser.add_argument("--temporal", action="store_true", help="every query reads the clock")
     parser.add_argument("--shrink-s", type=float, default=SHRINK_S, help="a fault; 0: do not")
-    parser.add_argument("--out", type=Path, default=COUNTED)
+    parser.add_argument("--out", type=Path, help="where counts are kept")
     parser.add_argument("--cases", type=Path, default=REGRESSIONS, help="where failures are kept")
     options = parser.parse_args(arguments)
     run = int(os.environ.get("TIDEMARK_TEST_SEED") or time.time())
     names = tuple(options.features.split(",")) if options.features else tuple(FEATURES)
-    record = _Record(run, options.out, options.cases)
+    out = options.out or (COUNTED_TEMPORAL if options.temporal else COUNTED)
+    record = _Record(run, out, options.cases)
     print(f"run {run}, from history {record.done}: repeat by TIDEMARK_TEST_SEED={run}", flush=True)
     context = multiprocessing.get_context("spawn")
-    plans = ((HistoryPlan(run, n, names), options.shrink_s) for n in count(record.done))
+    plans = (
+        (HistoryPlan(run, n, names, options.temporal), options.shrink_s) for n in count(record.done)
+    )
     with context.Pool(options.workers) as pool:
         waiting = [pool.apply_async(run_one, plan) for plan in islice(plans, options.workers + 1)]
         while waiting and record.tally.queries < options.queries:

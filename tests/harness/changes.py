@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any
 
 import psycopg2
 
+from tests.harness.moving_clock import set_clock
 from tests.harness.schemas.base import TableSpec, TestSchema
 
 LINGUISTIC = "en-x-icu"  # not in servers built without ICU
@@ -60,6 +62,8 @@ def initial_statements(schema: TestSchema, seed: int) -> list[str]:
 def transactions(schema: TestSchema, seed: int) -> Iterator[Transaction]:
     """The endless history of a schema under a seed."""
     rng = Random(f"{schema.name}/{seed}/changes")
+    clock = clock_path(schema, seed)
+    next(clock, None)
     while True:
         statements: list[Statement] = []
         for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
@@ -68,7 +72,14 @@ def transactions(schema: TestSchema, seed: int) -> Iterator[Transaction]:
                 block = [Statement("SAVEPOINT dropped"), *block]
                 block.append(Statement("ROLLBACK TO SAVEPOINT dropped"))
             statements += block
+        statements += [Statement(set_clock(at)) for at in islice(clock, 1)]
         yield Transaction(tuple(statements), rng.random() < ABORT_SHARE)
+
+
+def clock_path(schema: TestSchema, seed: int) -> Iterator[str]:
+    """The values of a schema's clock, endless; none if it has no clock."""
+    if schema.clock is not None:
+        yield from schema.clock(Random(f"{schema.name}/{seed}/clock"))
 
 
 def _block(schema: TestSchema, rng: Random) -> list[Statement]:
@@ -155,9 +166,11 @@ def _some_rows(table: TableSpec, rng: Random, count: int) -> str:
 
 
 def create(connection: Any, schema: TestSchema, seed: int) -> None:
-    """Tables and their first rows; drawn rows that break a constraint are left out."""
+    """Tables, their first rows and the clock; drawn rows that break a constraint are left out."""
     with connection.cursor() as cursor:
         cursor.execute(schema.ddl.replace(LINGUISTIC, linguistic_of(connection)))
+        for at in islice(clock_path(schema, seed), 1):
+            cursor.execute(set_clock(at))
     rows = tuple(Statement(sql, True) for sql in initial_statements(schema, seed))
     run_transaction(connection, Transaction(rows))
 

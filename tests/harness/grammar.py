@@ -73,10 +73,11 @@ class Listed(Sql):
 
 @dataclass(frozen=True)
 class Query:
-    """A whole query and the names of the features that it was made of."""
+    """A whole query, the names of the features that it was made of, and its time zone."""
 
     sql: Sql
     features: tuple[str, ...] = ()
+    time_zone: str = "UTC"
 
     def text(self) -> str:
         """As SQL."""
@@ -87,7 +88,7 @@ class Query:
         queries = [p for p in self.sql.below() if p.kind == "query"]
         texts = {p.text(): p for p in (*queries, *self.sql.smaller())}
         texts.pop(self.text(), None)
-        return [Query(texts[t], self.features) for t in sorted(texts, key=len)]
+        return [replace(self, sql=texts[t]) for t in sorted(texts, key=len)]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 Invariant: the seed alone names the schema. Equal values of one column print alike but for
 numerics without scale, floats and intervals, for which `families.CANONICAL` has the way out.
 Every table has two small integer columns that meet each other's, so that joins and graphs do.
+The clock moves past a turn of calendar or local time, and many moments lie near that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
-from tests.harness import draw
+from tests.harness import draw, turns
 from tests.harness.draw import Draw
 from tests.harness.schemas.base import TableSpec, TestSchema
 
@@ -126,7 +128,9 @@ KINDS = (
     Kind("pair", "other", draw.raw("'(1,a)'", "'(,)'", "'(2,\"x, y\")'")),
     Kind("inet", "other", draw.choice("10.0.0.1", "::1", "10.1.0.0/16")),
 )
-ESSENTIAL = ("int", "text", "num", "date", "bool")
+ESSENTIAL = ("int", "text", "num", "date", "bool", "time")
+# Of the types of moments, the values near a turn.
+_NEAR = {"date": turns.dates, "timestamp": turns.local_instants, "timestamptz": turns.instants}
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,16 @@ class TableText:
 
 @dataclass(frozen=True)
 class Hostile:
-    """A schema, its tables, the families of their columns, and what tells their rows apart."""
+    """A schema, its tables, the families of their columns, and what tells their rows apart.
+
+    turn: what its clock moves past.
+    """
 
     schema: TestSchema
     tables: Mapping[str, TableText]
     families: Mapping[str, Mapping[str, str]]
     ties: Mapping[str, tuple[str, ...]]
+    turn: turns.Turn
 
 
 def schema_ddl(tables: Mapping[str, TableText]) -> str:
@@ -160,10 +168,11 @@ def schema_ddl(tables: Mapping[str, TableText]) -> str:
 def hostile_schema(seed: int | str) -> Hostile:
     """Three tables, or four."""
     rng = Random(f"hostile/{seed}")
+    turn = turns.turn_of(rng)
     tables, specs, families, ties = {}, [], {}, {}
     for number in range(rng.choice((3, 3, 4))):
         name = f"t{number}"
-        kinds = _columns(rng)
+        kinds = _columns(rng, turn)
         key, after = _key(rng, kinds)
         tables[name] = TableText(
             {c: k.type + " NOT NULL" * (c in key) for c, k in kinds.items()}, after
@@ -181,19 +190,26 @@ def hostile_schema(seed: int | str) -> Hostile:
         tables=tuple(specs),
         truncates=(*(s.name for s in specs), "t0, t1"),
         has_storms=True,
+        clock=partial(turns.path, turn),
     )
-    return Hostile(schema, tables, families, ties)
+    return Hostile(schema, tables, families, ties, turn)
 
 
-def _columns(rng: Random) -> dict[str, Kind]:
+def _columns(rng: Random, turn: turns.Turn) -> dict[str, Kind]:
     kinds = {
         "id": Kind("integer", "int", draw.integers(1, 30)),
         "a": Kind("integer", "int", _SMALL),
         "b": Kind(rng.choice(("integer", "bigint", "smallint")), "int", _SMALL),
     }
     drawn = [rng.choice([k for k in KINDS if k.family == family]) for family in ESSENTIAL[1:]]
-    drawn += rng.sample(KINDS, rng.randint(2, 5))
-    return kinds | {f"c{i}": kind for i, kind in enumerate(drawn)}
+    drawn += rng.sample(KINDS, rng.randint(2, 4))
+    return kinds | {f"c{i}": _near(kind, turn) for i, kind in enumerate(drawn)}
+
+
+def _near(kind: Kind, turn: turns.Turn) -> Kind:
+    """The kind with values near the turn too, if it is one of moments."""
+    near = _NEAR.get(kind.type)
+    return kind if near is None else replace(kind, draw=turns.often(near(turn), kind.draw))
 
 
 def _key(rng: Random, kinds: dict[str, Kind]) -> tuple[tuple[str, ...], tuple[str, ...]]:

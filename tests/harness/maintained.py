@@ -10,7 +10,7 @@ import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,9 @@ from dataflow.errors import SourceError, SqlError
 from dataflow.plan.nodes import ViewPlan
 from dataflow.plan.properties.key_facts import Keys
 from dataflow.plan.properties.unique_keys import keys_of
+from dataflow.schema import Relation
+from dataflow.sql.bind.analysis import Analyzer
+from dataflow.sql.moving_now import MovingNow
 from dataflow.sql.planner import plan_view
 from dataflow.types import UTC
 from service.engine.encoding.registered import decode, encode
@@ -34,6 +37,7 @@ from storage.memory import MemoryStore
 from storage.store import Store
 from tests.harness.changes import Statement, Transaction, run_transaction
 from tests.harness.compare import Answer, Row, difference, empty_answer, rows_of_query
+from tests.harness.moving_clock import CLOCK_NAME, CLOCK_RELATION, MovingClock, at_clock
 from tests.harness.postgres import Database
 
 MARKER = "marker"
@@ -77,13 +81,21 @@ class Plans:
     broken: dict[str, str] = field(default_factory=dict)
 
 
-def plan_each(database: Database, queries: Mapping[str, str], time_zone: str = UTC) -> Plans:
-    """The plans of all queries, asked of one session."""
+def plan_each(
+    database: Database,
+    queries: Mapping[str, str],
+    time_zone: str = UTC,
+    *,
+    is_moving: bool = False,
+) -> Plans:
+    """The plans of all queries, asked of one session. is_moving: now() is the clock's row."""
     found = Plans()
-    with PostgresAnalyzer(database.dsn, SOURCE, time_zone=time_zone) as analyzer:
+    feeds = [CLOCK_RELATION] if is_moving else []
+    with PostgresAnalyzer(database.dsn, SOURCE, feeds=feeds, time_zone=time_zone) as analyzer:
+        asked: Analyzer = MovingNow(analyzer, CLOCK_NAME) if is_moving else analyzer
         for name, query in queries.items():
             try:
-                found.plans[name] = plan_view(query, analyzer)
+                found.plans[name] = plan_view(query, asked)
             except (SqlError, SourceError) as error:
                 found.refused[name] = f"{error} {error.detail}".strip()
                 found.reasons[name] = f"{error.code}: {_general(error.what)}"
@@ -107,14 +119,24 @@ def plan_all(
 
 
 class Maintained:
-    """All plans over one stream and one store. Close it in any case."""
+    """All plans over one stream and one store. Close it in any case.
 
-    def __init__(self, database: Database, plans: Mapping[str, ViewPlan], store: Store) -> None:
+    clock_us: what the clock begins with, for plans that read one.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        plans: Mapping[str, ViewPlan],
+        store: Store,
+        clock_us: int | None = None,
+    ) -> None:
         self._source = PostgresSource(database.dsn, SOURCE)
         zones = {plan.time_zone for plan in plans.values()}
         self._evaluators = {z: PostgresEvaluator(database.dsn, time_zone=z) for z in zones}
         self._store = store
         self._stream = None
+        self._clock = None if clock_us is None else MovingClock(clock_us)
         self._errors: Counter[tuple[Any, ...]] = Counter()
         self.answers: dict[str, Answer] = {}
         self.faults: list[Fault] = []
@@ -122,9 +144,10 @@ class Maintained:
         self._facts: dict[str, Keys] = {}
         self._source.ensure_slot()
         definitions = {name: _definition(name, plan) for name, plan in plans.items()}
-        relations = {r.name: r for d in definitions.values() for r in d.relations()}
-        self._source.watch(list(relations.values()))
-        snapshot = self._source.open_snapshot(list(relations.values()))
+        named = {r.name: r for d in definitions.values() for r in d.relations()}
+        relations = [r for r in named.values() if r != CLOCK_RELATION]
+        self._source.watch(relations)
+        snapshot = self._source.open_snapshot(relations)
         try:
             for name, definition in definitions.items():
                 try:
@@ -136,7 +159,7 @@ class Maintained:
         self._store.commit()
         if MARKER not in self.answers:
             raise AssertionError(f"the marker's view failed: {self.faults}")
-        self._stream = self._source.stream(snapshot.position, list(relations.values()))
+        self._stream = self._source.stream(snapshot.position, relations)
 
     def _load(self, name: str, definition: ViewDefinition, snapshot: Any) -> None:
         view = View(definition, self._store, self._evaluators[definition.plan.time_zone])
@@ -145,15 +168,31 @@ class Maintained:
         needed = view.dataflow.needed_columns()
         for relation in definition.relations():
             table = view.tables[relation.name]
-            for part in snapshot.parts(relation, needed[relation.name], 2):
-                for delta in part.read():
-                    table.load(delta)
-                    output = view.step({relation.name: delta.consolidate()})
-                    answer.add(output, definition.table.fields)
+            for delta in self._rows(relation, needed[relation.name], snapshot):
+                table.load(delta)
+                output = view.step({relation.name: delta.consolidate()})
+                answer.add(output, definition.table.fields)
         self._note_errors(name, view.errors.take())
         self._views[name] = view
         self._facts[name] = keys_of(definition.plan.root)
         self.answers[name] = answer
+
+    def _rows(self, relation: Relation, columns: tuple[int, ...], snapshot: Any) -> Iterator[Delta]:
+        if relation == CLOCK_RELATION:
+            assert self._clock is not None, "a plan reads the clock, and there is none"
+            yield from self._clock.rows(columns)
+            return
+        for part in snapshot.parts(relation, columns, 2):
+            yield from part.read()
+
+    def move_clock(self, us: int | None, number: int) -> None:
+        """Step by the tick to a value of the clock; nothing if it has that value.
+
+        number: of the last transaction, for faults.
+        """
+        batch = None if us is None or self._clock is None else self._clock.move(us)
+        if batch is not None:
+            self._step(batch, number)
 
     def follow(self, number: int, timeout_s: float = WAIT_S) -> None:
         """Step until the marker of transaction `number` is in the views."""
@@ -274,14 +313,14 @@ def ask(
     *,
     time_zone: str = UTC,
 ) -> Expected:
-    """PostgreSQL's answers now, computed in a time zone and printed in UTC.
+    """PostgreSQL's answers at the session's clock, computed in a time zone and printed in UTC.
 
     guarded: for queries that may fail, the query without the rows that do.
     """
     expected = Expected()
     for name, query in queries.items():
         try:
-            expected.rows[name] = rows_of_query(connection, query, time_zone)
+            expected.rows[name] = rows_of_query(connection, at_clock(query), time_zone)
         except _NOT_OF_ROWS:
             expected.unanswered.add(name)
         except (psycopg2.DataError, psycopg2.errors.CardinalityViolation) as error:

@@ -23,13 +23,17 @@ from tests.harness.families import (
     GROUPED,
     GROUPED_RARELY,
     LITERALS,
+    TEMPORAL,
 )
 from tests.harness.features.registry import FEATURES, TAIL, WINDOW, Feature
 from tests.harness.grammar import Query, Relation, Sql, plain
 from tests.harness.hostile import Hostile
+from tests.harness.turns import zone_of
 
 _HOLES = re.compile(r"\{\{|\}\}|\{([=^]?)(\w*)\}")
 NESTED_SHARE = 0.3
+# Of the conditions in a query that reads the clock, those that do.
+TEMPORAL_SHARE = 0.3
 assert features.__all__
 
 
@@ -54,12 +58,14 @@ class Writer:
         self._known = known
         self._hostile = hostile
         self._aliases = 0
+        self._is_temporal = False
 
     # --- queries -------------------------------------------------------------------------
 
     def query(self, expected: Sequence[str]) -> Query:
         """A query of these features; those that cannot share a SELECT are nested."""
         self._aliases = 0
+        self._is_temporal = any(FEATURES[name].is_temporal for name in expected)
         block = Block()
         for number, layer in enumerate(self._layers([FEATURES[name] for name in expected])):
             if number:
@@ -69,7 +75,8 @@ class Writer:
             for feature in sorted(layer, key=lambda f: f.phase):
                 feature.apply(self, block)
             self.finish(block)
-        return Query(block.build(), tuple(sorted(expected)))
+        time_zone = zone_of(self._hostile.turn, self.rng)
+        return Query(block.build(), tuple(sorted(expected)), time_zone)
 
     def _layers(self, expected: list[Feature]) -> list[list[Feature]]:
         """Features by the SELECT that they go into, the innermost first."""
@@ -173,6 +180,8 @@ class Writer:
     def term(self, atoms: Sequence[Sql], family: str, depth: int = 1) -> Sql:
         """An expression of a family."""
         rng = self.rng
+        if family == "bool" and depth and self._is_temporal and rng.random() < TEMPORAL_SHARE:
+            return self.temporal(atoms)
         mine = [a for a in atoms if a.kind == family]
         forms = EXPRESSIONS.get(family)
         if mine and (not depth or not forms or rng.random() < 0.45):
@@ -227,6 +236,11 @@ class Writer:
         if choice < 0.6:
             return Sql(("(", term, " IS NOT TRUE)"), "bool")
         return Sql(("(", term, ")"), "bool")
+
+    def temporal(self, atoms: Sequence[Sql]) -> Sql:
+        """A condition on the clock, and on what is selected where there is a moment in it."""
+        fitting = _fitting(TEMPORAL, atoms)
+        return self.filled(self.rng.choice(fitting or TEMPORAL), "bool", atoms, 0)
 
     def key(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
         """An expression to group or partition by."""

@@ -8,6 +8,7 @@ from tests.harness.features import (
     set_functions,
     sets,
     subqueries,
+    temporal,
     tops,
     windows,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "set_functions",
     "sets",
     "subqueries",
+    "temporal",
     "tops",
     "windows",
 ]

@@ -12,6 +12,8 @@ from tests.harness.grammar import Relation, Sql, plain
 if TYPE_CHECKING:
     from tests.harness.query_writer import Writer
 
+# How far an interval around a moment goes.
+LONG = ("0", "90 minutes", "1 day", "1 month")
 KINDS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
 
 
@@ -90,8 +92,11 @@ def _interval_join(writer: Writer, block: Block) -> None:
     sides = [block.columns(), list(relation.columns)]
     if writer.rng.random() < 0.3:
         sides.reverse()
-    family = writer.rng.choice(("int", "int", "date", "num"))
+    family = writer.rng.choice(("int", "int", "date", "num", "time"))
     value, low, high = (writer.term(sides[at], family, 0) for at in (1, 0, 0))
+    if family == "time":
+        low = Sql(("(", low, f" - interval '{writer.rng.choice(LONG)}')"), "time")
+        high = Sql(("(", high, f" + interval '{writer.rng.choice(LONG)}')"), "time")
     on = Sql(("(", value, " BETWEEN ", low, " AND ", high, ")"), "bool")
     if writer.rng.random() < 0.5:
         on = Sql(("(", value, " >= ", low, " AND ", value, " < ", high, ")"), "bool")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.harness.query_writer import Writer
 
 
-def _enter(writer: Writer, block: Block, query: Sql, kinds: tuple[str, ...]) -> None:
+def enter_recursion(writer: Writer, block: Block, query: Sql, kinds: tuple[str, ...]) -> None:
     """The recursive query under a name, joined to the block."""
     rng = writer.rng
     name = f"w{writer.alias()}"
@@ -56,7 +56,7 @@ def _reach(writer: Writer, block: Block) -> None:
                 f"JOIN {table} e ON e.a = s.c1",
             )
         )
-        _enter(writer, block, query, ("int", "int"))
+        enter_recursion(writer, block, query, ("int", "int"))
         return
     query = Sql(
         (
@@ -65,7 +65,7 @@ def _reach(writer: Writer, block: Block) -> None:
             *(f"{table} e WHERE e.a = s.c0", condition),
         )
     )
-    _enter(writer, block, query, ("int",))
+    enter_recursion(writer, block, query, ("int",))
 
 
 @feature("recursive union all", FROM)
@@ -81,7 +81,7 @@ def _paths(writer: Writer, block: Block) -> None:
                 rng.choice(("3", "5")),
             )
         )
-        _enter(writer, block, query, ("int", "int"))
+        enter_recursion(writer, block, query, ("int", "int"))
         return
     query = Sql(
         (
@@ -93,4 +93,4 @@ def _paths(writer: Writer, block: Block) -> None:
             f"JOIN {table} e ON e.a = s.c0 AND s.c1 < {rng.choice((2, 3))}",
         )
     )
-    _enter(writer, block, query, ("int", "int", "text"))
+    enter_recursion(writer, block, query, ("int", "int", "text"))

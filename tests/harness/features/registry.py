@@ -15,12 +15,16 @@ FROM, WHERE, GROUP, CALLS, HAVING, OUTPUT, WINDOW, TAIL, SETS = range(9)
 
 @dataclass(frozen=True)
 class Feature:
-    """phase: features of lower phases are applied first. slot: one of a slot in a SELECT."""
+    """phase: features of lower phases are applied first. slot: one of a slot in a SELECT.
+
+    is_temporal: it reads the clock, and so do conditions of other features in its query.
+    """
 
     name: str
     phase: int
     slot: str
     apply: Callable[[Writer, Block], None]
+    is_temporal: bool = False
 
 
 FEATURES: dict[str, Feature] = {}

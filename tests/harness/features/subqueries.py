@@ -27,7 +27,7 @@ _SINGLE = (
 )
 
 
-def _correlate(writer: Writer, inner: Block, outer: list[Sql]) -> None:
+def correlate(writer: Writer, inner: Block, outer: list[Sql]) -> None:
     """Tie the inner block to the rows around it, by an equality or otherwise."""
     match = writer.matching(inner.columns(), outer)
     if writer.rng.random() < 0.25:
@@ -42,7 +42,7 @@ def scalar(writer: Writer, outer: list[Sql], is_correlated: bool) -> Sql:
     rng = writer.rng
     inner = writer.small_block()
     if is_correlated:
-        _correlate(writer, inner, outer)
+        correlate(writer, inner, outer)
     if rng.random() < 0.7:
         form, family = rng.choice(_SINGLE)
         inner.groups = []
@@ -111,7 +111,7 @@ def _in_on(writer: Writer, block: Block) -> None:
 
 def _exists(writer: Writer, outer: list[Sql], word: str) -> Sql:
     inner = writer.small_block()
-    _correlate(writer, inner, outer)
+    correlate(writer, inner, outer)
     if writer.rng.random() < 0.2:
         inner.groups = [writer.key(inner.columns(), 0)]
         inner.having = [Sql(("(count(*) > 1)",), "bool")]
@@ -126,7 +126,7 @@ def _membership(writer: Writer, outer: list[Sql], word: str) -> Sql:
     right = writer.term(inner.columns(), family, 1)
     left = writer.term(outer, family, 1)
     if rng.random() < 0.3:
-        _correlate(writer, inner, outer)
+        correlate(writer, inner, outer)
     if rng.random() < 0.25:
         right = canonical(writer.term(inner.columns(), family, 0))
         inner.groups = [right]
@@ -181,7 +181,7 @@ def _array(writer: Writer, block: Block) -> None:
     outer = block.around()
     inner = writer.small_block()
     if outer and writer.rng.random() < 0.7:
-        _correlate(writer, inner, outer)
+        correlate(writer, inner, outer)
     inner.outputs = [writer.term(inner.columns(), "int", 0)]
     inner.tail = inner.order(inner.outputs[0].text())
     block.outputs.append(Sql(("ARRAY(", inner.build(), ")"), "other"))
@@ -192,7 +192,7 @@ def _lateral(writer: Writer, block: Block) -> None:
     rng = writer.rng
     outer = block.columns()
     inner = writer.small_block()
-    _correlate(writer, inner, outer)
+    correlate(writer, inner, outer)
     choice = rng.random()
     if choice < 0.4:
         inner.groups = []
@@ -217,7 +217,7 @@ def _as_of_join(writer: Writer, block: Block) -> None:
     """The last row up to a value of the rows around, or the first one from there."""
     rng = writer.rng
     inner = writer.small_block()
-    family = rng.choice(("int", "int", "date", "num"))
+    family = rng.choice(("int", "int", "date", "num", "time"))
     value = writer.term(inner.columns(), family, 0)
     own = writer.term(block.columns(), family, 0)
     word, way = rng.choice(((" <= ", " DESC"), (" < ", " DESC"), (" >= ", ""), (" > ", "")))

@@ -6,7 +6,7 @@ tests/harness/queries/<schema>.sql and <schema>_<subject>.sql, each under a line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -42,7 +42,8 @@ class TestSchema:
     change rows, because random ones would break what the schema promises; inserts_rows is False
     when only they may add rows. truncates: lists of tables as TRUNCATE takes them. rows: SQL
     tuples to begin with, beside those that are drawn. has_storms: many of its transactions change
-    whole tables: emptied, refilled, keys moved, nothing changed at all.
+    whole tables: emptied, refilled, keys moved, nothing changed at all. clock: values of the clock,
+    the first one and one a transaction; None without now().
     """
 
     __test__ = False
@@ -57,6 +58,7 @@ class TestSchema:
     search_path: str = "public"
     rows: Mapping[str, list[str]] = field(default_factory=dict)
     has_storms: bool = False
+    clock: Callable[[Random], Iterator[str]] | None = None
 
     def queries(self) -> dict[str, str]:
         """Return the queries by name: those of <schema>.sql, then of each
