@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from itertools import count, islice
 from pathlib import Path
 from random import Random
@@ -76,12 +77,17 @@ class HistoryPlan:
 
     def lists(self) -> list[tuple[str, ...]]:
         """Features by query: singles, then pairs, then deep ones, as histories go on."""
-        rng = Random(f"{self.run}/{self.number // CYCLE}/lists")
-        every = feature_lists(self.names, rng)
-        if self.is_temporal:
-            every = with_temporal(every, rng)
+        seed = f"{self.run}/{self.number // CYCLE}/lists"
+        cycle = _cycle_of(seed, self.names, is_temporal=self.is_temporal)
         turn = self.number % CYCLE
-        return list(islice(every, turn * A_HISTORY, (turn + 1) * A_HISTORY))
+        return cycle[turn * A_HISTORY : (turn + 1) * A_HISTORY]
+
+
+@cache
+def _cycle_of(seed: str, names: tuple[str, ...], *, is_temporal: bool) -> list[tuple[str, ...]]:
+    rng = Random(seed)
+    every = feature_lists(names, rng)
+    return list(islice(with_temporal(every, rng) if is_temporal else every, CYCLE * A_HISTORY))
 
 
 def feature_lists(names: Sequence[str], rng: Random) -> Iterator[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from connectors.clock.source import RELATION, ClockFeed, ClockSource, Machine
+from connectors.clock.source import RELATION, ClockFeed, ClockSource, Machine, timestamp_of
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.schema import Field, Relation, RelationName
@@ -90,8 +90,8 @@ class MovingClock:
     def __init__(self, us: int, resolution_s: float = 1.0) -> None:
         self._machine = SetMachine(us)
         self._source = ClockSource(CLOCK, resolution_s, [CLOCK_RELATION], self._machine)
-        self.us = self._source.start_position(CLOCK_RELATION)["us"]
-        positions = {RELATION: {"us": self.us}}
+        positions = {RELATION: self._source.start_position(CLOCK_RELATION).position}
+        self.us = timestamp_of(positions) or 0
         self._feed: ClockFeed = self._source.open_feed([CLOCK_RELATION], positions, {}, _ignore)
         self._snapshot = self._source.open_snapshot([CLOCK_RELATION], positions, {})
 

@@ -234,14 +234,17 @@ def subquery_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
     """Return the outermost nodes in an expression that are the value of a subquery."""
     is_plain = isinstance(node, exp.Not | exp.Paren)
     is_value = is_subquery(node) or membership_of(node) or is_row_comparison(node)
-    is_array = isinstance(node, exp.Anonymous) and any(
-        isinstance(argument, exp.Query) for argument in node.expressions
-    )
-    if not is_plain and (is_value or is_array):
+    if not is_plain and (is_value or is_array_query(node)):
         yield node
         return
     for child in operands(node):
         yield from subquery_nodes(child)
+
+
+def is_array_query(node: exp.Expr) -> bool:
+    """Return whether a node is ARRAY(query)."""
+    is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
+    return is_array and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query)
 
 
 def is_row_comparison(node: exp.Expr) -> bool:

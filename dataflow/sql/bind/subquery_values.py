@@ -29,6 +29,7 @@ from dataflow.sql.bind.subqueries import (
     Subqueries,
     all_of,
     count_of,
+    is_array_query,
     is_more,
     is_row_comparison,
     is_subquery,
@@ -69,7 +70,7 @@ def subquery_value(
             return None
         value = lambda: record_of(context, subqueries, node) or subqueries.row(node.this)[0]  # noqa: E731
         return scope.once(context.text_of(node), value)
-    if _is_array_query(node):
+    if is_array_query(node):
         if not reads_relations(node):
             return None
         return scope.once(context.text_of(node), lambda: _array_of(context, subqueries, node))
@@ -230,12 +231,6 @@ def _all(parts: list[Expression]) -> Expression:
 
 def _any(parts: list[Expression]) -> Expression:
     return parts[0] if len(parts) == 1 else Call("or", tuple(parts), BOOL)
-
-
-def _is_array_query(node: exp.Expr) -> bool:
-    """Return whether a node is ARRAY(query)."""
-    is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
-    return is_array and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query)
 
 
 def _array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression:
