@@ -4,15 +4,16 @@
 SHELL := /bin/bash
 VENV := .venv/bin
 # Given on the command line only: how long demo and soak run, how often torture kills, how many
-# queries it generates, which parts of the bench run (see python -m bench --help).
+# queries it generates, whether all of them read the clock, which parts of the bench run (see python -m bench --help).
 SECONDS :=
 KILLS := 200
 QUERIES := 10000
 SEEDS := 20000
 ONLY :=
 TEMPORAL :=
-# Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
-WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
+# Processes of `make test`: a core more than there are, since tests wait for servers, and at most
+# four: each has a PostgreSQL and a Spark session of its own.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores > 3 ? 4 : cores + 1)))
 
 # Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE
