@@ -80,6 +80,20 @@ FLAGS = {
     f"AND f.at > {LAST} - interval '1 day' AND (f.day < {LAST} OR e.id < 50)",
     "alone": f"SELECT e.id, f.id AS other FROM (SELECT * FROM events WHERE id < 9) e LEFT JOIN "
     f"events f ON f.id < 30 AND (f.at > {LAST} OR f.n = e.n)",
+    "own side": "SELECT e.id, f.id AS other FROM events e LEFT JOIN events f "
+    f"ON f.n = e.n + 10 AND e.at > {LAST} - interval '1 day' WHERE e.id < 40 OR e.id > 999",
+    "own side, and its value": f"SELECT e.id, f.id AS other, {LAST} AS now FROM events e "
+    f"LEFT JOIN events f ON f.id = e.id + 1 AND e.at > {LAST}",
+    "both sides": "SELECT e.id, f.n FROM events e LEFT JOIN events f ON f.id = e.id + 1 "
+    f"AND (e.at > {LAST} OR f.day < {LAST}) AND f.local > {LAST} - interval '9 days'",
+    "full": "SELECT e.id, f.id AS other FROM events e FULL JOIN (SELECT * FROM events WHERE n > 10)"
+    f" f ON f.id = e.id + 1 AND (e.at > {LAST} OR f.day < {LAST}) AND f.at > {LAST}",
+    "full, grouped": "SELECT f.n, count(*) AS c, count(e.id) AS d FROM (SELECT * FROM events WHERE "
+    f"n < 40) e FULL JOIN events f ON f.id = e.id + 8 AND e.at <= {LAST} GROUP BY f.n",
+    "window": f"SELECT id, n, count(*) FILTER (WHERE at > {LAST}) OVER (PARTITION BY n ORDER BY "
+    f"day < {LAST}, id) AS c FROM events",
+    "window, some": f"SELECT id, sum(n) OVER (PARTITION BY at > {LAST} ORDER BY id) AS s "
+    f"FROM events WHERE local < {LAST} OR n = 20",
     "sums": "SELECT id, 100 / n > (SELECT max(tick) FROM clock) AS a FROM events WHERE n > 0",
 }
 

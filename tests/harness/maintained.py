@@ -43,7 +43,7 @@ from tests.harness.postgres import Database
 MARKER = "marker"
 MARKER_QUERY = f"SELECT max(id) AS id FROM public.{MARKER}"
 BATCH_ROWS = 10_000
-WAIT_S = 20.0
+WAIT_S = 60.0
 SOURCE = "source"
 EXPLAINED = 3
 _NOT_OF_ROWS = (psycopg2.errors.IndeterminateCollation, psycopg2.errors.QueryCanceled)
@@ -198,13 +198,13 @@ class Maintained:
         """Step until the marker of transaction `number` is in the views."""
         deadline = time.monotonic() + timeout_s
         while self.answers[MARKER].rows != {(str(number),): 1}:
-            batch = self._stream.poll(BATCH_ROWS, 0.05)
-            if batch is not None:
-                self._step(batch, number)
             if time.monotonic() > deadline:
                 raise AssertionError(
                     f"transaction {number} did not arrive: {self.answers[MARKER].rows}"
                 )
+            batch = self._stream.poll(BATCH_ROWS, 0.05)
+            if batch is not None:
+                self._step(batch, number)
 
     def restart(self) -> None:
         """Make all operators again over the state that was committed, as after a restart."""

@@ -10,7 +10,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, children
@@ -23,6 +23,7 @@ from dataflow.plan.nodes import (
     SemiJoin,
     ThresholdFilter,
     ThresholdFlag,
+    Window,
     fold,
     scans_of,
 )
@@ -39,7 +40,10 @@ from dataflow.plan.trees import (
 from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 from dataflow.sql.rules.find_thresholds import Condition, condition_of
+from dataflow.sql.rules.prune_columns import columns_read
 from dataflow.types import BOOL
+
+_READERS = Project | Aggregate | Window
 
 
 @dataclass
@@ -83,10 +87,39 @@ class _Cross:
                 for expression in own:
                     del self.flags[expression]
 
+    def flagged(self) -> Plan:
+        """Return the rows with their flags, beside the single rows."""
+        rows = self.rows
+        for expression, found in self.flags.items():
+            threshold = _threshold(self.moving[expression], self.rows, found)
+            rows = ThresholdFlag(rows, threshold, found.value, found.operator)
+        for single, _ in self.singles:
+            rows = Join("inner", rows, single, (), (), None, rows.fields + single.fields)
+        return rows
+
+    def moved(self, expression: Expression) -> Expression:
+        """Return an expression over what follows the rows, with flags between."""
+        for number, known in enumerate(self.flags):
+            if expression == known:
+                return ColumnRef(self.width + number, BOOL, "flag")
+        if isinstance(expression, ColumnRef):
+            return replace(expression, index=self.position(expression.index))
+        arguments = tuple(map(self.moved, children(expression)))
+        return replace(expression, arguments=arguments) if arguments else expression  # type: ignore[call-arg]
+
+    def position(self, index: int) -> int:
+        """Return where a column is once the flags follow the rows."""
+        return index if index < self.width else index + len(self.flags)
+
+    def widened(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        """Return the fields with those of the flags after the rows' own."""
+        flags = (Field("flag", BOOL),) * len(self.flags)
+        return (*fields[: self.width], *flags, *fields[self.width :])
+
 
 def flag_conditions(plan: Plan) -> Plan:
     """Return the plan with threshold flags for the comparisons of rows with single rows."""
-    shared = shared_nodes(plan)
+    shared, required = shared_nodes(plan), columns_read(plan)
     recursions = [node for node in nodes_of(plan) if isinstance(node, Recursive)]
     within = {id(node) for recursion in recursions for node in nodes_of(recursion.step)}
 
@@ -94,64 +127,86 @@ def flag_conditions(plan: Plan) -> Plan:
         over = with_inputs(node, inputs)
         if id(node) in within:
             return over
-        if isinstance(over, Join) and over.kind == "left" and over.residual is not None:
-            return _with_moving_right(over, over.residual)
-        is_own = isinstance(node, Project | Aggregate) and id(node.input) not in shared
-        if is_own and isinstance(over, Project | Aggregate) and isinstance(over.input, Join):
-            return _flagged(over, over.input) or over
+        if isinstance(over, Join) and isinstance(node, Join) and over.kind in ("left", "full"):
+            return _with_moving_sides(over, required[id(node)], is_own=id(node.left) not in shared)
+        is_own = isinstance(node, _READERS) and id(node.input) not in shared
+        if is_own and isinstance(over, _READERS) and isinstance(over.input, Join):
+            return _flagged(over, over.input, required[id(node)]) or over
         return over
 
     return fold(plan, visit)
 
 
-def _flagged(plan: Project | Aggregate, join: Join) -> Plan | None:
+def _flagged(
+    plan: Project | Aggregate | Window, join: Join, required: Collection[int]
+) -> Plan | None:
+    """Return a reader of a cross join over flagged rows; required: the columns read of it."""
     cross = _cross_of(join)
     if cross is None:
         return None
     residual = () if join.residual is None else (join.residual,)
-    for expression in (*expressions_within(plan), *residual):
+    read = [*expressions_within(plan), *residual]
+    for expression in read:
         cross.gather(expression)
-    cross.drop_partial([*expressions_within(plan), *residual])
+    if isinstance(plan, Window):
+        read += [column for i, column in enumerate(refs(join)) if i in required]
+    cross.drop_partial(read)
     if not cross.flags:
         return None
-    rows, width, count = cross.rows, cross.width, len(cross.flags)
-    at: dict[Expression, ColumnRef] = {}
-    for expression, found in cross.flags.items():
-        at[expression] = ColumnRef(len(rows.fields), BOOL, "flag")
-        threshold = _threshold(cross.moving[expression], cross.rows, found)
-        rows = ThresholdFlag(rows, threshold, found.value, found.operator)
-
-    def moved(expression: Expression) -> Expression:
-        if expression in at:
-            return at[expression]
-        if isinstance(expression, ColumnRef):
-            index = expression.index
-            return replace(expression, index=index if index < width else index + count)
-        arguments = tuple(map(moved, children(expression)))
-        return replace(expression, arguments=arguments) if arguments else expression  # type: ignore[call-arg]
-
-    crossed = rows
-    for single, _ in cross.singles:
-        fields = crossed.fields + single.fields
-        crossed = Join("inner", crossed, single, (), (), None, fields)
+    crossed = cross.flagged()
     assert isinstance(crossed, Join)
-    crossed = replace(crossed, residual=moved(residual[0]) if residual else None)
-    return map_expressions(plan, moved, (crossed,))
+    crossed = replace(crossed, residual=cross.moved(residual[0]) if residual else None)
+    over = map_expressions(plan, cross.moved, (crossed,))
+    if not isinstance(over, Window):
+        return over
+    return _without_flags(replace(over, fields=cross.widened(plan.fields)), cross, plan.fields)
 
 
-def _with_moving_right(join: Join, residual: Expression) -> Plan:
-    """Return a left join whose right rows are filtered, or flagged, by single rows on its left.
+def _without_flags(over: Plan, cross: _Cross, fields: tuple[Field, ...]) -> Plan:
+    """Return the plan with the columns that it had before its rows had flags."""
+    columns = refs(over)
+    return Project(over, tuple(columns[cross.position(i)] for i in range(len(fields))), fields)
 
-    A condition of ON over right rows and a single row alone says which right rows there are.
+
+def _with_moving_sides(join: Join, required: Collection[int], *, is_own: bool) -> Plan:
+    """Return a left or full join whose rows are filtered, or flagged, by single rows on its left.
+
+    required: the columns read of it. is_own: nothing else reads its left rows.
     """
     cross = _cross_of(join.left) if isinstance(join.left, Join) else None
-    if cross is None:
+    if cross is None or join.residual is None:
         return join
+    made = _with_moving_right(join, join.residual, cross)
+    if is_own and made.residual is not None and made.left.residual is None:  # type: ignore[attr-defined]
+        cross.gather(made.residual)
+        columns = refs(join)[: len(join.left.fields)]
+        read = [column for i, column in enumerate(columns) if i in required]
+        cross.drop_partial([made.residual, *made.left_keys, *read])
+    if cross.flags:
+        assert made.residual is not None
+        made = replace(
+            made,
+            left=cross.flagged(),
+            left_keys=tuple(map(cross.moved, made.left_keys)),
+            residual=cross.moved(made.residual),
+            fields=cross.widened(made.fields),
+        )
+    if len(made.fields) == len(join.fields):
+        return made
+    return _without_flags(made, cross, join.fields)
+
+
+def _with_moving_right(join: Join, residual: Expression, cross: _Cross) -> Join:
+    """Return a join whose right rows are filtered, or flagged in further columns.
+
+    Of a left join, a condition of ON over right rows and a single row alone says which right rows
+    there are.
+    """
     n, right = len(join.left.fields), join.right
     own = range(n, len(join.fields))
     rest: list[Expression] = []
     for part in conjuncts(residual):
-        found = _right_condition(part, own, cross)
+        found = _right_condition(part, own, cross) if join.kind == "left" else None
         if found is None:
             rest.append(part)
         else:
@@ -168,8 +223,7 @@ def _with_moving_right(join: Join, residual: Expression) -> Plan:
         return join
     fields = (*join.fields, *right.fields[len(join.right.fields) :])
     condition = conjunction([_with_flags(part, flags) for part in rest])
-    made = replace(join, right=right, residual=condition, fields=fields)
-    return Project(made, refs(join), join.fields) if flags else made
+    return replace(join, right=right, residual=condition, fields=fields)
 
 
 def _parts(expressions: Sequence[Expression]) -> Iterator[Expression]:
