@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="words, separated by commas")
     parser.add_argument("--quick", action="store_true", help="small sizes, a smoke test")
-    parser.add_argument("--no-spark", action="store_true", help="leave out the Spark road")
+    parser.add_argument("--no-spark", action="store_true", help="leave out the Spark backfill")
     parser.add_argument("--seconds", type=float, default=10, help="how long each rate is held")
     parser.add_argument("--show", action="store_true", help="how old the records are")
     parser.add_argument("--write", action="store_true", help="write the page, measure nothing")
@@ -107,10 +107,12 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
     if path.PATH in parts:
         sizes = QUICK_PATH if options.quick else FULL
         seconds = min(options.seconds, 1) if options.quick else options.seconds
-        roads = ("local",) if options.no_spark else ("spark", "local")
+        engines = ("local",) if options.no_spark else ("spark", "local")
         rows = prepare(WORKLOADS["w1"].rows, sizes)
         with measuring(path.PATH, "service", asdict(sizes), folder) as record:
-            expected = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
+            expected = path.PathSizes(
+                sizes.customers, sizes.orders, seconds=seconds, engines=engines
+            )
             record.figures = {"rows": [asdict(figure) for figure in path.run(rows, expected)]}
     if subscribe.SUBSCRIBE in parts:
         sizes = QUICK_PATH if options.quick else FULL

@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def tuning(self) -> Tuning:
-        """The product's tuning, with other pages if that is asked for."""
+        """The product's tuning, with other pages if given."""
         return replace(Tuning(), page_rows=self.page_rows) if self.page_rows else Tuning()
 
 
@@ -129,9 +129,9 @@ def probe_all(lookup: Callable[[np.ndarray], int], reads: Callable[[], int], key
     for count, repeats in BATCHES:
         times, found, cpu, read = [], 0, 0.0, 0
         for at in range(-max(repeats // 4, 2), repeats):
-            asked = rng.integers(0, keys, count)
+            keys_read = rng.integers(0, keys, count)
             read_before, cpu_before, started = reads(), time.process_time(), time.perf_counter()
-            rows = lookup(asked)
+            rows = lookup(keys_read)
             if at >= 0:
                 times.append(1e3 * (time.perf_counter() - started))
                 cpu += time.process_time() - cpu_before

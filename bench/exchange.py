@@ -46,7 +46,7 @@ SEGMENT_BYTES = 16 << 20
 # Waits for each other an epoch: after each exchange, and before the commit.
 WAITS = 3
 DECODE_US = 0.12  # a row, by decision 16: done once, whoever works on the rows
-WANTED = 1.6
+TARGET = 1.6
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Clock:
     def _count(self, label: str, call: Callable[[], Any]) -> Any:
         started = time.process_time()
         result = call()
-        place = self._size, label
-        self.spent[place] = self.spent.get(place, 0.0) + time.process_time() - started
+        key = self._size, label
+        self.spent[key] = self.spent.get(key, 0.0) + time.process_time() - started
         return result
 
     def parts(self, changes: int) -> Parts:
@@ -292,7 +292,7 @@ def run(sizes: Sizes, *, is_quick: bool) -> dict[str, Any]:
         # By the table's key, then by the join's: the rows of two exchanges are much alike.
         figures = bound(parts[size], parts[size // 2], [exchange] * 2, waits["p50_us"])
         found.append({"bound": figures, "exchange": asdict(exchange)})
-    return {"revision": revision(), "wait": waits, "epochs": found, "wanted": WANTED}
+    return {"revision": revision(), "wait": waits, "epochs": found, "target": TARGET}
 
 
 def text_of(result: dict[str, Any]) -> str:

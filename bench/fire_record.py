@@ -21,7 +21,7 @@ KEPT = Path(__file__).parent / "fire.jsonl"
 class Kind:
     """told: what is counted. aim: how many in one run by hand; 0 where there is none."""
 
-    told: str
+    title: str
     aim: int = 0
 
 
@@ -111,7 +111,7 @@ def _row(kind: str, runs: Sequence[dict[str, Any]]) -> list[str]:
         verdict = "met" if count >= aim else "**not met**"
     wrong = sum(run["wrong"] for run in mine)
     return [
-        KINDS[kind].told,
+        KINDS[kind].title,
         f"{sum(run['count'] for run in mine):,}",
         f"{len(mine):,}",
         f"{len(mine) - len(well):,}",
@@ -142,7 +142,7 @@ def _cases(runs: Sequence[dict[str, Any]]) -> list[str]:
             f"{name.replace('_', ' ')} {_shown(value)}" for name, value in more.items()
         )
         rows.append([kind.replace("_", " "), case, reported, f"{run['date']}, {run['revision']}"])
-    return ["", *table(("", "case", "told", "newest"), rows)] if rows else []
+    return ["", *table(("", "case", "count", "newest"), rows)] if rows else []
 
 
 def _shown(value: Any) -> str:

@@ -99,8 +99,8 @@ def _ask(generated: Generated, workload: Workload) -> list[tuple[list[object], l
             return [(list(r[: workload.keys]), _plain(r[workload.keys :])) for r in rows]
         columns = connection.execute(f"DESCRIBE {workload.query}").fetchall()
         sums = ", ".join(f"sum({columns[c][0]})" for c in workload.summed)
-        asked = connection.execute(f"SELECT count(*), {sums} FROM ({workload.query})")
-        return [([], _plain(asked.fetchall()[0]))]
+        found = connection.execute(f"SELECT count(*), {sums} FROM ({workload.query})")
+        return [([], _plain(found.fetchall()[0]))]
 
 
 def _final(generated: Generated, table: Table) -> str:
@@ -164,12 +164,12 @@ def _order_changes(
     out_status, out_amount = np.empty(2 * changes, np.uint8), np.empty(2 * changes, np.int64)
     live, at, following = n, 0, n
     for i in range(changes):
-        place = int(draws[i, 1] * live)
+        row = int(draws[i, 1] * live)
         if draws[i, 0] < 0.5:
-            place = live
-            ids[place], following, live = following, following + 1, live + 1
-            customers[place], statuses[place] = to_customer[i], new_status[i]
-            amounts[place] = to_amount[i]
+            row = live
+            ids[row], following, live = following, following + 1, live + 1
+            customers[row], statuses[row] = to_customer[i], new_status[i]
+            amounts[row] = to_amount[i]
             kinds = (INSERT, 0)
         elif draws[i, 0] < 0.85:
             kinds = (OLD, NEW)
@@ -178,20 +178,20 @@ def _order_changes(
         for letter in kinds:
             if letter == NEW:
                 if draws[i, 2] < 0.6:
-                    statuses[place] = to_status[i]
+                    statuses[row] = to_status[i]
                 elif draws[i, 2] < 0.9:
-                    amounts[place] = to_amount[i]
+                    amounts[row] = to_amount[i]
                 else:
-                    customers[place] = to_customer[i]
+                    customers[row] = to_customer[i]
             if letter:
                 seq[at], kind[at] = i, letter
-                out_id[at], out_customer[at] = ids[place], customers[place]
-                out_status[at], out_amount[at] = statuses[place], amounts[place]
+                out_id[at], out_customer[at] = ids[row], customers[row]
+                out_status[at], out_amount[at] = statuses[row], amounts[row]
                 at += 1
         if kinds[0] == DELETE:
             live -= 1
-            ids[place], customers[place] = ids[live], customers[live]
-            statuses[place], amounts[place] = statuses[live], amounts[live]
+            ids[row], customers[row] = ids[live], customers[live]
+            statuses[row], amounts[row] = statuses[live], amounts[live]
     return (
         seq[:at],
         kind[:at],

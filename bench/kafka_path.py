@@ -208,7 +208,7 @@ class _Bench:
         count, figures = self._written.count, {}
         with self._timing(count) as backfill:
             self._service.create(view, query, "local")
-        figures["backfill"] = asdict(backfill.told)
+        figures["backfill"] = asdict(backfill.used)
         if is_fed:
             chosen = {"bootstrap_servers": self._bootstrap, "topic": view, "initial": "changes"}
             self._service.create_sink(view, "bench", chosen)
@@ -219,7 +219,7 @@ class _Bench:
                 self._await_all()
                 if reader is not None:
                     reader.await_count(self._sizes.streamed)
-            figures["stream"] = asdict(stream.told)
+            figures["stream"] = asdict(stream.used)
             for rate in self._sizes.rates:
                 figures[f"latency {rate}"] = self._latency(rate, reader)
         finally:
@@ -227,7 +227,7 @@ class _Bench:
                 reader.close()
         with self._timing(0) as idle:
             time.sleep(self._sizes.idle_s)
-        figures["idle_cores"] = idle.told.cpu_s / idle.told.wall_s
+        figures["idle_cores"] = idle.used.cpu_s / idle.used.wall_s
         self._check(view, query)
         self._service.drop(view)
         return figures
@@ -253,7 +253,7 @@ class _Bench:
             with self._timing(0) as timing:
                 moments = self._written.write_steadily(rate, self._sizes.seconds)
                 self._await_all()
-            found = {"records": len(moments), "cpu_s": timing.told.cpu_s}
+            found = {"records": len(moments), "cpu_s": timing.used.cpu_s}
             found.update(_spread({n: watch.seen_beyond(n) - at for n, at in moments.items()}))
         finally:
             watch.close()
@@ -292,7 +292,7 @@ class _Timing:
 
     def __exit__(self, *_: object) -> None:
         used, wall = cpu_s(self._process) - self._before, time.perf_counter() - self._began
-        self.told = clients.Timed(self._records, wall, used)
+        self.used = clients.Timed(self._records, wall, used)
 
 
 class _Watch:

@@ -35,7 +35,7 @@ _MARK = re.compile(rb'event: progress\ndata: [^\n]*?"source":"([0-9A-F]+)/([0-9A
 _TAIL = 1000
 
 # The events of one reader and their times: WAL positions, or counts of notifications.
-Told = tuple[list[int], list[float]]
+Arrivals = tuple[list[int], list[float]]
 
 
 class Reader(asyncio.Protocol):
@@ -88,9 +88,9 @@ class Listener:
 async def subscribe(address: tuple[str, str], count: int) -> list[Reader]:
     """Readers of (URL, view), each of which has had its first mark."""
     url, view = address
-    place = urlsplit(url)
+    parts = urlsplit(url)
     path = f"/views/{view}/changes?snapshot=false"
-    host, port = place.hostname or "", place.port or 80
+    host, port = parts.hostname or "", parts.port or 80
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     made = []
     for _ in range(count):
@@ -140,7 +140,7 @@ def elsewhere(make: Callable[[Any, int], Any], address: Any, count: int) -> Iter
         ours.close()
 
 
-def heard_by(readers: Connection, position: int) -> list[Told]:
+def heard_by(readers: Connection, position: int) -> list[Arrivals]:
     """Return the events of each reader, up to a position."""
     readers.send(position)
     if not readers.poll(READY_S):

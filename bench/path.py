@@ -34,14 +34,14 @@ _INSERT = (
 
 @dataclass(frozen=True)
 class PathSizes:
-    """customers, orders: rows at first. rates: changes a second, each held for seconds. roads: of
+    """customers, orders: rows at first. rates: changes a second, each held for seconds. engines: of
     backfill."""
 
     customers: int
     orders: int
     rates: tuple[int, ...] = (1, 100, 1000)
     seconds: float = 10.0
-    roads: tuple[str, ...] = ("spark", "local")
+    engines: tuple[str, ...] = ("spark", "local")
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,16 @@ def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
 
 
 def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figure]:
-    """Rows a second from POST to live, by each road, cold and warm; the last view stays."""
+    """Rows a second from POST to live, by each engine, cold and warm; the last view stays."""
     rows = sizes.customers + sizes.orders
     peer = ("CREATE MATERIALIZED VIEW", rows / peers.create_s)
     figures = []
-    for road in sizes.roads:
+    for engine in sizes.engines:
         for state in ("first view", "next view"):
             if figures:
                 service.drop(VIEW)
-            elapsed = service.create(VIEW, QUERY, road)
-            what = f"POST to live, {road} road, {state}"
+            elapsed = service.create(VIEW, QUERY, engine)
+            what = f"POST to live, {engine} backfill, {state}"
             figures.append(Figure("snapshot", what, rows / elapsed, "rows/s", *peer))
     return figures
 

@@ -73,7 +73,7 @@ def compose(records: Sequence[Record]) -> str:
 
 def _preamble(records: Sequence[Record], newest: str) -> list[str]:
     machines = sorted({r.machine for r in records})
-    newest_told = newest or "none yet"
+    newest_revision = newest or "none yet"
     return [
         "Written by `python -m bench` from the records in bench/results, one a part and runner; a "
         "part is measured anew by `python -m bench --only PART,RUNNER`, and `--show` says how many "
@@ -81,7 +81,7 @@ def _preamble(records: Sequence[Record], newest: str) -> list[str]:
         "",
         *machines,
         "",
-        f"The newest record is of revision {newest_told}; one of another revision is marked "
+        f"The newest record is of revision {newest_revision}; one of another revision is marked "
         "**older**. `others` is how many cores other programs kept busy meanwhile: above 0.2, wall "
         "times say little and CPU times are to be read (column `ratio, CPU`). A ratio above "
         "1 is in our favour. All runners had the same generated rows; answers were compared with "

@@ -227,7 +227,7 @@ def _kafka(records: Sequence[Record], newest: str) -> list[str]:
                 cells = [number(wall), f"{1e6 * figures['cpu_s'] / figures['records']:.2f}"]
                 peak = number(figures["peak_rss_mb"])
                 rows.append([record.runner, _KAFKA_WORDS[thing], *cells, peak, when])
-    lines = ["## Clients of Kafka", "", _KAFKA_TOLD, "", *table(_KAFKA_TITLES, rows)]
+    lines = ["## Clients of Kafka", "", _KAFKA_NOTE, "", *table(_KAFKA_TITLES, rows)]
     for record in records:
         single = record.figures.get("single")
         if single:
@@ -238,7 +238,7 @@ def _kafka(records: Sequence[Record], newest: str) -> list[str]:
 
 _KAFKA_TITLES = ("client", "", "records/s", "CPU µs a record", "peak MB", "measured")
 _KAFKA_WORDS = {"read": "reads", "write": "writes"}
-_KAFKA_TOLD = (
+_KAFKA_NOTE = (
     "JSON records of about 200 bytes, one partition, a broker of our own on the same machine. "
     "`ours` is the feed of a source: it reads by confluent-kafka and decodes eight columns."
 )
@@ -247,7 +247,7 @@ _KAFKA_TOLD = (
 def _kafka_path(records: Sequence[Record], newest: str) -> list[str]:
     """From a topic through views into their tables, and one into a topic as well."""
     record = records[0]
-    lines = ["## From a topic through a view", "", _PATH_TOLD, ""]
+    lines = ["## From a topic through a view", "", _PATH_NOTE, ""]
     if record.missing:
         return [*lines, record.missing]
     rows = [[name, "", *_work(timed)] for name, timed in record.figures["floors"].items()]
@@ -285,7 +285,7 @@ def _work(timed: dict[str, float], least: float | None = None) -> list[str]:
     return [number(by_cpu), judged.aim, judged.verdict, number(by_clock)]
 
 
-_PATH_TOLD = (
+_PATH_NOTE = (
     "JSON records of about 200 bytes and nine fields, one partition, all columns decoded and "
     "checked; the filter lets a twelfth pass. CPU time is that of the pipeline with its children; "
     "a backfill starts a process, about a second of it. Streamed records are written meanwhile by "
@@ -322,7 +322,7 @@ def _subscribe(records: Sequence[Record], newest: str) -> list[str]:
         f"{sizes['seconds']:.0f} s; all waits begin when the commit has returned. Readers take "
         "server-sent events, each by a connection of its own; the floor beside them, before each, "
         "is as many sessions that LISTEN to a row trigger's NOTIFY, which tells a key and no "
-        "answer (below zero: told before the writer had its commit's answer). "
+        "answer (below zero: reported before the writer had its commit's answer). "
         f"Measured {measured(record, newest)}.",
         "",
         *table(("readers", "seen", "p50", "p99", "p50 after the table's", "API, cores"), waits),

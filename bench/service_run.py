@@ -74,10 +74,10 @@ class ServiceRun:
         except subprocess.TimeoutExpired:
             self._child.kill()
 
-    def create(self, name: str, query: str, road: str, **options: str | None) -> float:
+    def create(self, name: str, query: str, engine: str, **options: str | None) -> float:
         """Seconds from POST until the view is live. options: more of the view."""
         started = time.perf_counter()
-        body = {"name": name, "query": query, "options": {"backfill": road, **options}}
+        body = {"name": name, "query": query, "options": {"backfill": engine, **options}}
         answer = self._client.post(f"/views?wait_s={BUILD_S:.0f}", json=body)
         elapsed = time.perf_counter() - started
         view = answer.json()

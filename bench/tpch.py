@@ -151,8 +151,8 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         before_s = before.ru_utime + before.ru_stime
         maintained = Timed(database, plans, store, Path(folder) / "loads")
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        asked = {name: queries[name] for name in plans}
-        faults: list[Fault] = maintained.compare(0, ask(connection, asked))
+        measured = {name: queries[name] for name in plans}
+        faults: list[Fault] = maintained.compare(0, ask(connection, measured))
         # The first of each kind loads what was compiled.
         for number in range(1, WARM + 1):
             run_numbered(connection, refresh(source, rng, keys, number, scale), number)
@@ -162,8 +162,8 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         for number in range(WARM + 1, WARM + refreshes + 1):
             run_numbered(connection, refresh(source, rng, keys, number, scale), number)
             maintained.follow(number, WAIT_S)
-            faults += maintained.compare(number, ask(connection, asked))
-        query_s = {name: timed_query(connection, asked[name]) for name in asked}
+            faults += maintained.compare(number, ask(connection, measured))
+        query_s = {name: timed_query(connection, measured[name]) for name in measured}
         maintained.close()
         store.close()
     connection.close()
@@ -172,7 +172,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         "revision": revision(),
         "scale": scale,
         "rows": rows,
-        "views": len(asked) - 2,
+        "views": len(measured) - 2,
         "load_s": maintained.load_s,
         "refreshes": refreshes,
         "changes": maintained.changes,

@@ -200,12 +200,12 @@ def difference(expected: Answer, found: Answer) -> str | None:
     """What is wrong with an answer, in a line; None when nothing is."""
     for key, values in expected.items():
         if key not in found:
-            return f"{_told(key)} is missing"
+            return f"{_title(key)} is missing"
         if not _is_same(values, found[key]):
-            return f"{_told(key)} is {_told(found[key])}, not {_told(values)}"
+            return f"{_title(key)} is {_title(found[key])}, not {_title(values)}"
     for key in found:
         if key not in expected:
-            return f"{_told(key)} should not be there"
+            return f"{_title(key)} should not be there"
     return None
 
 
@@ -223,5 +223,5 @@ def _is_same(expected: tuple[Any, ...], found: tuple[Any, ...]) -> bool:
     return True
 
 
-def _told(values: tuple[Any, ...]) -> str:
+def _title(values: tuple[Any, ...]) -> str:
     return "(" + ", ".join(map(str, values)) + ")"

@@ -162,7 +162,7 @@ class Life:
             self._control, row.identity, row.desired, change, replacing=replacing, **fields
         ):
             raise busy(row)
-        failpoint("api.change.asked")
+        failpoint("api.change.requested")
         return AcceptedRequest(row.identity, path_name(row.schema, row.name), change["id"])
 
     def _planned(

@@ -273,7 +273,7 @@ def forget_others(folder: Path, scopes: Collection[str]) -> None:
             if found.get("exchange"):
                 open_exchange(found["exchange"]).remove()
         except TidemarkError as error:
-            log.warning("build.left_behind", folder=path.name, code=error.code)
+            log.warning("build.not_removed", folder=path.name, code=error.code)
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -327,7 +327,7 @@ class ViewBuild:
             try:
                 self._parts.exchange.remove()
             except TidemarkError as error:
-                log.warning("build.left_behind", where=str(self._parts.exchange), code=error.code)
+                log.warning("build.not_removed", where=str(self._parts.exchange), code=error.code)
 
     def _open_view(self) -> None:
         assert self._result is not None

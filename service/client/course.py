@@ -51,7 +51,7 @@ class ChangesWish:
             beat_s = min(beat_s, self.timeout_s / 4)
         return min(max(beat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
-    def silence_s(self, *, has_rows: bool) -> float:
+    def read_timeout_s(self, *, has_rows: bool) -> float:
         """Return the silence after which the connection is dead, or (with all rows) timed out."""
         dead_s = max(BEATS_MISSED * self.beat_s, DEAD_S)
         if self.timeout_s is None or not has_rows:
@@ -61,10 +61,10 @@ class ChangesWish:
 
 @dataclass(frozen=True)
 class Open:
-    """Open the stream. silence_s: how long a read of it may take."""
+    """Open the stream. read_timeout_s: how long a read of it may take."""
 
     call: Call[Reply]
-    silence_s: float
+    read_timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Course:
                 if not self._is_open:
                     # Before the first rows, silence means nothing: the table may be large.
                     has_rows = bool(self._gathering.token)
-                    yield Open(self._call(), self._wish.silence_s(has_rows=has_rows))
+                    yield Open(self._call(), self._wish.read_timeout_s(has_rows=has_rows))
                     self._is_open = self._was_open = True
                     self._quiet_since = self._clock() + (0 if has_rows else FIRST_ROWS_S)
                 self._take((yield Read()) or b"")

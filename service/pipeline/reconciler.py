@@ -264,7 +264,7 @@ class CatalogReconciler:
         facts: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
         if row.status == ViewState.PAUSED:
             facts["desired"] = DesiredState.PAUSED
-        log.warning("change.given_up", view=row.title, why=error.described)
+        log.warning("change.abandoned", view=row.title, why=error.described)
         self._reports.abandoned(row.identity, row.change, facts)
 
     def paused(self, row: ViewRow) -> None:

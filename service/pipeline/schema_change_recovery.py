@@ -41,7 +41,7 @@ class SchemaChangeRecovery:
         """Remove the views from the engine that this refusal affects; part of the open epoch."""
         if isinstance(error, TablesChanged):
             taken = self._recover(error.lost)
-            failpoint("ddl.mend.after")
+            failpoint("ddl.recovery.after")
             self._watch.accept(error.found)
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):

@@ -111,7 +111,7 @@ class ViewReplacement:
         """Replace the live version, and pass the difference to its readers."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
-        failpoint("view.replace.renewed")
+        failpoint("view.replace.installed")
         for other in self._builds.values():
             if name in other.definition.parents() and not build.first.is_in_place:
                 # It was planned over columns whose positions have changed.

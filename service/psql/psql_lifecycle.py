@@ -171,7 +171,9 @@ class LifeOperations:
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
         """Return True if this request already began the change, which may be done since."""
         replacing = row.replacing or {}
-        if replacing.get("kind") == kind and replacing.get("asked_at", 0) >= request.requested_at:
+        # "asked_at": the earlier name, in a change that was requested before an upgrade.
+        at = replacing.get("requested_at", replacing.get("asked_at", 0))
+        if replacing.get("kind") == kind and at >= request.requested_at:
             return True
         # A completed change is no longer in `replacing`: compare the view with its earlier state.
         return row.change is None and [row.version, row.title] != self._noted(request)

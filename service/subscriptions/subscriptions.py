@@ -92,7 +92,7 @@ class Subscriptions:
         self._control = factory.control()
         self._feeds = feeds
         self._sinks: dict[str, PostgresSink] = {}
-        self.timeout_s = float(factory.settings.changes_patience_s)
+        self.timeout_s = float(factory.settings.changes_timeout_s)
 
     async def open(self, view: str, wish: Wish) -> Subscription:
         """Add a subscriber. TidemarkError view.not_found, view.not_live, changes.bad_token,

@@ -130,18 +130,18 @@ def is_pausing(row: ViewRow) -> bool:
 
 
 def busy(row: ViewRow) -> TidemarkError:
-    """Return the error for a second change of a view while one is under way."""
+    """Return the error for a second change of a view while one is in progress."""
     going = "pause" if is_pausing(row) else (row.replacing or {}).get("kind", "change")
     return TidemarkError(
         "view.busy",
         f'view "{row.title}" is being changed',
-        detail=f"a {going} is under way",
+        detail=f"a {going} is in progress",
         hint="wait until it is done, or cancel it",
     )
 
 
 def require_free(row: ViewRow) -> None:
-    """Require that no change of the view is under way and it is not being dropped. TidemarkError
+    """Require that no change of the view is in progress and it is not being dropped. TidemarkError
     view.busy.
     """
     if row.change is not None or row.desired == DesiredState.DROPPED:

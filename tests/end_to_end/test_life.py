@@ -322,7 +322,7 @@ def test_a_change_is_given_up(service: RunningService, shop: Database) -> None:
     answer = service.call("DELETE", "/views/sums")
     assert (answer.status_code, answer.json()["code"]) == (409, "view.has_dependents")
     answer = service.call("POST", "/views/sums/replace", {"query": LARGE})
-    assert (answer.status_code, answer.json()["replacing"]["status"]) == (202, "under way")
+    assert (answer.status_code, answer.json()["replacing"]["status"]) == (202, "in progress")
     assert refused(service, "sums/pause")["code"] == "view.busy"
     answer = service.call("DELETE", "/views/sums/replace")
     if answer.status_code == 200:

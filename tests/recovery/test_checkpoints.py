@@ -155,7 +155,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
         assert world.is_equal("late", "SELECT count(*) AS n FROM accounts")
         assert not database.rows("SELECT FROM pg_class WHERE relname = 'before'")
         told = service.log_tail(1_000_000)
-        assert "recover.muted" in told
+        assert "recover.replay" in told
         assert not _rebuilt(told) & {f"public.{name}" for name in VIEWS}, "restored, not rebuilt"
         run.count, run.epochs = 1, world.checker.states
         world.checker.close()

@@ -99,7 +99,7 @@ def test_a_standby_that_lags_gets_again_what_it_lacks(database: Database, tmp_pa
                 (replayed,) = scene.told("recover.outbox")
                 assert replayed["epochs"] > 10, "the standby did not lag"
                 assert len(scene.told("build.started")) == len(VIEWS)
-                assert not scene.told("sink.set_back", "view.state_lost")
+                assert not scene.told("sink.rewound", "view.state_lost")
     _add_figures(scene)
 
 
@@ -157,7 +157,7 @@ def test_an_older_sink_is_brought_back_in_one_transaction(
             service.await_status("other")
             assert service.call("GET", "/views/later").status_code == 404
             assert sink.rows("TABLE other") == [(0,)]
-            assert len(scene.told("sink.returns")) == 1
+            assert len(scene.told("sink.repaired")) == 1
             service.await_so(lambda: service.call("GET", "/health").json()["status"] == "ok")
             # Once more, while nobody looks, and killed around what brings it back.
             service.kill()
@@ -184,7 +184,7 @@ def _positions(sink: Database) -> int:
 def _await_told_behind(scene: Scene, at: int) -> None:
     """Until the views have come back: what is shown and told of them is the older position."""
     deadline, is_reported = time.monotonic() + WITHIN_S, False
-    while not scene.told("sink.returns"):
+    while not scene.told("sink.repaired"):
         assert time.monotonic() < deadline, scene.service.log_tail()
         scene.checker.check()
         health = scene.service.call("GET", "/health").json()

@@ -64,7 +64,7 @@ def test_state_older_than_the_sink_catches_up_muted(database: Database, tmp_path
         service.start()
         _run_a_while(service, database, writer, checker)
         _finish(service, database, writer, checker)
-        assert "recover.muted" in service.log_tail(1_000_000)
+        assert "recover.replay" in service.log_tail(1_000_000)
 
 
 @pytest.mark.whole

@@ -119,7 +119,7 @@ def test_state_older_than_the_sink(
         world.go_on()
         service.await_so(world.is_shown)
         log = service.log_tail(1_000_000)
-        assert ("view.state_lost" if is_lost else "recover.muted") in log
+        assert ("view.state_lost" if is_lost else "recover.replay") in log
         if not is_lost:
             lost = {line for line in log.splitlines() if "view.state_lost" in line}
             assert len(lost) == 1 and "public.stock" in lost.pop()

@@ -19,10 +19,10 @@ from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, UP, Fault, Proxy
 
 
 @pytest.fixture(autouse=True)
-def _impatient() -> Iterator[None]:
-    before, TIME_LIMITS.silence_s = TIME_LIMITS.silence_s, 1.5
+def _short_timeout() -> Iterator[None]:
+    before, TIME_LIMITS.liveness_timeout_s = TIME_LIMITS.liveness_timeout_s, 1.5
     yield
-    TIME_LIMITS.silence_s = before
+    TIME_LIMITS.liveness_timeout_s = before
 
 
 @pytest.fixture
