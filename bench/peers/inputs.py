@@ -37,8 +37,9 @@ def flink_inputs(workload: Workload, rows: Generated) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """loaded: rows that are there at first; passing: those of the streamed table that pass the
-    query's filter; changes: what comes then."""
+    """loaded: initial rows. passing: those of the streamed table that pass the query's filter.
+    changes: later ones.
+    """
 
     loaded: int
     passing: int
@@ -46,7 +47,7 @@ class Facts:
 
 
 def facts(workload: Workload, rows: Generated) -> Facts:
-    """Counted over the Parquet files."""
+    """Count over the Parquet files."""
     with duckdb.connect() as connection:
 
         def count(table: Table, part: str, where: str = "true") -> int:
@@ -89,7 +90,7 @@ def _write_csv(
 def _write_json(
     connection: duckdb.DuckDBPyConnection, rows: Generated, table: Table, path: Path
 ) -> None:
-    """`before`, `after`, `op` a line; an update's old side is the row before its new one."""
+    """Write `before`, `after`, `op` a line; an update's old row is the row before its new one."""
     row = "{" + ", ".join(f"'{n}': {n}" for n in table.names) + "}"
     selects = []
     if rows.parquet(table, "load").exists():
