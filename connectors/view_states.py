@@ -97,7 +97,7 @@ RULES = (
         ViewEvent.RECALL,
         (ViewState.LIVE, ViewState.DEGRADED, ViewState.PAUSED, ViewState.FAILED),
         ViewState.BACKFILLING,
-        "The state is lost, or the lost slot was given up, or nobody asks for the pause.",
+        "The state is lost or was discarded with its slot, or the pause is no longer requested.",
     ),
     Rule(
         ViewEvent.PAUSE,

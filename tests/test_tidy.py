@@ -645,6 +645,15 @@ def described_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def messages_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the strings of more than one word: messages, hints, help and SQL."""
+    described = {number for number, _ in described_lines(path)}
+    for node in ast.walk(tree_of(path)):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and " " in node.value and node.lineno not in described:
+            yield node.lineno, node.value
+
+
 def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
     """The lines of a page without code and link targets."""
     text = re.sub(
@@ -657,6 +666,7 @@ def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
 def test_prose_is_in_the_fields_words() -> None:
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
     lines = [(p, *line) for p in plain_files() for line in described_lines(p)]
+    lines += [(p, *line) for p in plain_files() for line in messages_of(p)]
     lines += [(p, *line) for p in pages for line in prose_lines(p)]
     report([f"{name_of(p)}:{n}: {text}" for p, n, text in lines if PRIVATE_PHRASES.search(text)])
 

@@ -157,7 +157,7 @@ def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relatio
     if lateness.policy == DEAD_LETTER:
         warnings = (*warnings, "late rows are left out: see tidemark.late_rows for those missing")
     if lateness.retain_us is not None:
-        warnings = (*warnings, "old windows are frozen: they follow their tables no more")
+        warnings = (*warnings, "old windows are frozen: they no longer follow their tables")
     return replace(plan, root=root, warnings=warnings)
 
 
@@ -220,7 +220,7 @@ def _watched(
         raise SqlError(
             "lateness.needs_key",
             f'table "{relation.name}" has no key',
-            detail="a new version of an old row cannot be told from a late row",
+            detail="a new version of an old row cannot be distinguished from a late row",
             hint="add a primary key to the table, or leave out its lateness",
             position=position,
         )

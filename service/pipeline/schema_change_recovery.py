@@ -88,7 +88,7 @@ class SchemaChangeRecovery:
         if [(f.name, f.type) for f in was.fields] != [(f.name, f.type) for f in now.fields]:
             return _with_detail(error, "the columns of the view would have other types")
         if self._sink_workers.has_sinks_of(definition.identity):
-            return _with_detail(error, "its sinks cannot be told what building it anew changes")
+            return _with_detail(error, "its sinks could not get the changes of a rebuild")
         if was.key != now.key:
             return _with_detail(error, "the view would have another key")
         return None

@@ -140,11 +140,11 @@ class SinkRewind:
 
     def _take_out_tableless(self, views: Collection[ViewDefinition]) -> bool:
         """Remove views whose tables are gone or replaced; they are built like new ones later."""
-        gone = [d for d in views if not self._builds[d.identity].first.is_in_place]
+        gone = [d for d in views if not self._builds[d.identity].initial_load.is_in_place]
         for definition in gone:
             self._builds[definition.identity].cancel()
         if gone:
-            what = "the table was not in the sink when that was set back"
+            what = "the table was missing from the sink after the rewind"
             why = SinkError("sink.table_missing", what)
             self._subscriptions.complete_failed(self._failures.degrade(gone, why))
         return bool(gone)

@@ -140,12 +140,12 @@ class Supervisor:
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
-        elif found == "given up":
+        elif found == "failed":
             log.error("process.not_restarted", name=child.name, code=code)
         else:
             pause_s = round(child.restarts.start_at - now, 3)
             log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
-            if child.restarts.dies_again:
+            if child.restarts.is_crash_looping:
                 times = child.restarts.in_a_row
                 log.error("process.crash_loop", name=child.name, code=code, times=times)
         self._report()

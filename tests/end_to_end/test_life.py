@@ -281,7 +281,7 @@ def test_what_reads_a_view_that_was_paused_just_then_is_refused(
         row = next(r for r in control.list_views() if r.name == "above")
         change, told = new_version(row, row.query, row.options, [], "resume")
         told = {"replacing": told, "desired": "live"}
-        assert change_requests.ask_change(control, row.identity, "paused", change, **told)
+        assert change_requests.request_change(control, row.identity, "paused", change, **told)
     asked = lambda: service.call("GET", "/views/above").json()  # noqa: E731
     service.await_so(lambda: asked()["replacing"]["status"] == "failed", 20)
     view = asked()

@@ -92,7 +92,7 @@ def test_a_pause_does_not_pass_a_change(world: World) -> None:
     parts: Any = SimParts(world, world.host(Process(0)))
     row, life = live_view(world, parts), Life(parts, Authorization(parts))
     world.database.update(row.identity, {"change": {"id": "x", "kind": "version", "version": 1}})
-    assert not asked(world, lambda: change_requests.ask_pause(parts.control(), row.identity))
+    assert not asked(world, lambda: change_requests.request_pause(parts.control(), row.identity))
     with pytest.raises(TidemarkError, match="is being changed"):
         asked(world, lambda: life.pause("public.v", by=OPEN))
     assert world.database.views[0].desired == "live"

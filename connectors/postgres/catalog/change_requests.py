@@ -18,7 +18,7 @@ from connectors.view_states import DesiredState, ViewState
 _STAYS = f"desired <> '{DesiredState.DROPPED}'"
 
 
-def ask_change(
+def request_change(
     control: Control, identity: str, seen: str, change: Mapping[str, Any], **changes: Any
 ) -> bool:
     """Request a change of a view and set the given columns.
@@ -35,7 +35,7 @@ def ask_change(
     return bool(control.rows(sql, *values))
 
 
-def ask_pause(control: Control, identity: str) -> bool:
+def request_pause(control: Control, identity: str) -> bool:
     """Request the pause of a live view.
 
     Return False when a change is in progress, the view is to be dropped, or it is no longer live.

@@ -116,7 +116,7 @@ class ProbedSession(Protocol):
         ...
 
 
-def ask(lost: ProbedSession) -> Verdict:
+def probe(lost: ProbedSession) -> Verdict:
     """Return what the server is doing for one of our sessions."""
     try:
         session = _open_probe(lost)

@@ -174,7 +174,7 @@ class Watched(ext.connection):
 
     def _run_probe(self, number: int) -> None:
         try:
-            verdict = backend_probe.ask(self)
+            verdict = backend_probe.probe(self)
             now = time.monotonic()
             if verdict in (backend_probe.Verdict.WORKING, backend_probe.Verdict.UNKNOWN):
                 self._sign(now)
