@@ -31,8 +31,8 @@ class BuildParts:
     """The explicit inputs of a build.
 
     run: executes the chosen engine, "local" or "spark". epoch_bytes: memory for the view's changes
-    since its snapshot. live_version: the table that the view already has. nudge: advances the stream
-    past the current position. exchange: storage for snapshot parts, if not the build's own folder.
+    since its snapshot. live_version: the table that the view already has. nudge: advances the
+    stream past the current position. exchange: storage for snapshot parts, if not the build's own folder.
     feeds: the external sources that it reads. reads_database: True if it reads the database or
     moves with its position.
     """

@@ -90,9 +90,9 @@ class PostgresAnalyzer:
     views: the maintained views, with tables in this database or, with has_stubs, in another. With
     has_stubs, and for feeds (relations of other sources), each relation that a query names appears
     here as an empty temporary table. The database's own names take precedence. requester: whose
-    rights a query has, and who must be able to read its relations; "" for the session's own. keeps_rows: a
-    table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError or
-    TemporaryError when the database does not answer.
+    rights a query has, and who must be able to read its relations; "" for the session's own.
+    keeps_rows: a table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError
+    or TemporaryError when the database does not answer.
     """
 
     def __init__(
