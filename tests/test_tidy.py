@@ -133,7 +133,7 @@ WORDS_OF_TESTS = {"say", "place"}
 # What docstrings, comments and pages say in the field's words instead.
 PRIVATE_PHRASES = re.compile(
     r"\b(told|untold|anew|for good|go(?:es)? on|stands? still|way back|further sinks?|roads?|bags?"
-    r"|is let go|headway|mend(?:s|ed|ing)?)\b",
+    r"|is let go|headway|mend(?:s|ed|ing)?|return return)\b",
     re.IGNORECASE,
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")

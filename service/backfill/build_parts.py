@@ -32,9 +32,9 @@ class BuildParts:
 
     run: executes the chosen engine, "local" or "spark". epoch_bytes: memory for the view's changes
     since its snapshot. live_version: the table that the view already has. nudge: advances the
-    stream past the current position. exchange: storage for snapshot parts, if not the build's own folder.
-    feeds: the external sources that it reads. reads_database: True if it reads the database or
-    moves with its position.
+    stream past the current position. exchange: storage for snapshot parts, if not the build's own
+    folder. feeds: the external sources that it reads. reads_database: True if it reads the database
+    or moves with its position.
     """
 
     open_snapshot: Callable[[list[Relation]], Snapshot]

@@ -55,7 +55,7 @@ class DecimalSums:
 
 
 def special_text(ledger: Ledger) -> str | None:
-    """Return Return NaN or an infinity where live values make the sum one."""
+    """Return NaN or an infinity where live values make the sum one."""
     is_plus, is_minus = PLUS_INFINITY in ledger, MINUS_INFINITY in ledger
     if NAN in ledger or (is_plus and is_minus):
         return "NaN"

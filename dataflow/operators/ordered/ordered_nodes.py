@@ -161,7 +161,7 @@ class NodeStore:
         return Nodes(part, ids, parent, at, items, owner)
 
     def sizes(self, level: int, items: Delta) -> np.ndarray:
-        """Return Return int64[m]: how many rows, with their weights, each item stands for."""
+        """Return int64[m]: how many rows, with their weights, each item stands for."""
         return items.columns[self.width + ROWS].values if level else items.weights
 
     def sort(self, nodes: Nodes) -> None:
