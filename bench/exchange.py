@@ -1,10 +1,10 @@
 """`python -m bench.exchange`: what two workers of one pipeline would cost each other, for W1.
 
-Measured are the parts of one process's epoch, and what two workers would add: partition rows by a
-hash of the key, pass half of them through shared memory, wait for each other, and store the
-exchanged rows, because two stores do not commit at once. This bounds the gain on idle cores. All
-figures are CPU time, which other load hardly affects. The result is printed and written to
-bench/exchange.json (decision 19).
+Measured are the parts of one process's epoch, and what two workers would add. They would partition
+rows by a hash of the key, pass half of them through shared memory, and wait for each other. They
+would also store the exchanged rows, because two stores do not commit at once. This bounds the gain
+on idle cores. All figures are CPU time, which other load hardly affects. The result is printed and
+written to bench/exchange.json (decision 19).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Subscriptions: the time from a commit to its event at each reader, and the cost of a change log.
 
-Changes arrive at a steady rate. For the same commits three times are measured: until the sink's
-table shows them, until each reader (server-sent events, a connection each) has their progress
-marker, and, as the lower bound, until as many sessions that LISTEN to a row trigger's NOTIFY have
-the notification. Then W1's changes are written at full speed, alternately with an unread change log
-and without.
+Changes arrive at a steady rate. For the same commits two times are measured: until the sink's table
+shows them, and until each reader (server-sent events, a connection each) has their progress marker.
+The lower bound is as many sessions that LISTEN to a row trigger's NOTIFY. Then W1's changes are
+written at full speed, alternately with an unread change log and without.
 """
 
 from __future__ import annotations

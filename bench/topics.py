@@ -1,9 +1,9 @@
 """`python -m bench.topics [--rows N]`: the cost of a view's topic, with a real broker.
 
-Measured are the deltas a second of the sink alone (each format and mode, epochs of 20,000 rows,
-exactly once), the same records by kafka-python in transactions of the same size, and, through the
-whole service, the time from the commit at the source until a read_committed reader has the record.
-The result is printed and written to bench/topics.json.
+Measured are the deltas a second of the sink alone: each format and mode, epochs of 20,000 rows,
+exactly once. The peer is the same records by kafka-python in transactions of the same size. Through
+the whole service, the time from the commit at the source until a read_committed reader has the
+record. The result is printed and written to bench/topics.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Subscriptions: a view's rows and then its epochs, for any number of subscribers.
 
-A subscription starts with the view's rows and their epoch, from one snapshot of the sink; or with
-that epoch only; or after the last progress marker of a subscriber; or, for a named subscriber,
-after the epoch that it has acknowledged: then the view's history has what the log lacks. From there
-on it is the view's log. Invariant: what lies between two markers is exactly the change between
-their epochs. A subscriber that reads too slowly falls behind the log's retention, or times out, and
-gets an error; nothing is stored for it.
+A subscription starts in one of four ways. It sends the view's rows and their epoch, from one
+snapshot of the sink; or that epoch only. It continues after the last progress marker of a
+subscriber. Or it continues after the epoch that a named subscriber has acknowledged, reading from
+the view's history what the log lacks. From there on it is the view's log. Invariant: the changes
+between two markers are exactly the difference between their epochs. A subscriber that reads too
+slowly falls behind the log's retention or times out, and gets an error; nothing is stored for it.
 """
 
 from __future__ import annotations

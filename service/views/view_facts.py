@@ -48,9 +48,11 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
 
 
 def changed_facts(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
-    """The same where the catalog knows otherwise what it has by this number: its tables may have
-    changed since it was planned (names, types, what may be NULL), and now() stands for another
-    moment once it was built again."""
+    """Return the facts of a version whose catalog row has others; {} if they are equal.
+
+    Since it was planned, its tables may have changed (names, types, what may be NULL). After a
+    rebuild, now() may stand for another moment.
+    """
     known, plan = row.plan or {}, definition.plan
     is_same = (row.query, table_of(row)) == (definition.query, definition.table)
     stands_for = names_in(known), known.get("pinned", {})

@@ -1,8 +1,8 @@
 """Sums and averages of numeric without a fixed scale.
 
-Slots: for each display scale the number of live values and the sum of their units, so that the
-result has the greatest scale among the live rows, as in PostgreSQL; NaN and infinities are
-counted (numeric.c, NumericAggState). Invariant: exact for every numeric.
+Slots: for each display scale, the number of live values and the sum of their units. So the result
+has the greatest scale among the live rows, as in PostgreSQL. NaN and infinities are counted
+(numeric.c, NumericAggState). Invariant: exact for every numeric.
 """
 
 from __future__ import annotations
