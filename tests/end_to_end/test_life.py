@@ -259,7 +259,7 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     assert shop.rows("SELECT * FROM sums ORDER BY 1") == stood
     answer = service.call("GET", "/views/sums/wait?position=0/1")
     assert (answer.status_code, answer.json()["code"]) == (409, "view.paused")
-    # Nothing is kept for views that all stand still.
+    # Nothing is retained for views that are all paused or failed.
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     service.await_so(lambda: shop.rows(slots) == [(0,)], 20)
     page = service.call("GET", "/views/sums/rows").json()

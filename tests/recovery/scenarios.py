@@ -67,7 +67,7 @@ def replace(scene: Scene, points: Sequence[str]) -> None:
 
 
 def pause(scene: Scene, points: Sequence[str]) -> None:
-    """A pause; and a view that stands still is kept up to date again."""
+    """A pause; then the view is resumed and kept up to date again."""
     _prepared(scene, "sums", SUMS[0])
     scene.arm(points)
     scene.ask("sums/pause")
@@ -97,7 +97,7 @@ def drop(scene: Scene, points: Sequence[str]) -> None:
 
 
 def ddl(scene: Scene, points: Sequence[str]) -> None:
-    """A column that a view uses becomes wider: the view is built anew."""
+    """A column that a view uses becomes wider: the view is rebuilt."""
     _prepared(scene, "narrow", OF_WIDE)
     column = scene.database.rows(
         "SELECT atttypid::regtype::text FROM pg_attribute "

@@ -225,7 +225,7 @@ class Scene:
             folder = state / name
             left += [str(p) for p in folder.iterdir()] if folder.is_dir() else []
         left += [str(p) for p in files_below(state) if p.name.endswith(TEMPORARY)]
-        # A merge goes on with the rows that come, and may stand still for as long as none do.
+        # A merge continues with the rows that come, and may wait for as long as none do.
         in_hand = set().union(*map(_open_files, self.processes()))
         return [path for path in left if path not in in_hand]
 

@@ -2,7 +2,7 @@
 
 Each action is one that an operator, a reader or a machine takes on some day. Refusals that tell of
 a moment (busy, restarting, gone) are taken as they are; any other answer is a fault. `check`
-stands still for a moment and compares every view with PostgreSQL's answer at its position.
+pauses for a moment and compares every view with PostgreSQL's answer at its position.
 """
 
 from __future__ import annotations

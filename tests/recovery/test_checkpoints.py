@@ -243,7 +243,7 @@ class Copied:
         self.engine.store.close()
 
     def restored(self, number: int | None = None, **options: Any) -> dict[str, Counter]:
-        """What comes of a copy when it is brought back and goes on to the end of history."""
+        """What comes of a copy when it is brought back and continues to the end of history."""
         state = self.folder / "restored"
         shutil.rmtree(state, ignore_errors=True)
         wanted = {"key": read_key(self.folder / "state" / KEY_FILE), **options}

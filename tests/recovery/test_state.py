@@ -137,7 +137,7 @@ def test_dropped_slot_is_reported_and_not_made_again(database: Database, tmp_pat
 def test_the_state_of_another_database_is_refused(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """Two directories were mixed up; put right again, each goes on."""
+    """Two directories were mixed up; put right again, each continues."""
     with new_database(postgres) as one, new_database(postgres) as two:
         services = [
             RunningService(database.dsn, tmp_path / name, prefix=f"tide{name}")

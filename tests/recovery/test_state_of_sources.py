@@ -92,8 +92,8 @@ class World:
 def test_state_older_than_the_sink(
     broker: EmbeddedKafka, database: Database, tmp_path: Path, is_lost: bool
 ) -> None:
-    """What the sink has is told again and not written again; what is lost is built anew. A folder
-    cannot tell again what was there in between: what reads it is built anew, and nothing else."""
+    """What the sink has is told again and not written again; what is lost is rebuilt. A folder
+    cannot tell again what was there in between: what reads it is rebuilt, and nothing else."""
     views = VIEWS
     world = World(broker, database, tmp_path / "shop", views)
     world.go_on()
