@@ -201,7 +201,7 @@ def _watched(
     if len({scan.relation.name for scan in scans}) != 1:
         raise SqlError(
             "lateness.unknown_column",
-            f'option "lateness" names "{title}", which is no column of a table of the query',
+            f'option "lateness" names "{title}", which is not a column of a table in the query',
             detail="several tables have this name" if scans else "the query reads no such table",
             hint='write "table.column" or "schema.table.column" of a base table that it reads',
             position=find_words(query, ["from"]),
@@ -307,7 +307,7 @@ def _window(root: Plan, query: str, lateness: Lateness) -> tuple[int, int]:
     if column not in names:
         raise SqlError(
             "lateness.unknown_column",
-            f'option "window" names "{column}", which is no column of the view',
+            f'option "window" names "{column}", which is not a column of the view',
             hint=f"its columns are {', '.join(names)}",
             position=find_words(query, ["select"]),
         )

@@ -44,7 +44,7 @@ PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
     },
     BuildPhase.COMPARING: {
         BuildPhase.COMPARING: "the new rows are taken in, now the old ones",
-        BuildPhase.CATCHING_UP: "the difference is known, but for what changed since",
+        BuildPhase.CATCHING_UP: "the difference is known, except for later changes",
     },
     BuildPhase.CATCHING_UP: {},
 }

@@ -185,7 +185,7 @@ def _refreshed(query: str, plan: ViewPlan, time: TimeOptions) -> ViewPlan:
         raise SqlError(
             "sql.clock_value",
             f"{shown} would have another value at every moment",
-            detail="now() stands in a value, not in a comparison",
+            detail="now() is in a value, not in a comparison",
             hint="compare it with a column, use CURRENT_DATE or date_trunc('day', now()), or set "
             'options.refresh, such as "10 s"; options.now "pinned" computes it once',
             position=next(filter(None, found), None),

@@ -149,7 +149,7 @@ class BuildStart:
         is_resumed = is_left(self._folder, row.identity)
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
-            self._waiting.note(row.identity, waits_for("its sources are asked where they stand"))
+            self._waiting.note(row.identity, waits_for("its sources report their positions"))
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")

@@ -143,7 +143,7 @@ def require_known(engine: Engine, sink: Sink) -> None:
     if is_lost and lacking(engine, sink, floor) is None:
         raise SinkError(
             "sink.empty",
-            "the sink knows nothing of what the state has written to it",
+            "the sink has no progress of what the state has written to it",
             detail=f"the state is at epoch {engine.epoch}",
             hint="the sink is another database, or a copy from before the first view: give the"
             " service the one that it had; if that is lost, start with an empty --state",

@@ -180,7 +180,7 @@ class SinkWorkers:
             raise SinkError(
                 "sink.state_lost",
                 "the state lacks epochs that the sink needs",
-                detail="the state does not know the sink",
+                detail="the state has no entry for the sink",
                 hint=ADD_AGAIN,
             )
         table = found[0].published

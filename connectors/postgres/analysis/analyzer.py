@@ -266,13 +266,13 @@ class PostgresAnalyzer:
             cursor = self._cursor()
             cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
             return cursor.fetchone() is not None
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def names(self, oids: Iterable[int]) -> KnownNames:
         """Return the current names of these tables; dropped ones are absent."""
         with self._step("the catalog cannot be read"):
             return read_names(self._cursor(), oids)
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
         """Return columns declared as (name, type), as PostgreSQL understands them. SqlError."""
@@ -292,7 +292,7 @@ class PostgresAnalyzer:
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = pg_temp")
             return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """Return what an expression over c1, c2 ... calls; see `Analyzer`."""
