@@ -149,7 +149,7 @@ class BuildStart:
         is_resumed = is_left(self._folder, row.identity)
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
-            self._waiting.note(row.identity, waits_for("its sources report their positions"))
+            self._waiting.note(row.identity, waits_for("its sources' positions are not known yet"))
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")

@@ -52,7 +52,7 @@ _CLOCK = frozenset({"age"})
 _CLOCK_HINT = "write age(CURRENT_DATE, x), which is computed on the day when the view is created"
 _ONCE = "is computed once, when the view is created"
 _KEPT = (
-    "is computed once for each row, when the row arrives: later changes of what else it reads are "
+    "is computed for each row when it arrives, and stored: later changes of what else it reads are "
     "ignored"
 )
 
