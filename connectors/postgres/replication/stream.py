@@ -324,7 +324,7 @@ class ReplicationStream:
         try:
             self._wake_in.send(b"!")
         except BlockingIOError:
-            return  # a wake is in progress already
+            return  # a wake is already in progress
 
     def _report(self) -> None:
         """Send status when there is a confirmation, a requested reply, or the interval is over."""
