@@ -67,7 +67,7 @@ class Restarts:
 
     def ended(
         self, code: int, now: float, *, has_progressed: bool = False
-    ) -> Literal["done", "failed", "again"]:
+    ) -> Literal["done", "not restarted", "again"]:
         """Record its end with this exit code; return whether it restarts."""
         self.code = code
         if self.is_group and code == 0:
@@ -75,7 +75,7 @@ class Restarts:
             return "done"
         if code == signals.FINAL:
             self.is_over = True
-            return "failed"
+            return "not restarted"
         if has_progressed or now - self.started_at > HEALTHY_S:
             self.backoff.reset()
             self.in_a_row = 0

@@ -140,7 +140,7 @@ class Supervisor:
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
-        elif found == "failed":
+        elif found == "not restarted":
             log.error("process.not_restarted", name=child.name, code=code)
         else:
             pause_s = round(child.restarts.start_at - now, 3)
