@@ -25,11 +25,12 @@ from service.access.tokens import OPEN
 from service.api.sink_catalog import SinkCatalog
 from tests.simulation import features
 from tests.simulation.change_files import rows_at, shown_before
-from tests.simulation.faults import Faults
+from tests.simulation.faults import Faults, Violation
 from tests.simulation.fibers import Loop
+from tests.simulation.lateness import is_watched
 from tests.simulation.rows import Rows
 from tests.simulation.shop import expanded
-from tests.simulation.sink import SPOILT, Database, Violation
+from tests.simulation.sink import SPOILT, Database
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -274,7 +275,8 @@ class SinkPeople:
     def _act(self) -> None:
         random, faults = self._random, self._topics.faults
         sinks = sink_records.list_sinks(self._control)
-        views = [r for r in self._control.list_views() if (r.status, r.desired) == ("live",) * 2]
+        rows = [r for r in self._control.list_views() if not is_watched(r)]
+        views = [r for r in rows if (r.status, r.desired) == ("live",) * 2]
         if sinks and random.random() < 0.3:
             row = random.choice(sinks)
             faults.trace("people", f"drop sink {row.title}")
