@@ -61,7 +61,7 @@ def declared(name: str = CLOCK) -> SourceRow:
 
 
 class SimClock:
-    """The wall clock of the machine, which somebody sets forwards and back.
+    """The wall clock of the machine, which somebody sets forwards and back, or which stands still.
 
     now: simulated seconds. It is one for all processes, as the machine's is. bases: by clock, what
     its values begin with, in microseconds. jumps: by how much it is set.
@@ -82,6 +82,8 @@ class SimClock:
         self._random = random
         self._jumps = jumps
         self._shift_s = 0.0
+        # When it stands still: what it says, and until when.
+        self._still: tuple[int, float] | None = None
         # Of the process: the least that the clock has said, and the positions that it began with.
         self._least_us = 0
         self._known: Mapping[str, Any] = {}
@@ -90,6 +92,9 @@ class SimClock:
         """Return microseconds since the run began, never less than 0."""
         if self._faults.happens("clock.set"):
             self._shift_s += self._random.choice(self._jumps)
+        if "clock.still" in self._faults.streams and self._faults.happens("clock.still"):
+            until = self._now() + self._random.uniform(0.5, 6.0)
+            self._still = self._wall_us(), until
         found = max(0, self._wall_us())
         self._least_us = min(self._least_us, found)
         return found
@@ -115,6 +120,13 @@ class SimClock:
             raise Violation(f"{name} came to {at}; it had {known} when a process began at {least}")
 
     def _wall_us(self) -> int:
+        if self._still is not None:
+            us, until = self._still
+            if self._now() < until:
+                return us
+            # It goes on from where it stood.
+            self._shift_s = us / 1e6 - (until - _BEGAN_S)
+            self._still = None
         return round((self._now() - _BEGAN_S + self._shift_s) * 1e6)
 
 

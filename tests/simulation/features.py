@@ -45,6 +45,7 @@ ODDS = {
     "feed.away": (0, 0.01, 0.05),
     "feed.stall": (0, 0.01, 0.05),
     "clock.set": (0, 0.005, 0.05),
+    "clock.still": (0, 0.002, 0.02),
     "clock.week": (0, 0.3, 0.6),
     "topic.away": (0, 0.01, 0.08),
     "topic.unknown": (0, 0.03, 0.15),

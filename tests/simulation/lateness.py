@@ -26,6 +26,8 @@ from tests.simulation.rows import Rows
 from tests.simulation.shop import Commit
 
 Row = tuple[Any, ...]
+# A row before and after a change.
+Changed = tuple[Row | None, Row | None]
 Range = tuple[int, int]
 LONG_AGO = -(10**18)
 # As dataflow/operators/lateness/watermark.py: what counts as watched of one step of the clock.
@@ -48,8 +50,10 @@ class Partition:
 @dataclass(frozen=True)
 class LateState:
     """A view after an epoch. clock: its value then; mark: the published watermark, if any;
-    left_out: by key the late rows that the view is without; noted: late rows that were passed on,
-    by key, and in frozen windows, counted; final: what its readers were sent."""
+    left_out: by key the late rows that the view is without; applied: those that it has, by key;
+    frozen: how many rows changed in frozen windows; final: what its readers were sent; removed:
+    keys of rows that it had, and that went since the watermark moved; may_be_removed: of rows that
+    it may have had."""
 
     prefix: int
     clock: int | None
@@ -62,6 +66,8 @@ class LateState:
     rows: Rows
     watched: int = 0
     final: Rows = field(default_factory=Rows)
+    removed: frozenset[int] = frozenset()
+    may_be_removed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,32 @@ def without(query: str, keys: Iterable[int]) -> str:
 
 
 class LateOracle:
-    """Holds views to their options. log: all commits."""
+    """Holds views to their options. log: all commits, which only grow."""
 
     def __init__(self, log: Sequence[Commit]) -> None:
         self._log = log
+        # By commit, its changes of moments; what there is after these.
+        self._changes: list[list[Changed]] = []
+        self._present: dict[int, Row] = {}
+
+    def changes(self, begin: int, end: int) -> list[Changed]:
+        """Return the changes of moments that commits have made, a TRUNCATE row by row."""
+        for commit in self._log[len(self._changes) : end]:
+            found: list[Changed] = []
+            for name, kind, old, new in commit.changes:
+                if name not in _TABLES:
+                    continue
+                gone = list(self._present.values()) if kind == "T" else [old] if old else []
+                for row in gone:
+                    del self._present[row[0]]
+                if new is not None:
+                    self._present[new[0]] = new
+                if kind == "T":
+                    found += [(row, None) for row in gone]
+                else:
+                    found.append((old, new))
+            self._changes.append(found)
+        return [change for found in self._changes[begin:end] for change in found]
 
     def next(self, state: LateState | None, shown: Shown) -> LateState:
         """Return a view's state after an epoch. Violation.
@@ -115,7 +143,7 @@ class LateOracle:
         if state is None:
             return self._taken(shown, options)
         step = _Step(state, shown, options)
-        step.take_commits(self._log[state.prefix : shown.prefix])
+        step.take_changes(self.changes(state.prefix, shown.prefix))
         step.take_clock()
         step.check()
         return step.state
@@ -126,7 +154,7 @@ class LateOracle:
         found = [o for o in map(lateness_of, asked) if o is not None and o.policy == "error"]
         if not found:
             raise Violation(f"{row.title} fails for a late row, and should take it")
-        new = [n for commit in self._log for _, _, _, n in _changes_of(commit) if n is not None]
+        new = [n for _, n in self.changes(0, len(self._log)) if n is not None]
         times = [n[_AT] for n in new if n[_AT] is not None]
         most = min(max(times, default=now), now) - min(o.columns[0][1] for o in found)
         if not any(at < most for at in times):
@@ -150,17 +178,18 @@ class LateOracle:
     def _taken(self, shown: Shown, options: Lateness) -> LateState:
         """A view as it is found."""
         present: dict[int, Row] = {}
+        ever_there: set[int] = set()
         ever: dict[Any, Range] = {}
-        for commit in self._log[: shown.prefix]:
-            for _, _, old, new in _changes_of(commit):
-                if old is not None:
-                    del present[old[0]]
-                if new is not None:
-                    present[new[0]] = new
-                    if new[_AT] is not None:
-                        part = _part_of(new, options)
-                        least, most = ever.get(part, (new[_AT], new[_AT]))
-                        ever[part] = min(least, new[_AT]), max(most, new[_AT])
+        for old, new in self.changes(0, shown.prefix):
+            if old is not None:
+                del present[old[0]]
+            if new is not None:
+                present[new[0]] = new
+                ever_there.add(new[0])
+            if new is not None and new[_AT] is not None:
+                part = _part_of(new, options)
+                least, most = ever.get(part, (new[_AT], new[_AT]))
+                ever[part] = min(least, new[_AT]), max(most, new[_AT])
         sure: dict[Any, int] = {}
         for row in present.values():
             if row[_AT] is not None:
@@ -182,6 +211,7 @@ class LateOracle:
             frozen=_count_of(shown.errors, notes.FROZEN_ROW),
             rows=shown.rows,
             final=shown.final,
+            may_be_removed=frozenset(ever_there - present.keys()),
         )
         greatest = max((p.greatest[1] for p in partitions.values()), default=LONG_AGO)
         most = min(greatest, shown.clock if shown.clock is not None else greatest)
@@ -208,30 +238,29 @@ class _Step:
         self._shown = shown
         self._options = options
         self._doubtful: set[int] = set()
+        self._changed: set[int] = set()
         self._last: dict[int, Any] = {}
         self._frozen = (0, 0)
 
-    def take_commits(self, commits: Sequence[Commit]) -> None:
+    def take_changes(self, changes: Sequence[Changed]) -> None:
         """Judge rows by the watermark of before; raise the partitions' greatest values."""
         first: dict[int, Row | None] = {}
         last: dict[int, Row | None] = {}
         touched: Counter[int] = Counter()
-        for commit in commits:
-            for _, _, old, new in _changes_of(commit):
-                key = (old or new)[0]
-                first.setdefault(key, old)
-                last[key] = new
-                touched[key] += 1
-                if new is not None:
-                    self._see(new, is_certain=False)
+        for old, new in changes:
+            key = (old or new)[0]  # type: ignore[index]
+            first.setdefault(key, old)
+            last[key] = new
+            touched[key] += 1
+            if new is not None:
+                self._see(new, is_certain=False)
         # Of several versions in one epoch nobody knows which were seen.
         self._doubtful = {key for key, count in touched.items() if count > 1}
         for key, old in first.items():
             new = last[key]
             if new is not None:
                 self._see(new, is_certain=True)
-            if key not in self._doubtful:
-                self._judge(key, old, new)
+            self._judge(key, old, new)
         self._last = last
         self._count_frozen(first, last, touched)
 
@@ -259,9 +288,18 @@ class _Step:
 
     def _judge(self, key: int, old: Row | None, new: Row | None) -> None:
         state, mark = self.state, self._before.mark
-        was_left_out = key in state.left_out
-        is_behind = new is not None and new[_AT] is not None and mark is not None
-        is_late = is_behind and new[_AT] < mark and (old is None or was_left_out)  # type: ignore[index,operator]
+        is_known = key in state.removed or (old is not None and key not in state.left_out)
+        if not is_known and old is None and key in state.may_be_removed:
+            self._doubtful.add(key)
+        self._note_removed(key, old, new, is_known=is_known)
+        if key in self._doubtful:
+            if is_known and new is not None:
+                self._changed.add(key)
+            return
+        state = self.state
+        is_late = False
+        if new is not None and new[_AT] is not None and mark is not None:
+            is_late = new[_AT] < mark and not is_known
         if is_late and self._options.policy == "error":
             raise Violation(f"{self._shown.row.title} moves on over the late row {new} at {mark}")
         if is_late and self._options.policy == "applied":
@@ -271,6 +309,15 @@ class _Step:
             if is_late and new is not None:
                 left_out[key] = new
             self.state = replace(state, left_out=left_out)
+
+    def _note_removed(self, key: int, old: Row | None, new: Row | None, *, is_known: bool) -> None:
+        """Remember what goes, until the watermark moves."""
+        removed, maybe = self.state.removed - {key}, self.state.may_be_removed - {key}
+        if new is None and is_known:
+            removed |= {key}
+        elif new is None and key in self._doubtful:
+            maybe |= {key}
+        self.state = replace(self.state, removed=removed, may_be_removed=maybe)
 
     def _count_frozen(
         self,
@@ -311,6 +358,9 @@ class _Step:
         if idle_us := self._options.idle_us:
             watched += min(now - before, max(idle_us // 4, _LEAST_STEP_US))
         self.state = replace(self.state, watched=watched, mark=found)
+        if found != self._before.mark:
+            none: frozenset[int] = frozenset()
+            self.state = replace(self.state, removed=none, may_be_removed=none)
         least, most = self._bounds(watched, now)
         if found is None:
             is_right = least is None and self._before.mark is None
@@ -377,11 +427,15 @@ class _Step:
         """Take what is told of rows that were changed more than once."""
         errors, doubtful = self._shown.errors, self._doubtful
         keys = {k for k in _keys_of(errors, notes.LATE_LEFT_OUT) if k in doubtful}
+        applied = Counter(k for k in _keys_of(errors, notes.LATE_APPLIED) if k in doubtful)
         if gone := {k for k in keys if self._last.get(k) is None}:
             raise Violation(f"{self._title} leaves out {gone}, which are not there")
+        # A row that it had, and has again, was changed, whatever came in between.
+        told = keys | {k for k in applied if applied[k] > self._before.applied[k]}
+        if wrong := told & self._changed:
+            raise Violation(f"{self._title} takes changed rows for late ones: {wrong}")
         left_out = {k: row for k, row in self.state.left_out.items() if k not in doubtful}
         left_out |= {k: self._last[k] for k in keys}
-        applied = Counter(k for k in _keys_of(errors, notes.LATE_APPLIED) if k in doubtful)
         others = Counter({k: n for k, n in self.state.applied.items() if k not in doubtful})
         self.state = replace(
             self.state,
@@ -410,10 +464,6 @@ class _Step:
     @property
     def _title(self) -> str:
         return self._shown.row.title
-
-
-def _changes_of(commit: Commit) -> list[Any]:
-    return [c for c in commit.changes if c[0] in _TABLES]
 
 
 def _part_of(row: Row, options: Lateness) -> Any:

@@ -97,17 +97,25 @@ class Writer:
         self._now_us = now_us
         self._due = due
         self._next = 1
+        self._gone: list[int] = []
 
     def transaction(self) -> list[Any]:
         """Some changes, legal one after the other."""
         random = self._random
         rows = {row[0]: row for row in self._rows()}
+        if random.random() < 0.06:
+            return self._written_anew(rows)
         changes = []
         for _ in range(random.choice((1, 1, 2, 3, 12))):
             kind = random.choice("IIIIUUDR") if rows else "I"
             if kind == "I":
-                new = self._row(self._next)
-                self._next += 1
+                # Sometimes one that was there before.
+                number = random.choice([*self._gone, self._next, self._next])
+                if number == self._next:
+                    self._next += 1
+                else:
+                    self._gone.remove(number)
+                new = self._row(number)
                 changes.append((self._table, "I", None, new))
             else:
                 old = rows.pop(random.choice(sorted(rows)))
@@ -118,10 +126,23 @@ class Writer:
                 else:
                     changes.append((self._table, "D", old, None))
                 if kind == "D":
+                    self._gone = [*self._gone[-2:], old[0]]
                     continue
                 if kind == "R":
                     changes.append((self._table, "I", None, new))
             rows[new[0]] = new
+        return changes
+
+    def _written_anew(self, rows: dict[int, tuple[Any, ...]]) -> list[Any]:
+        """The table is emptied, and filled with what it had."""
+        random = self._random
+        if random.random() < 0.5:
+            changes: list[Any] = [(self._table, "T", None, None)]
+        else:
+            changes = [(self._table, "D", row, None) for row in rows.values()]
+        for number, row in rows.items():
+            new = row if random.random() < 0.8 else self._row(number, row)
+            changes.append((self._table, "I", None, new))
         return changes
 
     def _row(self, number: int, old: tuple[Any, ...] | None = None) -> tuple[Any, ...]:

@@ -97,8 +97,12 @@ class Database:
     now: Callable[[], float] = float
     late: dict[str, LateState] = field(default_factory=dict)
     clock: SimClock | None = None
+    late_oracle: LateOracle = field(init=False)
     _joined: set[str] = field(default_factory=set)
     _final: dict[str, Rows] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.late_oracle = LateOracle(self.log)
 
     @property
     def prefix(self) -> int:
@@ -409,7 +413,7 @@ class Database:
 
     def _expected_in_time(self, row: ViewRow, table: Table, epoch: int) -> Rows:
         """The rows of a view that watches for late ones; what it tells of them is checked."""
-        oracle, before = LateOracle(self.log), self.late.get(row.identity)
+        oracle, before = self.late_oracle, self.late.get(row.identity)
         told = Counter[tuple[str, str]]()
         for error, n in self.errors_of(table.table).items():
             told[str(error[2], "utf-8"), str(error[4], "utf-8")] += n
@@ -486,7 +490,7 @@ class Database:
         if "status" in reported and not is_legal(row.status, after):
             raise Violation(f"{row.title} goes from {row.status} to {after}, which is illegal")
         if reported.get("code") == "view.late_row" and self.clock is not None:
-            LateOracle(self.log).require_late(row, self.clock.shown())
+            self.late_oracle.require_late(row, self.clock.shown())
         self.oracle.judge(row, self.views, reported)
         changed = replace(row, **reported)
         self.views = [changed if r.identity == identity else r for r in self.views]

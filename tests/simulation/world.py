@@ -238,7 +238,8 @@ class World:
         own = self._stream("clock.set")
         if "zones" not in self.parts:
             return SimClock(lambda: self.loop.now, self.faults, own)
-        self._stream("clock.week")
+        for kind in ("clock.still", "clock.week"):
+            self._stream(kind)
         base_us = zones.base_us(features.stream(self.seed, "zones"))
         more: Any = {"zoned_us": base_us, "jumps": clock.LONG_JUMPS_S}
         return SimClock(lambda: self.loop.now, self.faults, own, **more)
