@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from connectors.postgres.catalog.catalog import ViewRow
@@ -22,7 +21,7 @@ from dataflow.sql.lateness import Lateness, lateness_of
 from tests.simulation import moments
 from tests.simulation.faults import Violation
 from tests.simulation.reads import Read, is_alike, with_reads
-from tests.simulation.rows import Rows
+from tests.simulation.rows import Rows, moment_text
 from tests.simulation.shop import Commit
 
 Row = tuple[Any, ...]
@@ -524,6 +523,4 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name not in ("at", "minute"):
         return str(value)
-    moment = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
-    return f'"{text}+00"'
+    return f'"{moment_text(value)}"'
