@@ -157,11 +157,11 @@ def test_error_fails_the_view_alone(service: RunningService, database: Database)
 
 
 @pytest.mark.parametrize("emptied", ["TRUNCATE {0}", "DELETE FROM {0}"])
-def test_a_table_written_anew_has_no_late_rows(
+def test_a_reloaded_table_has_no_late_rows(
     service: RunningService, database: Database, emptied: str
 ) -> None:
     """In one transaction, whose deletions and insertions come in several parts."""
-    table = _table(database, "anew_" + emptied.split()[0].lower())
+    table = _table(database, "reloaded_" + emptied.split()[0].lower())
     rows = (
         "SELECT i, timestamptz '2024-05-01 12:00+00' + i * interval '1 second', 1"
         " FROM generate_series(1, 3000) i"

@@ -104,7 +104,7 @@ class Writer:
         random = self._random
         rows = {row[0]: row for row in self._rows()}
         if random.random() < 0.06:
-            return self._written_anew(rows)
+            return self._reloaded(rows)
         changes = []
         for _ in range(random.choice((1, 1, 2, 3, 12))):
             kind = random.choice("IIIIUUDR") if rows else "I"
@@ -133,7 +133,7 @@ class Writer:
             rows[new[0]] = new
         return changes
 
-    def _written_anew(self, rows: dict[int, tuple[Any, ...]]) -> list[Any]:
+    def _reloaded(self, rows: dict[int, tuple[Any, ...]]) -> list[Any]:
         """The table is emptied, and filled with what it had."""
         random = self._random
         if random.random() < 0.5:

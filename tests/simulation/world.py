@@ -129,41 +129,7 @@ class World:
         try:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
-            if "ddl" in self.parts:
-                self.loop.start(self._guarded(self._changer().act_for_a_while), "ddl")
-            if "errors" in self.parts:
-                self._stream("source.evaluation")
-            if "feeds" in self.parts:
-                self._stream("feed.away")
-                self._stream("feed.stall")
-                self.database.sources += self._sources()
-                self.loop.start(self._guarded(self._report), "topics")
-            if not {"clock", "zones", "lateness"}.isdisjoint(self.parts):
-                self.clock = self.database.clock = self._clock()
-                self.database.sources += self._clocks()
-            if self._has_past:
-                self.database.journal = past.Journal()
-                self.database.now = lambda: self.loop.now
-            if self.has_moments:
-                self.loop.start(self._guarded(self._write_moments), "moments")
-            if "sinks" in self.parts:
-                for kind in TOPIC_FAULTS:
-                    self._stream(kind)
-                self.topics = Topics(self.loop, self.database, self.faults, self.seed)
-                people = SinkPeople(self._api_parts(), self.topics, self.seed)
-                self.loop.start(self._guarded(people.act_for_a_while), "sinks")
-            if "subscribers" in self.parts:
-                random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
-                self.api = Api(self.loop, self.database, self.faults, random, parts)
-                self.loop.start(self._guarded(self.api.supervise), "api")
-            if "failovers" in self.parts:
-                standby = Standby(
-                    self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
-                )
-                self.loop.start(self._guarded(standby.take_over), "failovers")
-            if "refusals" in self.parts:
-                hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
-                self.loop.start(self._guarded(hand.act_for_a_while), "hand")
+            self._begin_parts()
             self.loop.run(lambda: self._is_over, MOST_SWITCHES)
             if self.database.journal is not None:
                 past.replay(self.database.journal, features.stream(self.seed, "past"))
@@ -185,6 +151,44 @@ class World:
             list(self.faults.lines),
             self.parts,
         )
+
+    def _begin_parts(self) -> None:
+        """Whatever is beside the plain pipeline."""
+        if "ddl" in self.parts:
+            self.loop.start(self._guarded(self._changer().act_for_a_while), "ddl")
+        if "errors" in self.parts:
+            self._stream("source.evaluation")
+        if "feeds" in self.parts:
+            self._stream("feed.away")
+            self._stream("feed.stall")
+            self.database.sources += self._sources()
+            self.loop.start(self._guarded(self._report), "topics")
+        if not {"clock", "zones", "lateness"}.isdisjoint(self.parts):
+            self.clock = self.database.clock = self._clock()
+            self.database.sources += self._clocks()
+        if self._has_past:
+            self.database.journal = past.Journal()
+            self.database.now = lambda: self.loop.now
+        if self.has_moments:
+            self.loop.start(self._guarded(self._write_moments), "moments")
+        if "sinks" in self.parts:
+            for kind in TOPIC_FAULTS:
+                self._stream(kind)
+            self.topics = Topics(self.loop, self.database, self.faults, self.seed)
+            people = SinkPeople(self._api_parts(), self.topics, self.seed)
+            self.loop.start(self._guarded(people.act_for_a_while), "sinks")
+        if "subscribers" in self.parts:
+            random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
+            self.api = Api(self.loop, self.database, self.faults, random, parts)
+            self.loop.start(self._guarded(self.api.supervise), "api")
+        if "failovers" in self.parts:
+            standby = Standby(
+                self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
+            )
+            self.loop.start(self._guarded(standby.take_over), "failovers")
+        if "refusals" in self.parts:
+            hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
+            self.loop.start(self._guarded(hand.act_for_a_while), "hand")
 
     def _source(self) -> tuple[Server, Oracle]:
         """The database, and who knows what queries over it say."""
@@ -240,7 +244,7 @@ class World:
             return SimClock(lambda: self.loop.now, self.faults, own)
         for kind in ("clock.still", "clock.week"):
             self._stream(kind)
-        base_us = zones.base_us(features.stream(self.seed, "zones"))
+        _, base_us = zones.drawn(features.stream(self.seed, "zones"))
         more: Any = {"zoned_us": base_us, "jumps": clock.LONG_JUMPS_S}
         return SimClock(lambda: self.loop.now, self.faults, own, **more)
 
@@ -264,6 +268,7 @@ class World:
 
     def _options(self, random: Random) -> Callable[[str], dict[str, Any]]:
         """Return what gives the options of a view that asks a query."""
+        home, _ = zones.drawn(features.stream(self.seed, "zones"))
 
         def options(query: str) -> dict[str, Any]:
             found: dict[str, Any] = {}
@@ -273,7 +278,8 @@ class World:
                 found["history"] = random.choice((*past.PERIODS, *past.PERIODS, "none"))
             if "zones" in self.parts:
                 is_zoned = f"{zones.ZONED}." in query
-                found["time_zone"] = random.choice(zones.ZONES) if is_zoned else UTC
+                some = random.choice((home, home, random.choice(zones.ZONES)))
+                found["time_zone"] = some if is_zoned else UTC
             return found
 
         return options

@@ -29,21 +29,24 @@ QUERIES = (
     " FROM public.moments",
     f" SELECT kind, max(due) AS last FROM public.moments WHERE (due < {_YESTERDAY}) GROUP BY kind",
 )
-ZONES = (
-    *("America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"),
-    *("America/St_Johns", "Pacific/Apia"),
-)
-# The clocks of America, Europe and Australia change, both ways; months end; a leap day comes and
-# goes; a year ends.
-MOMENTS = tuple(
-    datetime.fromisoformat(f"{text}+00:00")
-    for text in (
-        *("2027-03-14T07:00", "2027-11-07T06:00", "2027-03-28T01:00", "2027-10-31T01:00"),
-        *("2027-04-03T15:00", "2027-10-02T15:30", "2027-03-14T05:30", "2027-11-07T04:30"),
-        *("2027-03-31T00:00", "2028-02-29T00:00", "2028-02-28T18:30", "2028-03-01T05:00"),
-        *("2027-12-31T18:30", "2028-01-01T00:00", "2027-05-01T04:00", "2027-04-30T14:00"),
-    )
-)
+# By zone, in UTC: when its clocks change, both ways, and times a day or a month after that; when
+# months, a leap day and a year begin.
+MOMENTS = {
+    "America/New_York": (
+        *("2027-03-14T07:00", "2027-11-07T06:00", "2027-03-15T06:30", "2027-11-08T06:30"),
+        *("2027-04-14T06:30", "2027-12-07T06:30", "2027-03-14T05:00", "2028-02-29T05:00"),
+    ),
+    "Europe/Berlin": ("2027-03-28T01:00", "2027-10-31T01:00", "2027-11-01T01:30"),
+    "Australia/Lord_Howe": (
+        *("2027-04-03T15:00", "2027-10-02T15:30", "2027-10-03T15:10", "2027-04-04T15:10"),
+        *("2027-11-02T15:10", "2027-10-02T13:30"),
+    ),
+    "America/St_Johns": ("2027-03-14T05:30", "2027-11-07T04:30", "2027-11-08T04:40"),
+    "Asia/Kolkata": ("2028-02-28T18:30", "2027-12-31T18:30", "2027-03-30T18:30"),
+    "Pacific/Apia": ("2027-04-30T11:00", "2028-02-29T11:00"),
+    "UTC": ("2027-03-31T00:00", "2028-02-29T00:00", "2028-03-01T00:00", "2028-01-01T00:00"),
+}
+ZONES = tuple(MOMENTS)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _DAY_US = 86_400_000_000
 _SHIFT = re.compile(r"\((\(SELECT [^()]*\)|[\w.]+) ([-+]) '(\d+) (day|mon)s?'::interval\)")
@@ -54,10 +57,12 @@ _FIRST, _LAST = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (
 _STEP_S, _LEAST_S = 6 * 3600, -5_364_662_400
 
 
-def base_us(random: Random) -> int:
-    """Return when a run begins, in microseconds since 2000: shortly before something happens."""
-    at = random.choice(MOMENTS) - timedelta(seconds=random.choice((2.0, 8.0, 20.0)))
-    return _us_of(at)
+def drawn(random: Random) -> tuple[str, int]:
+    """Return a zone, and when a run begins, in microseconds since 2000: shortly before something
+    happens there."""
+    zone = random.choice(ZONES)
+    at = datetime.fromisoformat(f"{random.choice(MOMENTS[zone])}+00:00")
+    return zone, _us_of(at - timedelta(seconds=random.choice((2.0, 8.0, 20.0))))
 
 
 def due_us(random: Random, now_us: int) -> int:

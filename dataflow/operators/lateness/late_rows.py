@@ -4,7 +4,7 @@ A row is late if it appears when the published watermark is beyond its value. In
 or a deletion is never dropped. If the row was passed on, both sides pass. If it was left out, it
 leaves the rows left out, and its new side is judged like a new row.
 A deletion and an insertion of one key are an update until the watermark moves, so a transaction
-that writes a table anew makes no row late, in whatever parts it comes.
+that reloads a table makes no row late, in whatever parts it comes.
 """
 
 from __future__ import annotations

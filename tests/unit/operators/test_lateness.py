@@ -222,7 +222,7 @@ def _text(row: Row) -> bytes:
     return f'({row[0]},"{shown}",{row[2]})'.encode()
 
 
-def test_a_table_that_is_written_anew_has_no_late_rows() -> None:
+def test_a_reloaded_table_has_no_late_rows() -> None:
     operator = _late(MemoryStore(), ErrorRows(), "error")
     rows: Counter[Row] = Counter({(number, number % 5, 0): 1 for number in range(20)})
     operator.step(_rows(rows), _moved(None, 10))
