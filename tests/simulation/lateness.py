@@ -147,15 +147,15 @@ class LateOracle:
         step.check()
         return step.state
 
-    def require_late(self, row: ViewRow, now: int) -> None:
-        """Violation where a view cannot have failed for a late row. now: the run's clock."""
+    def require_late(self, row: ViewRow) -> None:
+        """Violation where a view cannot have failed for a late row."""
         asked = (row.options, (row.change or {}).get("options", {}))
         found = [o for o in map(lateness_of, asked) if o is not None and o.policy == "error"]
         if not found:
             raise Violation(f"{row.title} fails for a late row, and should take it")
         new = [n for _, n in self.changes(0, len(self._log)) if n is not None]
         times = [n[_AT] for n in new if n[_AT] is not None]
-        most = min(max(times, default=now), now) - min(o.columns[0][1] for o in found)
+        most = max(times, default=LONG_AGO) - min(o.columns[0][1] for o in found)
         if not any(at < most for at in times):
             raise Violation(f"{row.title} fails for a late row, and none is behind {most}")
 

@@ -489,8 +489,8 @@ class Database:
         after = reported.get("status", row.status)
         if "status" in reported and not is_legal(row.status, after):
             raise Violation(f"{row.title} goes from {row.status} to {after}, which is illegal")
-        if reported.get("code") == "view.late_row" and self.clock is not None:
-            self.late_oracle.require_late(row, self.clock.shown())
+        if reported.get("code") == "view.late_row":
+            self.late_oracle.require_late(row)
         self.oracle.judge(row, self.views, reported)
         changed = replace(row, **reported)
         self.views = [changed if r.identity == identity else r for r in self.views]

@@ -321,6 +321,13 @@ def kept_too_long(self: Histories, cursor: Any, recorded: int) -> list[bytes]:
     return []
 
 
+def never_removed(
+    self: LateRowsOperator, keys: list[Column], went: np.ndarray, came: np.ndarray
+) -> np.ndarray:
+    """A row that was deleted in another part of a transaction comes as a new one."""
+    return np.zeros(len(went), np.bool_)
+
+
 def nothing_changed(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
     """Keep what the catalog of a rewound sink says of views from before they were rebuilt."""
     return {}
@@ -436,6 +443,16 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "late and taken": (
         "dataflow.operators.lateness.late_rows.LateRowsOperator._late",
         never_late,
+        ("lateness",),
+    ),
+    "reloaded and late": (
+        "dataflow.operators.lateness.late_rows.LateRowsOperator._exchange",
+        never_removed,
+        ("lateness",),
+    ),
+    "failed and unsaid": (
+        "service.pipeline.view_failures.Failures.are_unreported",
+        False,
         ("lateness",),
     ),
     "greatest partition": (
