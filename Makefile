@@ -10,8 +10,9 @@ KILLS := 200
 QUERIES := 10000
 SEEDS := 20000
 ONLY :=
-# Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
-WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
+# Processes of `make test`: a core more than there are, since tests wait for servers, and at most
+# four: each has a PostgreSQL and a Spark session of its own.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores > 3 ? 4 : cores + 1)))
 
 # Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE

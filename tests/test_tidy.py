@@ -183,11 +183,19 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file: several rules walk each file."""
+    return list(ast.walk(tree_of(path)))
+
+
+@cache
 def product_files() -> list[Path]:
     found = [p for name in PRODUCT for p in sorted((ROOT / name).rglob("*.py"))]
     return [*found, ROOT / "tidemark.py"]
 
 
+@cache
 def all_files() -> list[Path]:
     found = [p for name in OTHERS for p in written_in(ROOT / name)]
     return product_files() + sorted(found)
@@ -225,7 +233,7 @@ def name_of(path: Path) -> str:
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name), `from a import b` as a.b."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -234,7 +242,7 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -254,10 +262,15 @@ def may_import(path: Path, imported: str) -> bool:
     elif room == "dataflow":
         allowed = ("dataflow", "storage")
     else:
-        contracts = tuple(f"connectors.{p.stem}" for p in (ROOT / "connectors").glob("*.py"))
         own = f"connectors.{parts[1]}"
-        allowed = (*WORDS, *contracts, *SHARED, own, *MORE.get(own, ()))
+        allowed = (*WORDS, *contracts(), *SHARED, own, *MORE.get(own, ()))
     return any(is_within(imported, package) for package in allowed)
+
+
+@cache
+def contracts() -> tuple[str, ...]:
+    """The modules beside the connectors' folders, which all of them may use."""
+    return tuple(f"connectors.{p.stem}" for p in (ROOT / "connectors").glob("*.py"))
 
 
 def report(faults: list[str]) -> None:
@@ -329,7 +342,7 @@ def module_of(path: Path) -> str:
 def imports_for_types(path: Path) -> set[int]:
     """Lines that only a type checker reads."""
     found: set[int] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return found
@@ -408,7 +421,7 @@ def test_states_of_views_have_one_owner() -> None:
     in_sql = re.compile(rf"\b(status|desired)\W[^;]{{0,40}}?'({'|'.join(sorted(states))})'")
     faults, met = [], set()
     for path in product_files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                 continue
             if node.value in states or in_sql.search(node.value):
@@ -422,7 +435,7 @@ def test_the_status_of_views_has_one_writer() -> None:
     writes = re.compile(r"UPDATE tidemark\.views SET\b.*?\bstatus =", re.DOTALL)
     found = set()
     for path in product_files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             is_text = isinstance(node, ast.JoinedStr | ast.Constant)
             if is_text and writes.search(ast.unparse(node).partition("WHERE")[0]):
                 found.add(name_of(path))
@@ -477,6 +490,7 @@ def is_called_otherwise(function: ast.FunctionDef | ast.AsyncFunctionDef) -> boo
 
 def test_modules_say_what_they_are_for() -> None:
     faults = []
+    product = set(product_files())
     for path in all_files():
         docstring = ast.get_docstring(tree_of(path))
         if docstring is None:
@@ -485,7 +499,7 @@ def test_modules_say_what_they_are_for() -> None:
             continue
         lines = len(docstring.splitlines())
         size = len(path.read_text().splitlines())
-        shortest = 3 if size > SMALL_FILE_LINES and path in product_files() else 1
+        shortest = 3 if size > SMALL_FILE_LINES and path in product else 1
         if not shortest <= lines <= DOCSTRING_LINES:
             faults.append(f"{name_of(path)}: docstring of {lines} lines")
     report(faults)
@@ -527,7 +541,7 @@ def test_public_names_have_docstrings() -> None:
 def test_no_error_is_dropped() -> None:
     faults = []
     for path in all_files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.ExceptHandler):
                 is_silent = all(isinstance(s, ast.Pass) or is_ellipsis(s) for s in node.body)
@@ -557,7 +571,7 @@ def words_of(name: str) -> list[str]:
 def names_in(path: Path) -> Iterator[tuple[int, str]]:
     """(line, name) of what a file defines: itself, classes, functions, parameters, variables."""
     yield 1, path.stem
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -582,8 +596,9 @@ def test_names_are_the_fields_words() -> None:
 
 def test_names_of_tests_are_the_fields_words() -> None:
     faults = []
+    product = set(product_files())
     for path in all_files():
-        if path not in product_files():
+        if path not in product:
             names = [f.name for f in functions_of(path) if f.name.startswith("test_")]
             for name in (path.stem, *names):
                 if set(words_of(name)) & (PRIVATE_WORDS - WORDS_OF_TESTS):
@@ -594,7 +609,7 @@ def test_names_of_tests_are_the_fields_words() -> None:
 def described_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file's docstrings and comments, numbered from 1."""
     rows: set[int] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if first is not None and ast.get_docstring(node) is not None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.sharing import VIEWS, main
 
 
+@pytest.mark.whole
 def test_views_that_are_alike_keep_their_state_once(tmp_path: Path) -> None:
     out = tmp_path / "sharing.json"
     assert main(["--orders", "300", "--out", str(out)]) == 0

@@ -86,6 +86,7 @@ def test_a_peer_runs_and_is_right(peer: Peer, tmp_path: Path) -> None:
         assert record.figures["changes"] > 0
 
 
+@pytest.mark.whole
 def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path) -> None:
     nowhere = Peer("nowhere", str(tmp_path / "no-such-package"))
     with pytest.raises(PeerMissing, match="nowhere: not installed: "):

@@ -13,12 +13,15 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.broker import drop_topic, new_topic, send
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.tiers import is_fast
 
 PER_MINUTE = (
     "SELECT date_bin('1 minute', at, 'epoch') AS minute, count(*) AS n, sum(amount) AS total"
     " FROM {table} GROUP BY 1"
 )
 LATENESS = "10 seconds"
+# Three ends within a minute make every view degraded for as long.
+KILLS = 1 if is_fast() else 3
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +231,7 @@ def test_a_restart_forgets_nothing(service: RunningService, database: Database) 
     _insert(database, table, (1, "05:00", 1))
     _create(service, table, late="dead-letter")
     _await_mark(service, database, table, "04:50")
-    for round_ in range(3):
+    for round_ in range(KILLS):
         first = 10 * (round_ + 1)
         _insert(database, table, (first, "01:00", 1), (first + 1, "05:30", 1))
         assert service.kill_child("pipeline")
@@ -279,7 +282,7 @@ def test_partitions_of_a_topic(
         produce(1, 171 + 100 * round_, 20)
         left_out = round_ + 1
         total = len(sent) - left_out
-        if round_ != 1:
+        if round_ != 1 and KILLS > 1:
             assert service.kill_child("pipeline")
         service.await_so(lambda n=total: database.rows(rows) == [(n,)])
         assert [row[1] for row in _late(database, "clicks")] == ["left out"] * left_out

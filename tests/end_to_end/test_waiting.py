@@ -69,6 +69,7 @@ def test_an_open_transaction(place: Database, service: RunningService) -> None:
         assert service.await_status(name)["error"] is None
 
 
+@pytest.mark.whole
 def test_a_prepared_transaction(place: Database, service: RunningService) -> None:
     place.execute("BEGIN; INSERT INTO other VALUES (2); PREPARE TRANSACTION 'left behind'")
     service.create("third", "SELECT id FROM t", wait_s=0, backfill="local")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import psycopg2
+import pytest
 
 from tests.harness.compare import columns_of_query, pin_session, rows_of_query
 from tests.harness.maintained import play
@@ -53,6 +54,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.whole
 def test_every_shape_is_maintained(every_database: Database) -> None:
     connection = every_database.connect()
     cursor = connection.cursor()

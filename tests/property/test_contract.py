@@ -49,10 +49,11 @@ from storage.memory import MemoryStore
 from storage.store import Store
 from tests.harness.contract import Checked
 from tests.harness.oracle import exact
+from tests.harness.tiers import count
 from tests.property.plans import CASES, SMALL, WIDE, Table
 from tests.unit.operators import recursions
 
-SEEDS = 20
+SEEDS = count("TIDEMARK_TEST_CONTRACT_SEEDS", 5, 20)
 EPOCHS = 8
 
 

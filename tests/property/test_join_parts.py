@@ -28,9 +28,11 @@ from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import Store
 from tests.harness.oracle import exact
+from tests.harness.tiers import count
 from tests.property.plans import SMALL, Table
 
 EPOCHS = 40
+SEEDS = count("TIDEMARK_TEST_JOIN_SEEDS", 4, 12)
 TINY = Tuning(page_rows=4, memory_rows=24, file_rows=64, fan=2)
 KINDS = ("inner", "left", "right", "full", "semi", "anti", "not in")
 
@@ -113,7 +115,7 @@ def _run(seed: int, kind: str, store: Store) -> int:
 def test_parts_add_up(kind: str, sort: str, tmp_path: Path) -> None:
     given = os.environ.get("TIDEMARK_SEED")
     several = 0
-    for seed in [int(given)] if given else range(12):
+    for seed in [int(given)] if given else range(SEEDS):
         store: Store = MemoryStore()
         if sort == "rocks":
             rest = StoreBudget(run_bytes=500, ahead_bytes=500)
@@ -124,4 +126,4 @@ def test_parts_add_up(kind: str, sort: str, tmp_path: Path) -> None:
             pytest.fail(f"seed {seed}: {error}")
         finally:
             store.close()
-    assert several > 10 or given, "too little came in parts to tell"
+    assert several >= SEEDS or given, "too little came in parts to tell"

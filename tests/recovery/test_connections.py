@@ -145,7 +145,7 @@ def test_faults_of_the_network(world: World) -> None:
         checker.close()
         assert sorted(sink.rows("SELECT * FROM evaluated")) == sorted(source.rows(EVALUATED))
         refused = [e for e in service.events() if e["level"] == "error"]
-        assert not refused, "\n".join(json.dumps(e, indent=1) for e in refused[:3])
+        assert not refused, "\n".join([*map(json.dumps, refused[:3]), service.log_tail()])
         assert caller.longest_s < WITHIN_S, caller.longest_s
         run.epochs = checker.states
         run.told.update(

@@ -124,6 +124,7 @@ def test_kills_while_views_change(database: Database, tmp_path: Path) -> None:
         assert_follows(service, database, database, settled(service)["query"])
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_the_sink_goes_away_and_the_state_is_lost(
     database: Database, own_postgres: EmbeddedPostgres, tmp_path: Path
