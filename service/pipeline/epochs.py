@@ -168,7 +168,7 @@ class Epochs:
     def take_out_failed(self, epoch: SinkEpoch) -> tuple[SinkEpoch, list[ViewDefinition]]:
         """Fail the views that this epoch could not step, and their readers; return these too.
 
-        If the catalog cannot be told now, the epoch itself reports them: otherwise the sink would
+        If the catalog cannot be written now, the epoch itself reports them: else the sink would
         show it before it says that they do not follow.
         """
         failed: list[ViewDefinition] = []
