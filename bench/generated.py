@@ -10,7 +10,7 @@ COUNTED = Path(__file__).parent / "generated_queries.json"
 
 
 def section(path: Path = COUNTED) -> list[str]:
-    """Lines of Markdown; none before the first run."""
+    """Return the section as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     run: dict[str, Any] = json.loads(path.read_text())
@@ -39,6 +39,6 @@ def section(path: Path = COUNTED) -> list[str]:
 
 
 def _found(run: dict[str, Any], name: str) -> str:
-    """A file that the run has written, with what became of it where that is known by now."""
+    """Return the name of a file that the run has written, with its outcome if known."""
     note = run.get("notes", {}).get(name, "")
     return f"`{name}`" + (f" ({note})" if note else "")

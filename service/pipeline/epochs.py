@@ -157,7 +157,7 @@ class Epochs:
         if self._mute:
             # The sink has all of this already; keep the number of the epoch.
             engine.positions.set_epoch(before)
-            failpoint("epoch.muted.before")
+            failpoint("epoch.replayed.before")
             self.commit()
             if epoch.rows.later is not None:
                 epoch.rows.later.close()

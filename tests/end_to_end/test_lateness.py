@@ -214,7 +214,7 @@ def test_least_of_partitions_and_idle_time_out(service: RunningService, database
     )
     _await_mark(service, database, "parts", "01:50")
     insert(3, "a", "06:00")
-    # b is silent for longer than the time-out, while a goes on.
+    # b is silent for longer than the time-out, while a continues.
     numbers = iter(range(10, 1000))
 
     def is_passed() -> bool:
@@ -322,7 +322,7 @@ def test_frozen_windows_stay(service: RunningService, database: Database) -> Non
     assert database.rows(rows) == after
     assert [row[1:3] for row in _late(database, table) if row[1] == "frozen"] != []
     _verify(service, table)
-    # All of it is frozen; new windows go on.
+    # All of it is frozen; new windows continue.
     _insert(database, table, (7, "20:00", 1))
     _await_mark(service, database, table, "19:50")
     _insert(database, table, (8, "20:01", 1), (9, "03:30", 1))

@@ -107,7 +107,7 @@ class SimParts:
         self,
         views: Sequence[Relation],
         feeds: Sequence[Relation] = (),
-        asker: str = "",
+        requester: str = "",
         time_zone: str = UTC,
     ) -> SimAnalyzer:
         server = self._world.server

@@ -356,7 +356,7 @@ class SimControl(Session):
 
         return self.call("catalog.delete_source", delete)
 
-    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self.rows(sql, *parameters)
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -369,7 +369,7 @@ class SimControl(Session):
             return self.call("catalog.rows", list)
         columns = re.findall(r'"(\w+)" = %s', sql)
 
-        def ask_change() -> list[tuple[Any, ...]]:
+        def request_change() -> list[tuple[Any, ...]]:
             change, *rest, identity, desired = values
             row = self.database.view(identity)
             if row is None or row.change is not None or row.desired == "dropped":
@@ -387,7 +387,7 @@ class SimControl(Session):
             reported = dict(zip(columns, rest, strict=True)) | {"change": None}
             return [(1,)] * self.database.update(identity, reported)
 
-        def ask_pause() -> list[tuple[Any, ...]]:
+        def request_pause() -> list[tuple[Any, ...]]:
             row = self.database.view(values[0])
             if row is None or row.change is not None or row.desired == "dropped":
                 return []
@@ -395,9 +395,9 @@ class SimControl(Session):
             return [(1,)] * (is_live and self.database.update(row.identity, {"desired": "paused"}))
 
         if "desired = 'paused'" in sql:
-            return self.call("catalog.pause", ask_pause)
+            return self.call("catalog.pause", request_pause)
         is_asked = "change = %s" in sql
-        return self.call("catalog.change", ask_change if is_asked else end_change)
+        return self.call("catalog.change", request_change if is_asked else end_change)
 
 
 def _columns(table: SinkTable) -> list[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TidemarkError
 from service.api.problems import problem_json
 from service.subscriptions.change_feed import ChangeFeeds
-from service.subscriptions.subscriptions import Subscription, Subscriptions, Wish
+from service.subscriptions.subscriptions import StreamOptions, Subscription, Subscriptions
 from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.event_loop import FiberEventLoop
 from tests.simulation.faults import Faults, Violation
@@ -86,8 +86,8 @@ class Subscriber:
             if row.identity != self._identity or self._random.random() < 0.1:
                 self._forget(row)
             try:
-                wish = Wish(resume=self._token, heartbeat_s=HEARTBEAT_S)
-                await self._follow(await subscriptions.open(row.title, wish))
+                options = StreamOptions(resume=self._token, heartbeat_s=HEARTBEAT_S)
+                await self._follow(await subscriptions.open(row.title, options))
             except TidemarkError as error:
                 self._refused(error.code)
             self._is_connected = False

@@ -115,7 +115,7 @@ def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
         self.position = position
 
 
-def impatient(self: ViewBuild, newest: int) -> bool:
+def joins_too_early(self: ViewBuild, newest: int) -> bool:
     """A view joins before what came since its snapshot is replayed."""
     if self._view is None:
         self._open_view()
@@ -362,7 +362,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         unaware_of_snapshot,
         (),
     ),
-    "joined too early": ("service.backfill.view_build.ViewBuild.catch_up", impatient, ()),
+    "joined too early": ("service.backfill.view_build.ViewBuild.catch_up", joins_too_early, ()),
     "outcome not asked for": (
         "service.pipeline.sink_writer.SinkWriter._is_in_sink",
         never_there,
