@@ -159,6 +159,27 @@ def test_error_fails_the_view_alone(service: RunningService, database: Database)
     _verify(service, table)
 
 
+@pytest.mark.parametrize("emptied", ["TRUNCATE {0}", "DELETE FROM {0}"])
+def test_a_reloaded_table_has_no_late_rows(
+    service: RunningService, database: Database, emptied: str
+) -> None:
+    """In one transaction, whose deletions and insertions come in several parts."""
+    table = _table(database, "reloaded_" + emptied.split()[0].lower())
+    rows = (
+        "SELECT i, timestamptz '2024-05-01 12:00+00' + i * interval '1 second', 1"
+        " FROM generate_series(1, 3000) i"
+    )
+    database.execute(f"INSERT INTO {table} {rows}")
+    _create(service, table, late="error")
+    _await_mark(service, database, table, "49:50")
+    database.execute(f"{emptied.format(table)}; INSERT INTO {table} {rows}")
+    _settle(service, database, table)
+    assert _verify(service, table)["left_out"] == 0
+    # What was never there is late all the same.
+    _insert(database, table, (4000, "00:01", 1))
+    service.await_status(f"{table}_minutes", "failed")
+
+
 def test_the_watermark_never_goes_back(service: RunningService, database: Database) -> None:
     table = _table(database, "back")
     _insert(database, table, (1, "05:00", 1), (2, "03:00", 1))

@@ -112,8 +112,8 @@ class SimParts:
     ) -> SimAnalyzer:
         server = self._world.server
         if isinstance(server, DdlServer):
-            return DdlAnalyzer(server, self._world.faults, views, feeds)
-        return SimAnalyzer(views, feeds)
+            return DdlAnalyzer(server, self._world.faults, views, feeds, time_zone)
+        return SimAnalyzer(views, feeds, time_zone)
 
     def view_sink(self, row: SinkRow, table: SinkTable) -> SimViewSink:
         return view_sink(self._world, row, table)
