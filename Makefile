@@ -15,7 +15,7 @@ TEMPORAL :=
 # four: each has a PostgreSQL and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 3 ? 4 : cores + 1)))
 
-# Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
+# Compiled modules are cached: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-all quick lint console bench simulate torture queries soak package-check clean
@@ -50,7 +50,7 @@ torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under
 	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_FAILPOINTS=all TIDEMARK_TEST_FILES=$$((2 * $(KILLS))) TIDEMARK_TEST_DISK=$$(($(KILLS) / 2)) TIDEMARK_TEST_FAULTS=$(KILLS) TIDEMARK_TEST_RESTARTS=$$(($(KILLS) / 2)) \
 	TIDEMARK_TEST_BROKER=$$(($(KILLS) * 3 / 10)) TIDEMARK_TEST_ROWS=1000000 TIDEMARK_TEST_KERNELS=empty exec $(VENV)/python -m pytest --timeout 0 tests/recovery tests/end_to_end/test_kernels.py
 
-queries: setup  ## QUERIES generated queries against PostgreSQL, TEMPORAL=1: all of which read the clock; TIDEMARK_TEST_SEED goes on with a run
+queries: setup  ## QUERIES generated queries against PostgreSQL, TEMPORAL=1: all of which read the clock; TIDEMARK_TEST_SEED continues a run
 	@exec $(VENV)/python -m tests.equality.torture $(QUERIES) $(if $(TEMPORAL),--temporal)
 
 simulate: setup  ## SEEDS runs of the whole pipeline in one thread, each from its seed; SEED: the first

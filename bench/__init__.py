@@ -1,1 +1,1 @@
-"""How fast it is, each figure beside its peer in the same run: `python -m bench`."""
+"""Benchmarks: each figure is measured next to its peer in the same run (`python -m bench`)."""

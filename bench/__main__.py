@@ -1,12 +1,11 @@
-"""`python -m bench [--only w2r,flink] [--quick]`: measure, keep records, write bench/RESULTS.md.
+"""`python -m bench [--only w2r,flink] [--quick]`: measure, store records, write bench/RESULTS.md.
 
-Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
-flink-rocksdb, ...), and the parts growth, memory (W1 of 10^7 orders, the engine alone), sharing,
-cap (the whole service under --memory), formats (records to columns), kafka (its clients, and
-kafka-path: the service behind a topic), path, and subscribe (commits to events at readers; two
-minutes); without it everything runs, in about half an hour on a quiet machine of two cores. --quick
-takes small sizes: a smoke test whose figures mean nothing, kept apart. --show tells how old each
-record is and measures nothing.
+`--only` takes workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
+flink-rocksdb, ...) and parts: growth, memory (the engine alone, W1 of 10^7 orders), sharing, cap
+(the service under --memory), formats, kafka (its clients), kafka-path (the service reading a
+topic), path, and subscribe (commit to event; two minutes). Without it everything runs: about half
+an hour on two idle cores. `--quick` uses small sizes, as a smoke test; its figures are stored
+elsewhere. `--show` prints the age of each record and measures nothing.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ QUICK_PATH = Sizes(500, 2_000, 1_500, 0, 0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run, write down, print."""
+    """Measure, store the records and print the page."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="words, separated by commas")
     parser.add_argument("--quick", action="store_true", help="small sizes, a smoke test")
-    parser.add_argument("--no-spark", action="store_true", help="leave out the Spark road")
+    parser.add_argument("--no-spark", action="store_true", help="leave out the Spark backfill")
     parser.add_argument("--seconds", type=float, default=10, help="how long each rate is held")
     parser.add_argument("--show", action="store_true", help="how old the records are")
     parser.add_argument("--write", action="store_true", help="write the page, measure nothing")
@@ -73,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check(words: Sequence[str]) -> list[str]:
-    """The words that name nothing."""
+    """Return the words that name no workload, runner or part."""
     known = {*WORKLOADS, *PARTS, *streams.RUNNERS, "flink"}
     return [word for word in words if word not in known]
 
@@ -107,10 +106,12 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
     if path.PATH in parts:
         sizes = QUICK_PATH if options.quick else FULL
         seconds = min(options.seconds, 1) if options.quick else options.seconds
-        roads = ("local",) if options.no_spark else ("spark", "local")
+        engines = ("local",) if options.no_spark else ("spark", "local")
         rows = prepare(WORKLOADS["w1"].rows, sizes)
         with measuring(path.PATH, "service", asdict(sizes), folder) as record:
-            expected = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
+            expected = path.PathSizes(
+                sizes.customers, sizes.orders, seconds=seconds, engines=engines
+            )
             record.figures = {"rows": [asdict(figure) for figure in path.run(rows, expected)]}
     if subscribe.SUBSCRIBE in parts:
         sizes = QUICK_PATH if options.quick else FULL
@@ -122,13 +123,13 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Yield a temporary folder."""
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         yield Path(folder)
 
 
 def show(folder: Path) -> None:
-    """One line a record: when, which revision, how many commits of the product since."""
+    """Print one line a record: its date, its revision, and how many product commits followed."""
     for record in read_all(folder):
         since = commits_since(record.revision)
         age = "unknown revision" if since is None else f"{since} commits of the product since"

@@ -43,15 +43,16 @@ MET, NOT_MET, BY_CPU = "met", "**not met**", "by CPU time only"
 
 @dataclass(frozen=True)
 class Judged:
-    """aim: in words; verdict: MET, NOT_MET, or BY_CPU where only CPU time, which a busy machine
-    spoils less, reaches it."""
+    """aim: in words. verdict: MET, NOT_MET, or BY_CPU if only CPU time, which other load distorts
+    less, reaches it.
+    """
 
     aim: str = ""
     verdict: str = ""
 
 
 def at_least(least: float | None, wall: float, cpu: float | None = None, unit: str = "") -> Judged:
-    """Whether a figure, or else the same by CPU time, reaches an aim."""
+    """Return the verdict of a figure with a minimum; `cpu` is the same figure by CPU time."""
     if least is None:
         return Judged()
     verdict = NOT_MET
@@ -64,7 +65,7 @@ def at_least(least: float | None, wall: float, cpu: float | None = None, unit: s
 
 
 def at_most(most: float | None, value: float, unit: str = "") -> Judged:
-    """Whether a figure keeps below an aim."""
+    """Return the verdict of a figure with a maximum."""
     if most is None:
         return Judged()
     return Judged(f"at most {most:g}{unit}", MET if value <= most else NOT_MET)

@@ -1,10 +1,9 @@
 """`python -m bench.cold [--rows 5000000]`: state four times larger than its memory, as JSON.
 
-A join side with five rows a key is written in batches, as a stream writes it, then probed for
-random keys with a quarter of its bytes as cache and reads that bypass the cache of the operating
-system. Beside it, the same rows as one RocksDB entry each, with a block cache of the same size;
-its index and filters come on top. Reads and CPU time hardly depend on how busy the machine is; the
-wall clock does.
+One side of a join, with five rows a key, is written in batches as a stream writes it. Random keys
+are then looked up with a cache of a quarter of its bytes; reads bypass the page cache. The peer
+stores the same rows as one RocksDB entry each, with a block cache of the same size plus its index
+and filters. Counts of reads and CPU time hardly depend on other load; wall time does.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ BATCHES = ((1, 200), (100, 40), (1_000, 12), (10_000, 5))
 
 @dataclass(frozen=True)
 class Shape:
-    """What is written: rows of that many keys, so many a commit; page_rows 0: as the product
-    does."""
+    """Sizes of the written rows: how many keys, and rows a commit. page_rows 0: the product's
+    default.
+    """
 
     rows: int = 5_000_000
     batch_rows: int = 20_000
@@ -57,13 +57,13 @@ class Shape:
 
     @property
     def tuning(self) -> Tuning:
-        """The product's tuning, with other pages if that is asked for."""
+        """Return the product's tuning, with another page size if given."""
         return replace(Tuning(), page_rows=self.page_rows) if self.page_rows else Tuning()
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a lookup of that many random keys took: medians, and reads and rows a lookup."""
+    """The cost of looking up `keys` random keys: medians, and reads and rows a lookup."""
 
     keys: int
     p50_ms: float
@@ -75,7 +75,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Result:
-    """One design under one budget. load_rows_s: rows a second while it was written."""
+    """One design with one memory budget. load_rows_s: rows a second during the load."""
 
     design: str
     state_mb: float
@@ -107,13 +107,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _done(result: Result) -> Result:
-    """The result, told on the error stream at once: a run takes minutes."""
+    """Return the result; print it to standard error at once, because a run takes minutes."""
     print(json.dumps(asdict(result)), file=sys.stderr, flush=True)
     return result
 
 
 def batches(shape: Shape):
-    """The rows in the order they come: (ids, keys, text of TEXT_BYTES each)."""
+    """Return the rows in arrival order: (ids, keys, text of TEXT_BYTES each)."""
     rng = np.random.default_rng(shape.seed)
     for start in range(0, shape.rows, shape.batch_rows):
         count = min(shape.batch_rows, shape.rows - start)
@@ -123,15 +123,15 @@ def batches(shape: Shape):
 
 
 def probe_all(lookup: Callable[[np.ndarray], int], reads: Callable[[], int], keys: int):
-    """Probes of each size in turn, after as many that fill the cache."""
+    """Look up batches of each size in turn, after as many that fill the cache."""
     rng = np.random.default_rng(1)
     out = []
     for count, repeats in BATCHES:
         times, found, cpu, read = [], 0, 0.0, 0
         for at in range(-max(repeats // 4, 2), repeats):
-            asked = rng.integers(0, keys, count)
+            keys_read = rng.integers(0, keys, count)
             read_before, cpu_before, started = reads(), time.process_time(), time.perf_counter()
-            rows = lookup(asked)
+            rows = lookup(keys_read)
             if at >= 0:
                 times.append(1e3 * (time.perf_counter() - started))
                 cpu += time.process_time() - cpu_before
@@ -172,7 +172,7 @@ def measure_runs(shape: Shape, folder: str | None) -> list[Result]:
 
 
 def _page_bytes(store: RocksStore) -> int:
-    """Bytes of the pages of all runs, from the rows and the bytes of pages in memory."""
+    """Return the bytes of all runs' pages, from the row count and the bytes of pages in memory."""
     table = store.arrange(SPEC).runs._table
     held = [page for run in table.runs for page in run.buffers if page is not None]
     pages = sum(len(run.numbers) for run in table.runs)
@@ -180,7 +180,7 @@ def _page_bytes(store: RocksStore) -> int:
 
 
 def _load(store: RocksStore, shape: Shape) -> tuple[float, float]:
-    """Write the rows; (rows a second, the worst batch in ms), commits included."""
+    """Write the rows; return (rows a second, the slowest batch in ms), commits included."""
     arrangement = store.arrange(SPEC)
     spent = worst = 0.0
     for ids, keys, text in batches(shape):
@@ -197,9 +197,9 @@ def _load(store: RocksStore, shape: Shape) -> tuple[float, float]:
 
 
 def _resolve(store: RocksStore, shape: Shape, lookup: Callable) -> tuple[float, float]:
-    """EPOCHS epochs of 1,000 keys and 1,000 new rows, in which searches pay for their merges.
+    """Run EPOCHS epochs of 1,000 keys and 1,000 new rows, whose lookups pay for the merges.
 
-    (Rows written a second, worst epoch in ms); the worst counts the lookup too.
+    Return (rows written a second, the slowest epoch in ms); an epoch includes its lookup.
     """
     rng = np.random.default_rng(3)
     times = []

@@ -1,7 +1,6 @@
-"""The floor under the engine: what a Python programmer writes by hand for W1, in dictionaries.
+"""A lower bound for the engine: W1 as a Python programmer would write it by hand, in dictionaries.
 
-Nothing is durable, nothing is general; old rows are looked up, as under the default replica
-identity.
+Nothing is durable or general. Old rows are looked up, as under the default replica identity.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Change = tuple[int, int, int, str, int]
 
 
 class ByHand:
-    """The view, with the orders and customers that it needs to keep."""
+    """The view, with the orders and customers that it must store."""
 
     def __init__(
         self, customers: list[tuple[int, str, str]], orders: list[tuple[int, int, str, int]]
@@ -32,7 +31,7 @@ class ByHand:
             self._add(customer, status, amount, 1)
 
     def apply(self, changes: list[Change]) -> None:
-        """Changes as a replication stream gives them: the old row is looked up."""
+        """Apply changes as a replication stream sends them: the old row is looked up."""
         for kind, order, customer, status, amount in changes:
             if kind != INSERT:
                 self._add(*self.orders.pop(order), -1)
@@ -41,7 +40,7 @@ class ByHand:
                 self._add(customer, status, amount, 1)
 
     def rows(self) -> Answer:
-        """(region, segment) -> (count, sum)."""
+        """Return (region, segment) -> (count, sum)."""
         return {key: (n, total) for key, (n, total) in self.groups.items() if n}
 
     def _add(self, customer: int, status: str, amount: int, weight: int) -> None:
@@ -53,7 +52,7 @@ class ByHand:
 
 @dataclass(frozen=True)
 class DictionaryResult:
-    """What the run by hand gave."""
+    """The figures of the hand-written run."""
 
     changes: int
     wall_s: float
@@ -65,7 +64,7 @@ class DictionaryResult:
 
 
 def run(rows: Generated) -> DictionaryResult:
-    """W1 by hand; run it in a process of its own."""
+    """Run the hand-written W1; call it in a process of its own."""
     customers = list(tuples(rows, CUSTOMERS, "load"))
     orders = list(tuples(rows, ORDERS, "load"))
     changes: list[Change] = [c for c in tuples(rows, ORDERS, "changes", "kind") if c[0] != OLD]  # type: ignore[misc]
@@ -87,7 +86,7 @@ def run(rows: Generated) -> DictionaryResult:
 
 
 def tuples(rows: Generated, table: Table, part: str, *more: str) -> Iterator[tuple[object, ...]]:
-    """A part's rows as Python values, `more` columns in front."""
+    """Yield a part's rows as Python values, with `more` columns in front."""
     names = [*more, *table.names]
     read = rows.read(table, part, names, 0, rows.count(table, part))
     columns = []

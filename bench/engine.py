@@ -1,13 +1,13 @@
 """The engine alone: operators over RocksDB, one durable commit an epoch, no network.
 
-A run is a child, so that its memory is its own: it is warmed up with a small workload first,
-loads what is there at first, then steps through the changes in epochs of given sizes, and its
-answer is compared with the oracle's. Reading rows and making columns of them is not timed: that
-is the source's work.
+A run is a child process, so its memory is its own. It warms up with a small workload, loads the
+initial rows, steps through the changes in epochs of given sizes, and compares its answer with the
+oracle's. Reading rows from disk and turning them into columns is the source's work and is not
+timed.
 
-Under the default replica identity an update comes without its old row and a delete with its key
-only, as the replication stream sends them, and old rows come out of our own state; under FULL
-they come whole, which is what the peers are given.
+Under the default replica identity, updates arrive without their old rows and deletes with their
+keys only, as the replication stream sends them; old rows come from our own state. Under FULL they
+arrive whole, which is also what the peers get.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BLOCK_CHANGES = 50_000
 
 @dataclass(frozen=True)
 class Stage:
-    """Epochs of `size` changes each, `count` of them, or as many as there are changes."""
+    """`count` epochs of `size` changes each, or as many as the changes allow."""
 
     size: int
     count: int | None = None
@@ -52,8 +52,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """One run. stages: taken one after the other. is_full: old rows come whole. memory_mb: what
-    `--memory` would be."""
+    """One run. stages: executed in order. is_full: old rows arrive whole. memory_mb: the value of
+    `--memory`.
+    """
 
     workload: Workload
     plan: ViewPlan
@@ -66,7 +67,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Timed:
-    """A stage: wall and CPU seconds of its steps and commits, and what one epoch took."""
+    """A stage: wall and CPU seconds of its steps and commits, and those of each epoch."""
 
     size: int
     changes: int
@@ -78,7 +79,9 @@ class Timed:
 
 @dataclass
 class Result:
-    """One run. load_rows: of all tables. fault: what is wrong with the answer, None if nothing."""
+    """The result of a run. load_rows: of all tables. fault: how the answer is wrong; None if it is
+    right.
+    """
 
     load_rows: int = 0
     load_s: float = 0.0
@@ -89,7 +92,7 @@ class Result:
 
 
 def run(job: Job) -> Result:
-    """A run of the job; call it in a process of its own."""
+    """Run the job; call it in a process of its own."""
     # Twice: compiled loops are there after the first, the second leaves what allocators keep.
     for _ in range(2):
         with TemporaryDirectory(prefix="tidemark-bench-") as folder:
@@ -117,7 +120,7 @@ class _Run:
         self._relations = {r.name.name: r for r in definition.relations()}
 
     def run(self) -> Result:
-        """Load, step through all stages, compare."""
+        """Load, step through all stages, and compare."""
         result = Result()
         self._load(result)
         batches = self._batches()
@@ -179,7 +182,7 @@ class _Run:
 
 
 class Timer:
-    """Adds up wall and CPU seconds (of all threads) of its `with` blocks."""
+    """Sums wall and CPU seconds (of all threads) over its `with` blocks."""
 
     def __init__(self) -> None:
         self.wall_s = self.cpu_s = self.last_s = 0.0
@@ -194,7 +197,7 @@ class Timer:
 
 
 class BatchReader:
-    """Changes as the stream sends them, cut into batches of any size."""
+    """Changes as the stream sends them, in batches of any size."""
 
     def __init__(
         self, rows: Generated, tables: Sequence[tuple[Table, Relation]], *, is_full: bool
@@ -204,7 +207,7 @@ class BatchReader:
         self._at = 0
 
     def next(self, size: int) -> SourceBatch | None:
-        """The next `size` changes; None when there are no more."""
+        """Return the next `size` changes; None if there are no more."""
         low, high = self._at, min(self._at + size, self._changes)
         if low == high:
             return None
@@ -230,7 +233,7 @@ class _Stream:
         self.changes = int(last[0]) + 1 if len(last) else 0
 
     def take(self, before: int) -> Changes | None:
-        """What is left of the changes whose number is below `before`; None for none."""
+        """Return the unread changes numbered below `before`; None for no limit."""
         if self._read_to < self._count and (not len(self._seq) or self._seq[-1] < before):
             self._read_more(before)
         cut = int(np.searchsorted(self._seq, before))
@@ -247,7 +250,7 @@ class _Stream:
         return taken
 
     def _read_more(self, before: int) -> None:
-        """Blocks, until one goes beyond the changes that are asked for."""
+        """Read blocks until one reaches beyond the requested changes."""
         names = ["seq", "kind", *self._table.names]
         while self._read_to < self._count and (not len(self._seq) or self._seq[-1] < before):
             high = min(self._read_to + BLOCK_CHANGES, self._count)
@@ -268,7 +271,9 @@ class _Stream:
 
 
 def _without_old_rows(read: Columns) -> Columns:
-    """As the default replica identity sends it: no old side, of a deleted row the key."""
+    """Return what the default replica identity sends: no old rows, and only the key of a deleted
+    row.
+    """
     keep = read["kind"] != OLD
     kept = {name: values[keep] for name, values in read.items()}
     is_gone = kept["kind"] == DELETE
@@ -286,7 +291,7 @@ def _without_gone_values(
 
 
 def _nulled(column: Column, is_there: np.ndarray) -> Column:
-    """The column with NULL, which is zero bits or an empty string, elsewhere."""
+    """Return the column with NULL (stored as zero bits or an empty string) in the other rows."""
     if column.kind != KIND_BYTES:
         return Column(np.where(is_there, column.values, 0), is_there)
     pool = Column.concat([column, Column.of(KIND_BYTES, [""])])
@@ -299,7 +304,7 @@ _words: dict[tuple[Path, str, str], Column] = {}
 
 
 def columns_of(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
-    """Return the table's columns out of what is stored on disk."""
+    """Return the table's columns from what is stored on disk."""
     columns = []
     for name, kind in table.columns:
         if kind == "i":
@@ -313,7 +318,7 @@ def columns_of(rows: Generated, table: Table, read: Columns) -> tuple[Column, ..
 
 
 class Output:
-    """What the view gave out: whole while small, else counts and sums."""
+    """The view's output: the rows while they are few, otherwise counts and sums."""
 
     def __init__(self, workload: Workload, fields: Sequence[Field]) -> None:
         self._workload, self._fields = workload, fields
@@ -321,7 +326,7 @@ class Output:
         self._totals: list[int | float] = [0] * (1 + len(workload.summed))
 
     def add(self, delta: Delta) -> None:
-        """The delta of an epoch."""
+        """Add the delta of an epoch."""
         if not len(delta):
             return
         if self._workload.keys:
@@ -333,7 +338,7 @@ class Output:
             self._totals[at] += (delta.columns[column].values * delta.weights).sum().item()
 
     def answer(self) -> Answer:
-        """Comparable with the oracle's."""
+        """Return the answer in the oracle's form."""
         if not self._workload.keys:
             return {(): tuple(self._totals)}
         return fold(self._workload, self._rows())
@@ -351,7 +356,7 @@ class Output:
 
 
 def _value(text: str | None) -> object:
-    """An int, a decimal, or the text itself."""
+    """Return an int, a decimal, or the text itself."""
     if text is None or not text.lstrip("-").replace(".", "", 1).isdigit():
         return text
     return int(text) if "." not in text else Decimal(text)

@@ -1,9 +1,9 @@
-"""`python -m bench.engine_refresh [--rows N]`: a Python function's table brought up to date.
+"""`python -m bench.engine_refresh [--rows N]`: refresh the table of a Python function.
 
-The floor is what no refresh can do without: the function run to its end, and as many rows sent by
-COPY to an empty table with the same key. Beside it stand the first filling, a refresh in which one
-row in a hundred has changed, one in which none has, and one that is known by its digest. CPU time
-of this process and of the server's, the least of several; printed, and kept in a file of figures.
+The lower bound is what no refresh can avoid: running the function, and sending as many rows by COPY
+to an empty table with the same key. Measured are the initial load, a refresh with one row in a
+hundred changed, one with no change, and one recognized as unchanged by its digest. Figures are CPU
+time of this process and the server's, the minimum of several runs; printed, and written to a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(n: int) -> dict[str, Any]:
-    """Seconds of each step, with a key and without."""
+    """Return the seconds of each step, with a key and without."""
     changed = [0]
 
     def rows() -> Iterator[tuple[int, str, float, int]]:
@@ -87,7 +87,7 @@ def measure(n: int) -> dict[str, Any]:
 
 
 def _copy(dsn: str, rows: Callable[[], Any], key: tuple[str, ...]) -> Callable[[], None]:
-    """The lines of COPY, made before, into an empty table."""
+    """COPY prepared lines into an empty table."""
     lines = spool("floor", Function("floor", rows).read(), tuple(COLUMNS.items()))
     primary = f", PRIMARY KEY ({', '.join(key)})" if key else ""
     types = ", ".join(f"{n} {t}" for n, t in COLUMNS.items())
@@ -102,13 +102,13 @@ def _copy(dsn: str, rows: Callable[[], Any], key: tuple[str, ...]) -> Callable[[
 
 
 class _Meter:
-    """CPU seconds of this process and of a server whose sessions have ended."""
+    """Return the CPU seconds of this process and of a server whose sessions have ended."""
 
     def __init__(self, server: int) -> None:
         self._server = psutil.Process(server)
 
     def least(self, run: Callable[[], object], rounds: int = ROUNDS) -> float:
-        """Of several runs the one that took least."""
+        """Return the fastest of several runs."""
         found = []
         for _ in range(rounds):
             before = self._now()
@@ -123,7 +123,7 @@ class _Meter:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return the last run's figures as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
@@ -136,10 +136,10 @@ def report(figures: dict[str, Any]) -> str:
         f"A Python generator of {figures['rows']:,} tuples of four values as a table "
         f"([ENGINE.md](../docs/ENGINE.md)), by `python -m bench.engine_refresh`: "
         f"{figures['date']}, revision {figures['revision']}, load of the machine "
-        f"{figures['load']}. The floor is the function alone and COPY of its rows, made before, to "
+        f"{figures['load']}. The baseline is the function alone and COPY of its prepared rows to "
         "an empty table; CPU time of both sides.",
         "",
-        "| | with a key, CPU s | times the floor | a bag, CPU s | times the floor |",
+        "| | with a key, CPU s | x baseline | multiset, CPU s | x baseline |",
         "|---|---|---|---|---|",
     ]
     floors = {kind: figures["function"] + figures[kind]["copy"] for kind in ("keyed", "bag")}
@@ -147,12 +147,12 @@ def report(figures: dict[str, Any]) -> str:
     cells = [
         f"{figures['function']:.2f} + {figures[k]['copy']:.2f} | 1.0" for k in ("keyed", "bag")
     ]
-    lines.append(f"| the floor: {reported} | {' | '.join(cells)} |")
+    lines.append(f"| the baseline: {reported} | {' | '.join(cells)} |")
     for step in ("first", "one in a hundred", "nothing, compared", "nothing, by digest"):
         cells = [
             f"{figures[k][step]:.2f} | {figures[k][step] / floors[k]:.1f}" for k in ("keyed", "bag")
         ]
-        title = "first filling" if step == "first" else f"changed: {step}"
+        title = "initial load" if step == "first" else f"changed: {step}"
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

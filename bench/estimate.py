@@ -1,9 +1,9 @@
-"""Estimates against the truth: the 22 views of TPC-H, estimated and then built.
+"""Compare estimates with measurements: the 22 views of TPC-H, estimated and then built.
 
-`python -m bench.estimate [--scale 0.05]`. For each view the answer of `POST /views/validate` is
-recorded, then it is built by the local engine in a child process; its rows, the bytes of its state
-files and the CPU seconds of the child are the truth: what else the machine does is not in them.
-Prints ratios estimated/true and the constants that would fit best.
+`python -m bench.estimate [--scale 0.05]`. The answer of `POST /views/validate` is recorded for each
+view. The local engine then builds the view in a child process. Compared are the rows, the bytes of
+its state files, and the CPU seconds of the child, which other load does not affect. Prints the
+ratios estimated/measured and the constants that would fit best.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
-    """Return figures by view: what was estimated, what is true, and the work that was thought
-    of."""
+    """Return figures by view: the estimates, the measurements, and the assumed work."""
     rng = Random(seed)
     source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
     connection = database.connect()
@@ -94,7 +93,7 @@ def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
 
 
 def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
-    """What validate says, and what it takes to say it."""
+    """Return the answer of validate, and the seconds it took."""
     started = time.perf_counter()
     estimator = Estimator(dsn, definition, [])
     found = estimator.estimate("local")
@@ -111,7 +110,7 @@ def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
 
 
 def built(dsn: str, definition: ViewDefinition, work_dir: Path) -> dict[str, float]:
-    """The truth of one view."""
+    """Build one view and return its measurements."""
     work_dir.mkdir()
     relations = definition.relations()
     source = PostgresSource(dsn, "source")
@@ -146,7 +145,7 @@ def _children_s() -> float:
 
 
 def ratios(figures: dict[str, Any], measure: str) -> dict[str, float]:
-    """Estimated/true by view; one row or byte is added to both sides."""
+    """Return estimated/measured by view; both get one row or byte added, so neither is zero."""
     return {
         name: (view["estimated"][measure] + 1) / (view["true"][measure] + 1)
         for name, view in figures["views"].items()
@@ -154,12 +153,12 @@ def ratios(figures: dict[str, Any], measure: str) -> dict[str, float]:
 
 
 def geometric(values: Iterable[float]) -> float:
-    """The geometric mean of how far ratios are from 1, in either direction."""
+    """Return the geometric mean distance of ratios from 1, in either direction."""
     return math.exp(statistics.fmean(abs(math.log(v)) for v in values))
 
 
 def fit(figures: dict[str, Any]) -> str:
-    """The constants of service/verify/estimate.py that would fit these figures best."""
+    """Return the constants of service/verify/estimate.py that fit these figures best."""
     views = figures["views"].values()
     true_s = np.array([v["true"]["backfill_s"] for v in views])
     known = [[1.0, v["estimated"]["read"], v["estimated"]["stepped"]] for v in views]
@@ -174,7 +173,7 @@ def fit(figures: dict[str, Any]) -> str:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return the last run's figures as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())

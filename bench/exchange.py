@@ -1,10 +1,10 @@
-"""`python -m bench.exchange`: what two workers of one pipeline would pay each other, for W1.
+"""`python -m bench.exchange`: what two workers of one pipeline would cost each other, for W1.
 
-Measured are the parts of an epoch of one process, and what two would do on top: cut rows by a hash
-of the key, hand the half that is not theirs over through shared memory, wait for each other, and
-write what they exchanged down, since two stores do not commit at once. From that comes a bound of
-the gain, on cores that have nothing else to do; all of it in CPU time, which other work on the
-machine hardly moves. The result is printed and written to bench/exchange.json (decision 19).
+Measured are the parts of one process's epoch, and what two workers would add. They would partition
+rows by a hash of the key, pass half of them through shared memory, and wait for each other. They
+would also store the exchanged rows, because two stores do not commit at once. This bounds the gain
+on idle cores. All figures are CPU time, which other load hardly affects. The result is printed and
+written to bench/exchange.json (decision 19).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ SEGMENT_BYTES = 16 << 20
 # Waits for each other an epoch: after each exchange, and before the commit.
 WAITS = 3
 DECODE_US = 0.12  # a row, by decision 16: done once, whoever works on the rows
-WANTED = 1.6
+TARGET = 1.6
 
 
 @dataclass(frozen=True)
 class Parts:
-    """CPU µs of an epoch of one process: what workers could share, and the rest."""
+    """CPU µs of one process's epoch: what workers could share, and the rest."""
 
     changes: int
     shared_us: float
@@ -62,8 +62,8 @@ class Parts:
 class Exchange:
     """CPU µs a row of an exchange of that many rows, and µs a wait.
 
-    cut: hash and cut in two; hand_over: put one half into shared memory, and take the other's out;
-    join: both halves as one delta; write: one half into a store, as it would be needed again.
+    cut: hash and partition in two. hand_over: write one half to shared memory and read the other.
+    join: combine both halves into one delta. write: store one half, for recovery.
     """
 
     rows: int
@@ -73,15 +73,15 @@ class Exchange:
     write_us: float
 
     def of_half(self) -> float:
-        """A worker's CPU µs for each row of the whole: it handles half of them."""
+        """Return a worker's CPU µs for each row of the whole, of which it handles half."""
         handled_us = self.cut_us + self.join_us
         return (handled_us + self.hand_over_us + self.write_us) / 2
 
 
 class Clock:
-    """CPU seconds of methods, by the size of the epoch that they were called in.
+    """CPU seconds of methods, by the size of the epoch in which they ran.
 
-    Those of the newest engine only: the ones before it were to warm up.
+    Only of the newest engine: the earlier ones were warm-up.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Clock:
         setattr(owner, name, timed)
 
     def _turns(self, label: str, turns: Iterator[Any]) -> Iterator[Any]:
-        """What a generator does happens at each turn; its reader's time between is not its own."""
+        """Time each step of a generator; the time of its consumer in between does not count."""
         end = object()
         while (turn := self._count(label, lambda: next(turns, end))) is not end:
             yield turn
@@ -123,12 +123,12 @@ class Clock:
     def _count(self, label: str, call: Callable[[], Any]) -> Any:
         started = time.process_time()
         result = call()
-        place = self._size, label
-        self.spent[place] = self.spent.get(place, 0.0) + time.process_time() - started
+        key = self._size, label
+        self.spent[key] = self.spent.get(key, 0.0) + time.process_time() - started
         return result
 
     def parts(self, changes: int) -> Parts:
-        """Of the epochs of this size: operators and their store can be shared out."""
+        """Return the parts of epochs of this size; operators and their store can be divided."""
         step, whole, write, commit = (
             1e6 * self.spent[changes, label] / self.epochs[changes]
             for label in (
@@ -151,19 +151,19 @@ def measure_parts(job: Job) -> list[Parts]:
 
 
 def read_rows(rows: Generated, start: int, count: int) -> Delta:
-    """Rows of the stream of orders, whole, as they come out of the decoder."""
+    """Return rows of the stream of orders, whole, as the decoder produces them."""
     read = rows.read(ORDERS, "changes", ORDERS.names, start, start + count)
     return Delta(engine.columns_of(rows, ORDERS, read), np.ones(count, np.int64))
 
 
 def cut(rows: Delta, key: int) -> tuple[Delta, Delta]:
-    """The rows of either worker, by the hash of a column."""
+    """Partition the rows between two workers by the hash of a column."""
     is_second = hash_columns([rows.columns[key]], len(rows)) >> np.uint64(63) != 0
     return rows.take(np.flatnonzero(~is_second)), rows.take(np.flatnonzero(is_second))
 
 
 def put(segment: SharedMemory, rows: Delta) -> list[tuple[int, int, str]]:
-    """Copy a delta's buffers; where each lies (start, items, type), which a message tells."""
+    """Copy a delta's buffers; return each one's location (start, items, type)."""
     at, places = 0, []
     buffers = [b for c in rows.columns for b in (c.values, c.data) if b is not None]
     for buffer in (*buffers, rows.weights):
@@ -175,7 +175,7 @@ def put(segment: SharedMemory, rows: Delta) -> list[tuple[int, int, str]]:
 
 
 def take(segment: SharedMemory, kinds: str, places: list[tuple[int, int, str]]) -> Delta:
-    """The delta as it lies there."""
+    """Return the delta over these buffers, without a copy."""
     buffers = [np.ndarray((n,), dtype, segment.buf, at) for at, n, dtype in places]
     columns = []
     for kind in kinds:
@@ -185,7 +185,7 @@ def take(segment: SharedMemory, kinds: str, places: list[tuple[int, int, str]]) 
 
 
 def measure_exchange(rows: Generated, changes: int, repeats: int) -> Exchange:
-    """Exchange so many rows as often; call it in a process of its own."""
+    """Exchange that many rows, several times; call it in a process of its own."""
     spent = np.zeros(4)
     most = rows.count(ORDERS, "changes") - changes
     segment = SharedMemory(create=True, size=SEGMENT_BYTES)
@@ -207,7 +207,7 @@ def measure_exchange(rows: Generated, changes: int, repeats: int) -> Exchange:
 
 
 def _one_exchange(delta: Delta, segment: SharedMemory, store: RocksStore) -> np.ndarray:
-    """CPU seconds of the four parts: cut all, hand one half over, join, write the half."""
+    """Return the CPU seconds of the four steps: cut, hand over, join, write."""
     marks = [time.process_time()]
     mine, theirs = cut(delta, JOIN_KEY)
     marks.append(time.process_time())
@@ -224,15 +224,16 @@ def _one_exchange(delta: Delta, segment: SharedMemory, store: RocksStore) -> np.
 
 
 def _answer(channel: Connection) -> None:
-    """The other worker: says that it is there too, until it is told to end."""
+    """Run the other worker: answer each message, until "end"; then send its CPU seconds."""
     while channel.recv_bytes() != b"end":
         channel.send_bytes(b"here")
     channel.send(time.process_time())
 
 
 def measure_waits(count: int) -> dict[str, float]:
-    """Return CPU µs of both sides, and elapsed ones, for one wait of two processes for each
-    other."""
+    """Return the CPU µs of both sides and the elapsed µs of one wait of two processes for each
+    other.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=_answer, args=(theirs,))
@@ -255,7 +256,7 @@ def measure_waits(count: int) -> dict[str, float]:
 
 
 def bound(whole: Parts, half: Parts, exchanges: list[Exchange], wait_us: float) -> dict[str, float]:
-    """The most that two workers gain on two idle cores, decoding included and not."""
+    """Return the largest gain of two workers on two idle cores, with decoding and without."""
     n = whole.changes
     one_us = whole.shared_us + whole.rest_us
     exchange_us = sum(e.of_half() for e in exchanges) * n
@@ -275,7 +276,7 @@ def bound(whole: Parts, half: Parts, exchanges: list[Exchange], wait_us: float) 
 
 
 def run(sizes: Sizes, *, is_quick: bool) -> dict[str, Any]:
-    """Measure all of it."""
+    """Measure everything."""
     workload = WORKLOADS["w1"]
     rows, small = prepare(workload.rows, sizes), prepare(workload.rows, QUICK)
     epochs = tuple((n // 10, 3) for n, _ in EPOCHS) if is_quick else EPOCHS
@@ -292,11 +293,11 @@ def run(sizes: Sizes, *, is_quick: bool) -> dict[str, Any]:
         # By the table's key, then by the join's: the rows of two exchanges are much alike.
         figures = bound(parts[size], parts[size // 2], [exchange] * 2, waits["p50_us"])
         found.append({"bound": figures, "exchange": asdict(exchange)})
-    return {"revision": revision(), "wait": waits, "epochs": found, "wanted": WANTED}
+    return {"revision": revision(), "wait": waits, "epochs": found, "target": TARGET}
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """The tables of decision 19."""
+    """Return the tables of decision 19."""
     lines = ["| changes an epoch | " + " | ".join(list(result["epochs"][0]["bound"])[1:]) + " |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for epoch in result["epochs"]:
@@ -309,7 +310,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, write down."""
+    """Measure, print, and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.exchange", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: a smoke test")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""Peak memory of the pipeline when one change pairs with very many rows, kind by kind.
+"""Peak memory of the pipeline when one change matches very many rows, by kind.
 
-`python -m bench.fan_out --memory 384`: a truncation, joins with conditions, a NULL in NOT IN, a
-recursion, a window, each against a service and a server of its own, in a cgroup with the cap as
-its limit where one can be made. One JSON object: what each took, and how it ended.
+`python -m bench.fan_out --memory 384`. The kinds are a TRUNCATE, joins with conditions, a NULL in
+NOT IN, a recursion and a window. Each runs against a service and a server of its own, in a cgroup
+limited to the cap if one can be created. Prints one JSON object: peak and outcome of each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run(name: str, rows: int, memory_mb: int, wait_s: float) -> Outcome:
-    """One kind, step by step until it is over."""
+    """Run one kind, step by step."""
     kind = fan_out.KINDS[name]
     with (
         TemporaryDirectory(prefix="tidemark-bench-") as folder,
@@ -66,7 +66,7 @@ def run(name: str, rows: int, memory_mb: int, wait_s: float) -> Outcome:
 
 
 def _ended(service: ServiceRun, cursor: Any, wait_s: float) -> str:
-    """Waits until all of it is in the sink; the code of a view that has failed, or nothing."""
+    """Wait until everything is in the sink; return the code of a failed view, or nothing."""
     cursor.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
     position = int(cursor.fetchone()[0])
     cursor.execute("SELECT pg_logical_emit_message(true, 'bench', '')")
@@ -85,7 +85,7 @@ def _compared(kind: fan_out.Kind, cursor: Any) -> str:
 
 
 def main() -> int:
-    """Exit code 1 when a process was ended, an answer is another one, or a cap was not kept."""
+    """Return exit code 1 if a process was killed, an answer differs, or a cap was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--memory", type=int, default=384)

@@ -1,8 +1,8 @@
-"""`python -m bench.fire [FILE ...]`: what the product went through, on the page of results.
+"""`python -m bench.fire [FILE ...]`: record what the product survived under fault injection.
 
-Each FILE has JSON lines of tests/harness/figures.py, one a run. New ones are taken into
-bench/fire.jsonl, the record that is kept, and the page is written again; without a FILE it is
-written of what is stored.
+Each FILE has JSON lines of tests/harness/figures.py, one a run. New runs are appended to
+bench/fire.jsonl, and the page of results is written again. Without a FILE it is written from the
+stored runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.fire_record import section, take
 
 
 def main(arguments: list[str]) -> int:
-    """Take, write the page, print the section."""
+    """Store new runs, write the page, and print the section."""
     parser = argparse.ArgumentParser(prog="python -m bench.fire", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="JSON lines that tests have written")
     options = parser.parse_args(arguments)

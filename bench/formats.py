@@ -1,8 +1,8 @@
 """Records a second of each record format, from bytes to columns, by CPU time on one core.
 
-The same nine fields of the same rows in every format: integers, a decimal, a float, a boolean,
-two texts, a time and a date. Beside JSON stand two readers that do less: orjson to dictionaries,
-and pyarrow's columnar reader, whose decimals and times are texts still.
+All formats have the same nine fields of the same rows: integers, a decimal, a float, a boolean, two
+texts, a time and a date. For JSON, two readers that do less are measured too: orjson to
+dictionaries, and pyarrow's columnar reader, which leaves decimals and times as text.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _CENTS, _START_US, _DAY_US = 100, 1_700_000_000_000_000, 86_400_000_000
 
 @dataclass(frozen=True)
 class Rate:
-    """What decoding costs: microseconds of CPU a record by the size of the batch."""
+    """The cost of decoding: CPU microseconds a record, by batch size."""
 
     record_bytes: float
     cpu_us: dict[str, float]
 
 
 def run(count: int, seconds: float = _SECONDS) -> dict[str, Rate]:
-    """Every format with this many records; the answers of all formats are compared."""
+    """Measure every format with this many records; compare the answers of all formats."""
     rows = make_rows(count)
     columns = declare_columns([{"name": name, "type": type} for name, (type, _) in _TYPES.items()])
     found, expected = {}, None
@@ -72,7 +72,7 @@ def run(count: int, seconds: float = _SECONDS) -> dict[str, Rate]:
 
 
 def make_rows(count: int) -> list[dict[str, Any]]:
-    """Rows in plain values: cents, microseconds since 1970."""
+    """Return rows as plain values: cents, and microseconds since 1970."""
     draw = random.Random(7)
     return [
         {
@@ -91,7 +91,7 @@ def make_rows(count: int) -> list[dict[str, Any]]:
 
 
 def encodings(rows: list[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[bytes]]]:
-    """format -> (its options, the rows as its records)."""
+    """Return format -> (its options, the rows as its records)."""
     texts = [_texts(row) for row in rows]
     avro = {"type": "record", "name": "R",
             "fields": [{"name": n, "type": t} for n, (_, t) in _TYPES.items()]}  # fmt: skip
@@ -111,7 +111,7 @@ def encodings(rows: list[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], lis
 
 
 def _texts(row: dict[str, Any]) -> dict[str, Any]:
-    """Times and decimals as producers of JSON write them."""
+    """Return times and decimals as JSON producers write them."""
     us = row["at"]
     seconds = time.gmtime(us // 1_000_000)
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{us % 1_000_000:06d}Z"
@@ -160,7 +160,7 @@ def _arrow(records: list[bytes]) -> Any:
 
 
 def _measure(decode: Callable[[list[bytes]], Any], records: list[bytes], seconds: float) -> Rate:
-    """Batches of each size in turn, until the time is up."""
+    """Decode batches of each size in turn until the time is up."""
     found = {}
     for size in BATCHES:
         size = min(size, len(records))

@@ -1,11 +1,12 @@
-"""The rows of all workloads, from one seed, in columns on disk that every run reads.
+"""Generate the rows of all workloads from one seed, as columns on disk that every run reads.
 
-`prepare` writes a folder once: for each table `load` (what is there at first) and `changes`, an
-`.npy` file a column (texts as numbers of words) for ours, Parquet for the peers, and the oracle's
-answers, by DuckDB over the same Parquet. It runs in a child: none of it weighs on what is measured.
+`prepare` writes a folder once. Each table has `load` (its initial rows) and `changes`: an `.npy`
+file a column for ours (texts as numbers of words), and Parquet for the peers. DuckDB computes the
+oracle's answers from the same Parquet. It runs in a child process, so its memory does not count in
+measurements.
 
-Changes are in order, old rows whole: column `seq` numbers the changes of a workload (an update is
-one change and two rows), `kind` is INSERT, OLD, NEW or DELETE as in `dataflow.changes`.
+Changes are in order and have whole old rows. Column `seq` numbers the changes of a workload (an
+update is one change and two rows). `kind` is INSERT, OLD, NEW or DELETE as in `dataflow.changes`.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ from bench.workloads import (
 )
 
 HOME = Path(__file__).parent / "data"
-FORMAT = 2  # of the folders: an older one is made anew
+FORMAT = 2  # of the folders: an older one is generated again
 SEED = 42
 STATUS_SHARES = (0.3, 0.3, 0.25, 0.05, 0.1)
 CHANGE_COLUMNS = ("seq", "kind")
 
 
 def prepare(rows: str, sizes: Sizes, home: Path = HOME) -> Generated:
-    """Return the folder of the rows of this name and these sizes, made by a child if it is not
-    there."""
+    """Return the folder of the rows of this name and these sizes; a child process creates it if
+    missing.
+    """
     folder = home / f"{rows}-{sizes.label}"
     marker = folder / "counts.json"
     if not marker.exists() or json.loads(marker.read_text()).get("format") != FORMAT:
@@ -90,7 +92,7 @@ def _write_parquet(generated: Generated, table: Table, part: str, columns: Colum
 
 
 def _ask(generated: Generated, workload: Workload) -> list[tuple[list[object], list[object]]]:
-    """[(key, values)] of the query over the final rows."""
+    """Return [(key, values)] of the query over the final rows."""
     with duckdb.connect() as connection:
         for table in workload.tables:
             connection.execute(f"CREATE TABLE {table.name} AS {_final(generated, table)}")
@@ -99,8 +101,8 @@ def _ask(generated: Generated, workload: Workload) -> list[tuple[list[object], l
             return [(list(r[: workload.keys]), _plain(r[workload.keys :])) for r in rows]
         columns = connection.execute(f"DESCRIBE {workload.query}").fetchall()
         sums = ", ".join(f"sum({columns[c][0]})" for c in workload.summed)
-        asked = connection.execute(f"SELECT count(*), {sums} FROM ({workload.query})")
-        return [([], _plain(asked.fetchall()[0]))]
+        found = connection.execute(f"SELECT count(*), {sums} FROM ({workload.query})")
+        return [([], _plain(found.fetchall()[0]))]
 
 
 def _final(generated: Generated, table: Table) -> str:
@@ -152,7 +154,9 @@ def _orders(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
 def _order_changes(
     order_id, customer_id, status, amount, draws, to_customer, new_status, to_status, to_amount
 ):
-    """Half inserts; 35 % updates (of 10: 6 the status, 3 the amount, 1 the customer), deletes."""
+    """Generate 50 % inserts, 35 % updates (of 10: 6 of the status, 3 of the amount, 1 of the
+    customer) and 15 % deletes.
+    """
     n, changes = len(order_id), len(draws)
     ids = np.concatenate((order_id, np.zeros(changes, np.int64)))
     customers = np.concatenate((customer_id, np.zeros(changes, np.int64)))
@@ -164,12 +168,12 @@ def _order_changes(
     out_status, out_amount = np.empty(2 * changes, np.uint8), np.empty(2 * changes, np.int64)
     live, at, following = n, 0, n
     for i in range(changes):
-        place = int(draws[i, 1] * live)
+        row = int(draws[i, 1] * live)
         if draws[i, 0] < 0.5:
-            place = live
-            ids[place], following, live = following, following + 1, live + 1
-            customers[place], statuses[place] = to_customer[i], new_status[i]
-            amounts[place] = to_amount[i]
+            row = live
+            ids[row], following, live = following, following + 1, live + 1
+            customers[row], statuses[row] = to_customer[i], new_status[i]
+            amounts[row] = to_amount[i]
             kinds = (INSERT, 0)
         elif draws[i, 0] < 0.85:
             kinds = (OLD, NEW)
@@ -178,20 +182,20 @@ def _order_changes(
         for letter in kinds:
             if letter == NEW:
                 if draws[i, 2] < 0.6:
-                    statuses[place] = to_status[i]
+                    statuses[row] = to_status[i]
                 elif draws[i, 2] < 0.9:
-                    amounts[place] = to_amount[i]
+                    amounts[row] = to_amount[i]
                 else:
-                    customers[place] = to_customer[i]
+                    customers[row] = to_customer[i]
             if letter:
                 seq[at], kind[at] = i, letter
-                out_id[at], out_customer[at] = ids[place], customers[place]
-                out_status[at], out_amount[at] = statuses[place], amounts[place]
+                out_id[at], out_customer[at] = ids[row], customers[row]
+                out_status[at], out_amount[at] = statuses[row], amounts[row]
                 at += 1
         if kinds[0] == DELETE:
             live -= 1
-            ids[place], customers[place] = ids[live], customers[live]
-            statuses[place], amounts[place] = statuses[live], amounts[live]
+            ids[row], customers[row] = ids[live], customers[live]
+            statuses[row], amounts[row] = statuses[live], amounts[live]
     return (
         seq[:at],
         kind[:at],
@@ -221,9 +225,10 @@ def _auctions_and_bids(bids: int, retracted: float) -> dict[tuple[Table, str], C
 
 @njit(cache=True)
 def _nexmark(bids, retracted, draws):
-    """Of 50 events 1 person (only counted), 3 auctions, 46 bids; a share of the bids goes again.
+    """Generate events: of 50, 1 person (only counted), 3 auctions, 46 bids. Some bids are
+    retracted.
 
-    Half of the bids are for the newest hundredth auction, the others for the 100 newest.
+    Half of the bids are for the newest hundredth auction, the others for the 100 newest auctions.
     """
     events = len(draws)
     auction = np.zeros((7, events * 3 // 50 + 6), np.int64)
@@ -263,8 +268,7 @@ def _nexmark(bids, retracted, draws):
 
 
 def _people(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
-    """Return one person, then three auctions, as often as it takes; three of four by the newest
-    person."""
+    """Return persons, each followed by three auctions; the newest person sells three of four."""
     rng = np.random.default_rng(SEED + 2)
     seq = np.arange(sizes.people)
     is_person = seq % 4 == 0

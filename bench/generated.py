@@ -16,7 +16,7 @@ COUNTED = {
 
 
 def section(counted: Mapping[Path, str] = COUNTED) -> list[str]:
-    """Lines of Markdown; none before the first run."""
+    """Return the section as Markdown lines; none before the first run."""
     runs = {path: command for path, command in counted.items() if path.exists()}
     if not runs:
         return []
@@ -51,11 +51,11 @@ def _of_run(run: dict[str, Any], command: str) -> list[str]:
 
 
 def _temporal(counts: dict[str, Any]) -> str:
-    """How many read the clock, in runs that count it."""
+    """Return how many read the clock, in runs that count it."""
     return f", {counts['temporal']:,} of which read the clock," if "temporal" in counts else ""
 
 
 def _found(run: dict[str, Any], name: str) -> str:
-    """A file that the run has written, with what became of it where that is known by now."""
+    """Return the name of a file that the run has written, with its outcome if known."""
     note = run.get("notes", {}).get(name, "")
     return f"`{name}`" + (f" ({note})" if note else "")

@@ -1,9 +1,9 @@
-"""What a change costs as the state grows, and W1 in little memory.
+"""The cost of a change as the state grows, and W1 with little memory.
 
-Each number of orders is a run of W1 of its own, under the default replica identity, with memory
-that all pages fit in: epochs of 10,000 to warm up, epochs that count, then single changes. The
-memory run has the largest number and a cap: its peak is of the engine's whole process, which
-holds nothing of the source and the sink.
+Each number of orders is its own run of W1 under the default replica identity, with enough memory
+for all pages: epochs of 10,000 to warm up, measured epochs, then single changes. The memory run has
+the largest number of orders and a cap. Its peak is that of the engine's process, without source and
+sink.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ GROWTH, MEMORY = "growth", "memory"
 
 
 def sizes_of(orders: int, changes: int) -> Sizes:
-    """W1 with this many orders, five a customer."""
+    """Return W1 with this many orders, five a customer."""
     return Sizes(customers=orders // 5, orders=orders, changes=changes)
 
 
 def run(parts: Iterable[str], folder: Path, *, is_quick: bool) -> None:
-    """Measure the parts and write their records, one a number of orders."""
+    """Measure the parts and write their records, one for each number of orders."""
     numbers = QUICK_ORDERS if is_quick else ORDERS
     expected = [(GROWTH, n, HOT_MB) for n in numbers if GROWTH in parts]
     if MEMORY in parts:

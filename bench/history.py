@@ -1,7 +1,7 @@
-"""`python -m bench.history`: what a retained past costs: W1 in the service, and the sink alone.
+"""`python -m bench.history`: the cost of a retained past, for W1 in the service and the sink alone.
 
-CPU time of the pipeline and of the server (of this process and the server, for the sink alone),
-paired in turns, the least of several; printed, and kept in a file of figures.
+Figures are CPU time of the pipeline and the server (for the sink alone, of this process and the
+server), in alternating pairs, the minimum of several runs; printed, and written to a file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def measure_w1() -> dict[str, float]:
-    """CPU µs of pipeline and server a change of W1, by whether its past is retained."""
+    """Return CPU µs of pipeline and server a change of W1, by whether the past is retained."""
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     rows = prepare(WORKLOADS["w1"].rows, QUICK)
     with (
@@ -80,7 +80,7 @@ def measure_w1() -> dict[str, float]:
 
 
 def measure_sink() -> dict[str, dict[str, float]]:
-    """CPU µs of both sides an epoch, by rows that it updates and whether the past is retained."""
+    """Return CPU µs of both sides an epoch, by updated rows and by whether the past is retained."""
     found: dict[str, dict[str, float]] = {}
     for updated, epochs in EPOCHS.items():
         times: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -110,7 +110,7 @@ def measure_sink() -> dict[str, dict[str, float]]:
 
 
 def _update(number: int, updated: int) -> Delta:
-    """New values of the same rows in every epoch: the longest past of few rows."""
+    """Return new values of the same rows in every epoch: a long past of few rows."""
     old, new = b"%d" % (number - 2), b"%d" % (number - 1)
     rows = [(i, value) for i in range(updated) for value in (old, new)]
     return Delta.of("is", rows, [-1, 1] * updated)
@@ -125,7 +125,7 @@ def _server_cpu_s(pid: int) -> float:
 
 
 def section() -> list[str]:
-    """The page's part; [] before anything was measured."""
+    """Return the section as Markdown lines; [] before the first run."""
     if not FIGURES.exists():
         return []
     figures: dict[str, Any] = json.loads(FIGURES.read_text())

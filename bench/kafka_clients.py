@@ -1,9 +1,9 @@
-"""kafka-python beside confluent-kafka on the same records, and our feed, which decodes them too.
+"""kafka-python and confluent-kafka on the same records, and our feed, which also decodes them.
 
-A broker of our own on this machine holds one topic of JSON records. Each client reads all of it,
-and writes a share of it again, in a process of its own: what is timed begins once it is connected,
-for readers with the second batch. The broker takes its part of the machine, so CPU seconds of the
-client are told beside the clock.
+A broker on this machine has one topic of JSON records. Each client, in a process of its own, reads
+all of it and writes some of it. Timing starts once the client is connected; for readers, at the
+second batch. The broker uses part of the machine, so the client's CPU seconds are reported besides
+wall time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_POLLED = 10_000
 
 @dataclass(frozen=True)
 class Sizes:
-    """records are read, written are written by each client, singles one after the other."""
+    """records: read by each client. written: written by each. singles: sent one after the other."""
 
     records: int = 1_000_000
     written: int = 100_000
@@ -60,7 +60,7 @@ QUICK = Sizes(5_000, 2_000, 20)
 
 @dataclass
 class Timed:
-    """One client at one thing: seconds by the clock and of its CPU."""
+    """One measurement of one client: wall and CPU seconds."""
 
     records: int
     wall_s: float
@@ -69,7 +69,7 @@ class Timed:
 
 
 def run(folder: Path, *, is_quick: bool) -> None:
-    """Measure all clients, one record a client."""
+    """Measure all clients; write one record a client."""
     sizes = QUICK if is_quick else Sizes()
     reason = missing()
     if reason is not None:
@@ -89,7 +89,7 @@ def run(folder: Path, *, is_quick: bool) -> None:
 
 
 def make_topics(bootstrap: str) -> None:
-    """One partition each: what one consumer does at once."""
+    """Create topics of one partition each, which one consumer reads."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(name, 1, 1) for name in (TOPIC, WRITTEN)])
     for future in made.values():
@@ -97,7 +97,7 @@ def make_topics(bootstrap: str) -> None:
 
 
 def page_view(number: int) -> dict[str, Any]:
-    """What a record says."""
+    """Return the fields of a record."""
     return {
         "id": number,
         "user_id": number * 7919 % 100_003,
@@ -111,15 +111,15 @@ def page_view(number: int) -> dict[str, Any]:
 
 
 def value_of(number: int) -> bytes:
-    """A record of about 200 bytes."""
+    """Return a record of about 200 bytes."""
     view = page_view(number)
     return json.dumps({**view, "url": f"{view['url']}?from=mail"}).encode()
 
 
 def timed(steps: Iterator[int]) -> dict[str, Any]:
-    """Run through: the first step is not counted, each other one is so many records.
+    """Time the steps, each of so many records; the first is warm-up.
 
-    Where all came in the first step, as of a small topic, that one is all there is to time.
+    If the first step had all records, as with a small topic, it is what is timed.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     started, cpu_before = time.monotonic(), own.ru_utime + own.ru_stime
@@ -135,7 +135,7 @@ def timed(steps: Iterator[int]) -> dict[str, Any]:
 
 
 def write_confluent(bootstrap: str, topic: str, count: int) -> Iterator[int]:
-    """Produce, all acknowledged at the end."""
+    """Produce with confluent-kafka; all records are acknowledged at the end."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
     )
@@ -153,7 +153,7 @@ def write_confluent(bootstrap: str, topic: str, count: int) -> Iterator[int]:
 
 
 def write_plain(bootstrap: str, topic: str, count: int) -> Iterator[int]:
-    """The same by kafka-python."""
+    """Produce with kafka-python."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=5)
     producer.partitions_for(topic)
     yield 0
@@ -165,7 +165,7 @@ def write_plain(bootstrap: str, topic: str, count: int) -> Iterator[int]:
 
 
 def read_confluent(bootstrap: str, count: int) -> Iterator[int]:
-    """Consume, with the value and the offset of each record."""
+    """Consume with confluent-kafka: value and offset of each record."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "fetch.queue.backoff.ms": 20}
     consumer = Consumer({**settings, "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
@@ -179,7 +179,7 @@ def read_confluent(bootstrap: str, count: int) -> Iterator[int]:
 
 
 def read_plain(bootstrap: str, count: int) -> Iterator[int]:
-    """The same by kafka-python."""
+    """Consume with kafka-python."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
         isolation_level="read_committed",
@@ -201,7 +201,7 @@ def read_plain(bootstrap: str, count: int) -> Iterator[int]:
 def source_of(
     bootstrap: str, topic: str, columns: Mapping[str, str] = COLUMNS
 ) -> tuple[KafkaSource, dict[str, Any]]:
-    """A source with one append topic of JSON, and places at its beginning."""
+    """Return a source with one append topic of JSON, at its first offsets."""
     topics = {TOPIC: {"topic": topic, "format": "json", "columns": columns}}
     options = read_options({"bootstrap_servers": bootstrap, "topics": topics})
     fields = tuple(Field(name, declared_type(of)[0]) for name, of in columns.items())
@@ -212,7 +212,7 @@ def source_of(
 
 
 def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) -> Iterator[int]:
-    """Our feed: changes in columns of their SQL types."""
+    """Read with our feed: changes in columns of their SQL types."""
     source, positions = source_of(bootstrap, TOPIC, columns)
     ready = threading.Event()
     feed = source.open_feed(source.relations(), positions, {}, ready.set)
@@ -230,7 +230,7 @@ def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) 
 
 
 def latencies(bootstrap: str, sizes: Sizes) -> dict[str, Any]:
-    """From the call that produces a record to its row in our hands, one after the other."""
+    """Time single records, one after the other: from the produce call until the row is read."""
     source, _ = source_of(bootstrap, WRITTEN)
     position = dict(source.start_position(source.relations()[0]).position)
     ready = threading.Event()
@@ -256,29 +256,29 @@ def _read(function: Callable[[str, int], Iterator[int]], bootstrap: str, sizes: 
 
 
 def reading_plain(bootstrap: str, sizes: Sizes) -> Any:
-    """In a child."""
+    """Run in a child process."""
     return _read(read_plain, bootstrap, sizes)
 
 
 def reading_confluent(bootstrap: str, sizes: Sizes) -> Any:
-    """In a child."""
+    """Run in a child process."""
     return _read(read_confluent, bootstrap, sizes)
 
 
 def reading_ours(bootstrap: str, sizes: Sizes) -> Any:
-    """In a child; kernels are compiled by a first read that does not count."""
+    """Run in a child process; a first read, which does not count, compiles the kernels."""
     for _ in read_ours(bootstrap, min(2_000, sizes.records)):
         continue
     return _read(read_ours, bootstrap, sizes)
 
 
 def writing_plain(bootstrap: str, sizes: Sizes) -> Any:
-    """In a child."""
+    """Run in a child process."""
     return timed(write_plain(bootstrap, WRITTEN, sizes.written))
 
 
 def writing_confluent(bootstrap: str, sizes: Sizes) -> Any:
-    """In a child."""
+    """Run in a child process."""
     return timed(write_confluent(bootstrap, WRITTEN, sizes.written))
 
 

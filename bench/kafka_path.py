@@ -1,8 +1,9 @@
-"""From a topic through views to their tables and topics: the real service beside what is below it.
+"""From a topic through views to their tables and topics: the service and its lower bounds.
 
-A broker of our own holds records of 200 bytes. Floors of the same run: a consumer alone, the feed
-with its decoding, COPY of the same rows. The service then reads the same records as a backfill and
-as they come, for each of the queries; CPU seconds are those of its pipeline with its children.
+A local broker has records of 200 bytes. Lower bounds of the same run are a consumer alone, the feed
+with its decoding, and COPY of the same rows. The service then reads the same records, as a backfill
+and as a stream, for each of the queries. CPU seconds are those of its pipeline and the pipeline's
+children.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FILTERED = (
     "WHERE country = 'AT' AND duration_ms % 3 = 0"
 )
 QUERIES = {
-    "filter-project, a bag": _FILTERED.format(""),
+    "filter-project, multiset": _FILTERED.format(""),
     "filter-project, a key": _FILTERED.format("_partition, _offset, "),
     "group-by": "SELECT country, is_mobile, count(*) AS n, sum(price) AS total "
     "FROM bench.page_views GROUP BY country, is_mobile",
@@ -59,8 +60,9 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """records lie there at first, streamed come later for each query; rates: records a second,
-    each held for seconds; the service is left alone for idle_s."""
+    """records: initial records. streamed: records sent later for each query. rates: records a
+    second, each for `seconds`. idle_s: how long the service is then left idle.
+    """
 
     records: int = 300_000
     streamed: int = 300_000
@@ -73,7 +75,7 @@ QUICK = Sizes(3_000, 2_000, (100,), 0.5, 0.5)
 
 
 def run(folder: Path, *, is_quick: bool) -> None:
-    """Measure, one record."""
+    """Measure; write one record."""
     sizes = QUICK if is_quick else Sizes()
     with measuring(PART, "service", asdict(sizes), folder) as record:
         reason = missing()
@@ -96,13 +98,13 @@ def run(folder: Path, *, is_quick: bool) -> None:
 
 
 def value_of(number: int) -> bytes:
-    """A record of about 200 bytes and nine fields."""
+    """Return a record of about 200 bytes and nine fields."""
     view = {**clients.page_view(number), "campaign": f"autumn-{number % 50}"}
     return json.dumps(view, separators=(",", ":")).encode()
 
 
 class Written:
-    """Writes records to the topic, numbered as their offsets are."""
+    """Writes records to the topic; each one contains its offset."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
@@ -110,7 +112,7 @@ class Written:
         self.count = 0
 
     def write(self, count: int) -> None:
-        """So many more, all acknowledged."""
+        """Write so many more; all are acknowledged on return."""
         values = [value_of(n) for n in range(self.count, self.count + count)]
         for value in values:
             while True:
@@ -123,7 +125,7 @@ class Written:
         self.count += count
 
     def write_steadily(self, rate: int, seconds: float) -> dict[int, float]:
-        """By offset the moment at which each was handed to the producer."""
+        """Return, by offset, the time at which each record was passed to the producer."""
         moments = {}
         began = time.perf_counter()
         for number in range(max(int(rate * seconds), 5)):
@@ -139,7 +141,7 @@ class Written:
 
 
 def floors(bootstrap: str, dsn: str, count: int) -> dict[str, Any]:
-    """What can be had below the service: {thing: seconds by the clock and of CPU}."""
+    """Return the lower bounds: {name: wall and CPU seconds}."""
     consumed = in_child(consuming, bootstrap, count)
     decoded = in_child(feeding, bootstrap, count)
     with session(dsn) as sql:
@@ -156,19 +158,19 @@ def floors(bootstrap: str, dsn: str, count: int) -> dict[str, Any]:
 
 
 def consuming(bootstrap: str, count: int) -> dict[str, Any]:
-    """In a child: what the client takes."""
+    """Consume with the client alone; runs in a child process."""
     return clients.timed(clients.read_confluent(bootstrap, count))
 
 
 def feeding(bootstrap: str, count: int) -> dict[str, Any]:
-    """In a child: the same with all columns decoded, once all is compiled."""
+    """Consume and decode all columns, with compiled kernels; runs in a child process."""
     for _ in clients.read_ours(bootstrap, min(2_000, count), COLUMNS):
         continue
     return clients.timed(clients.read_ours(bootstrap, count, COLUMNS))
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of a process and of all below it, those that have ended among them."""
+    """Return the CPU seconds of a process and its descendants, ended ones included."""
     below = process.children(recursive=True)
     alive = [p.cpu_times() for p in (process, *below)]
     return sum(t.user + t.system + t.children_user + t.children_system for t in alive)
@@ -191,7 +193,7 @@ class _Bench:
         self._written, self._sizes = written, sizes
 
     def run(self) -> dict[str, Any]:
-        """All figures."""
+        """Measure all figures."""
         topic = {"topic": clients.TOPIC, "format": "json", "columns": {**COLUMNS, **PLACES}}
         options = {"bootstrap_servers": self._bootstrap, "topics": {clients.TOPIC: topic}}
         self._service.declare("bench", "kafka", options)
@@ -208,7 +210,7 @@ class _Bench:
         count, figures = self._written.count, {}
         with self._timing(count) as backfill:
             self._service.create(view, query, "local")
-        figures["backfill"] = asdict(backfill.told)
+        figures["backfill"] = asdict(backfill.used)
         if is_fed:
             chosen = {"bootstrap_servers": self._bootstrap, "topic": view, "initial": "changes"}
             self._service.create_sink(view, "bench", chosen)
@@ -219,7 +221,7 @@ class _Bench:
                 self._await_all()
                 if reader is not None:
                     reader.await_count(self._sizes.streamed)
-            figures["stream"] = asdict(stream.told)
+            figures["stream"] = asdict(stream.used)
             for rate in self._sizes.rates:
                 figures[f"latency {rate}"] = self._latency(rate, reader)
         finally:
@@ -227,7 +229,7 @@ class _Bench:
                 reader.close()
         with self._timing(0) as idle:
             time.sleep(self._sizes.idle_s)
-        figures["idle_cores"] = idle.told.cpu_s / idle.told.wall_s
+        figures["idle_cores"] = idle.used.cpu_s / idle.used.wall_s
         self._check(view, query)
         self._service.drop(view)
         return figures
@@ -236,7 +238,7 @@ class _Bench:
         return _Timing(psutil.Process(self._service.pipeline_pid()), records)
 
     def _await_all(self) -> None:
-        """Until all that was written is in the views' tables."""
+        """Wait until everything written is in the views' tables."""
         deadline = time.monotonic() + TIMEOUT_S
         while self._reached() < self._written.count:
             if time.monotonic() > deadline:
@@ -253,7 +255,7 @@ class _Bench:
             with self._timing(0) as timing:
                 moments = self._written.write_steadily(rate, self._sizes.seconds)
                 self._await_all()
-            found = {"records": len(moments), "cpu_s": timing.told.cpu_s}
+            found = {"records": len(moments), "cpu_s": timing.used.cpu_s}
             found.update(_spread({n: watch.seen_beyond(n) - at for n, at in moments.items()}))
         finally:
             watch.close()
@@ -263,7 +265,9 @@ class _Bench:
         return found
 
     def _check(self, view: str, query: str) -> None:
-        """The view has as many rows as the records say; sums of a group-by count them."""
+        """Check that the view has the expected number of rows; for a group-by, the sum of its
+        counts.
+        """
         n = self._written.count
         is_grouped = "GROUP BY" in query
         counted = f"SELECT {'sum(n)' if is_grouped else 'count(*)'} FROM {view}"
@@ -281,7 +285,7 @@ def _spread(took_s: dict[int, float]) -> dict[str, float]:
 
 
 class _Timing:
-    """`with` it: seconds of the clock and CPU seconds of a process."""
+    """`with` it: wall and CPU seconds of a process."""
 
     def __init__(self, process: psutil.Process, records: int) -> None:
         self._process, self._records = process, records
@@ -292,7 +296,7 @@ class _Timing:
 
     def __exit__(self, *_: object) -> None:
         used, wall = cpu_s(self._process) - self._before, time.perf_counter() - self._began
-        self.told = clients.Timed(self._records, wall, used)
+        self.used = clients.Timed(self._records, wall, used)
 
 
 class _Watch:
@@ -305,7 +309,7 @@ class _Watch:
         self._thread.start()
 
     def seen_beyond(self, offset: int) -> float:
-        """The moment at which the record with this offset was first seen to be in."""
+        """Return the time at which the record with this offset was first seen in the sink."""
         deadline = time.monotonic() + TIMEOUT_S
         while self._reached[-1] <= offset:
             if time.monotonic() > deadline or not self._thread.is_alive():
@@ -329,7 +333,7 @@ class _Watch:
 
 
 class _TopicReader:
-    """A reader with read_committed of a view's topic. seen: by source offset, when it came."""
+    """A read_committed reader of a view's topic. seen: by source offset, the time of arrival."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.seen: dict[int, float] = {}

@@ -1,7 +1,7 @@
 """Readers that record when events arrive: a view's changes, or a trigger's NOTIFY.
 
-They run in a process of their own, in one event loop, and do no more than note the moment, so that
-what is measured is the way to them.
+They run in a process of their own, in one event loop, and only note the time, so that what is
+measured is delivery.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARK = re.compile(rb'event: progress\ndata: [^\n]*?"source":"([0-9A-F]+)/([0-9A
 _TAIL = 1000
 
 # The events of one reader and their times: WAL positions, or counts of notifications.
-Told = tuple[list[int], list[float]]
+Arrivals = tuple[list[int], list[float]]
 
 
 class Reader(asyncio.Protocol):
@@ -48,7 +48,7 @@ class Reader(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send the request."""
         assert isinstance(transport, asyncio.Transport)
         transport.write(self._request)
 
@@ -86,11 +86,11 @@ class Listener:
 
 
 async def subscribe(address: tuple[str, str], count: int) -> list[Reader]:
-    """Readers of (URL, view), each of which has had its first mark."""
+    """Connect readers to (URL, view); return once each has had its first progress marker."""
     url, view = address
-    place = urlsplit(url)
+    parts = urlsplit(url)
     path = f"/views/{view}/changes?snapshot=false"
-    host, port = place.hostname or "", place.port or 80
+    host, port = parts.hostname or "", parts.port or 80
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     made = []
     for _ in range(count):
@@ -105,13 +105,13 @@ async def subscribe(address: tuple[str, str], count: int) -> list[Reader]:
 
 
 async def listen(dsn: str, count: int) -> list[Listener]:
-    """Sessions that listen to the trigger."""
+    """Open sessions that listen to the trigger."""
     return [Listener(dsn) for _ in range(count)]
 
 
 @contextmanager
 def notifying(dsn: str) -> Iterator[None]:
-    """A row trigger tells of each new order."""
+    """Create a row trigger that notifies of each new order."""
     with server.session(dsn) as cursor:
         cursor.execute(TRIGGER)
         try:
@@ -122,8 +122,9 @@ def notifying(dsn: str) -> Iterator[None]:
 
 @contextmanager
 def elsewhere(make: Callable[[Any, int], Any], address: Any, count: int) -> Iterator[Connection]:
-    """Readers in a process of their own, ready; send it a position, and it answers with what each
-    was told, once all are that far."""
+    """Start readers in a process of their own. Send it a position: it answers with each reader's
+    events once all readers have reached that position.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_follow, args=(make, address, count, theirs), daemon=True)
@@ -140,11 +141,11 @@ def elsewhere(make: Callable[[Any, int], Any], address: Any, count: int) -> Iter
         ours.close()
 
 
-def heard_by(readers: Connection, position: int) -> list[Told]:
+def heard_by(readers: Connection, position: int) -> list[Arrivals]:
     """Return the events of each reader, up to a position."""
     readers.send(position)
     if not readers.poll(READY_S):
-        raise RuntimeError(f"the readers were not told of {position}")
+        raise RuntimeError(f"the readers have not received {position}")
     return readers.recv()
 
 

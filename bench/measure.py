@@ -1,4 +1,4 @@
-"""Percentiles, peak memory, and the machine that a figure was measured on."""
+"""Percentiles, peak memory, and the machine on which a figure was measured."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PACKAGES = ("numpy", "numba", "rocksdict", "psycopg2-binary", "pyspark", "sqlglo
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the table: a value of ours and, where there is one, a peer's beside it.
+    """One row of the table: our value and, if there is one, a peer's.
 
-    more_is_better decides which way the ratio reads: above 1 is always good for us.
+    more_is_better decides how the ratio is computed: above 1 is always in our favour.
     """
 
     group: str
@@ -31,7 +31,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer."""
+        """Return how many times better than the peer we are."""
         if not self.peer_value or not self.value:
             return None
         ratio = self.value / self.peer_value
@@ -39,13 +39,13 @@ class Figure:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, by nearest rank."""
+    """Return the percentile of values, by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def peak_rss_mb(pid: int | str = "self") -> float:
-    """Most memory that a process has held so far, in MB."""
+    """Return the peak memory of a process so far, in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -53,21 +53,20 @@ def peak_rss_mb(pid: int | str = "self") -> float:
 
 
 def reset_peak_rss_mb() -> float:
-    """Let the peak of this process restart; the memory it holds now, in MB."""
+    """Reset this process's peak; return the memory it holds now, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_rss_mb()
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function that ran in a process of its own, so that its memory is its
-    own."""
+    """Return the result of a function, run in a process of its own to measure its memory."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def machine() -> str:
-    """Where figures come from: the machine, and what they depend on."""
+    """Return the machine and the versions on which figures depend."""
     model = next(
         (
             line.split(":")[1].strip()

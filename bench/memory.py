@@ -1,9 +1,9 @@
 """Peak memory of the pipeline process under its cap: `python -m bench.memory`, one JSON object.
 
-A transaction of many rows, an update that a join makes a thousand rows of each of its own, and a
-sink that stands still under a lock while writes continue; after each, every view must equal
-PostgreSQL's own answer. In a cgroup with the cap as its limit where one can be made, and by the
-process's peak RSS everywhere.
+The steps are a transaction of many rows, an update that a join multiplies by a thousand, and a sink
+blocked by a lock while writes continue. After each step every view must equal PostgreSQL's own
+answer. The process runs in a cgroup limited to the cap if one can be created; its peak RSS is
+measured in any case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ WAIT_S = 1800.0
 
 @dataclass
 class Load:
-    """rows: of the big transaction; fan_out: things of an owner; owners of them are updated."""
+    """rows: of the large transaction. fan_out: things of one owner. owners: how many owners are
+    updated.
+    """
 
     rows: int
     fan_out: int
@@ -38,7 +40,7 @@ class Load:
 
 @dataclass
 class Result:
-    """Seconds until all of it is visible in the sink, and the peak at that time in mebibytes."""
+    """Seconds until everything is visible in the sink, and the peak so far in mebibytes."""
 
     step: str
     seconds: float
@@ -47,7 +49,7 @@ class Result:
 
 
 def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
-    """All steps on a server of their own, and how the kernel has held to the cap."""
+    """Run all steps on a server of their own; return them, and how the kernel enforced the cap."""
     with EmbeddedPostgres() as postgres, session(postgres.dsn) as cursor:
         cursor.execute(fan_out.TABLES)
         cursor.execute(fan_out.fill_owners(max(load.rows // load.fan_out, load.owners)))
@@ -69,7 +71,7 @@ def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
 
 
 def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
-    """Return small transactions continue while another session holds a lock on a view's table."""
+    """Commit small transactions while another session holds a lock on a view's table."""
     with session(dsn) as other:
         other.execute("BEGIN; LOCK TABLE totals IN ACCESS EXCLUSIVE MODE")
         started, number = time.perf_counter(), 0
@@ -92,7 +94,7 @@ def _result(step: str, service: ServiceRun, cursor: Any, started: float) -> Resu
 
 
 def main() -> int:
-    """Exit code 1 when a view is wrong or the peak is beyond the cap."""
+    """Return exit code 1 if a view is wrong or the peak exceeds the cap."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--fan-out", type=int, default=1_000)

@@ -1,9 +1,9 @@
 """`python -m bench.ordered_joins [--rows N]`: as-of and interval joins of trades and ticks.
 
-Ours is loaded as by the local backfill, then changed row by row over RocksDB with one commit an
-epoch. Beside it stand DuckDB's batch, and PostgreSQL's own query with an index on both tables; all
-three answers are compared. CPU time of this process and of the server's, which other work on the
-machine hardly moves; printed, and kept in a file of figures.
+Ours loads as the local backfill does, then takes changes row by row over RocksDB, one commit an
+epoch. The peers are DuckDB's batch run and PostgreSQL's own query with an index on both tables; all
+three answers are compared. Figures are CPU time of this process and the server's, which other load
+hardly affects; printed, and written to a file.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def measure(n: int) -> dict[str, dict[str, float]]:
 
 
 def _rows(n: int, seed: int) -> dict[str, np.ndarray]:
-    """Distinct moments, so that no answer is open."""
+    """Return distinct times, so that every query has exactly one answer."""
     random = np.random.default_rng(seed)
     moments = random.permutation(n) * (SPAN // n) + random.integers(0, SPAN // n, n)
     return {"id": np.arange(n), "sym": random.integers(0, SYMBOLS, n), "ts": moments}
@@ -199,7 +199,7 @@ def _duckdb(rows: dict[str, dict[str, np.ndarray]], query: str) -> tuple[float, 
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """Return what the last run found, as lines of Markdown; none before the first run."""
+    """Return the last run's figures as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())

@@ -1,7 +1,7 @@
-"""The whole path through the real service, beside PostgreSQL's own features, on one server.
+"""From source to sink through the real service, and PostgreSQL's own features, on one server.
 
-Backfill with both engines, sustained changes while the source is written at full speed, time from
-commit to visible at steady rates. At the end the view must equal its query.
+Backfill with both engines, sustained changes while the source is written at full speed, and the
+time from commit to visible at steady rates. At the end the view must equal its query.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ _INSERT = (
 
 @dataclass(frozen=True)
 class PathSizes:
-    """customers, orders: rows at first. rates: changes a second, each held for seconds. roads: of
-    backfill."""
+    """customers, orders: initial rows. rates: changes a second, each for `seconds`. engines: of the
+    backfill.
+    """
 
     customers: int
     orders: int
     rates: tuple[int, ...] = (1, 100, 1000)
     seconds: float = 10.0
-    roads: tuple[str, ...] = ("spark", "local")
+    engines: tuple[str, ...] = ("spark", "local")
 
 
 @dataclass(frozen=True)
 class Peers:
-    """PostgreSQL alone, with a row trigger, with a materialized view."""
+    """PostgreSQL alone, with a row trigger, and with a materialized view."""
 
     alone_changes_s: float
     trigger_changes_s: float
@@ -56,7 +57,7 @@ class Peers:
 
 
 def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
-    """All figures of the whole path."""
+    """Measure all figures."""
     figures: list[Figure] = []
     with (
         EmbeddedPostgres() as postgres,
@@ -77,7 +78,7 @@ def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
 
 
 def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
-    """The peers' figures, and how many changes they took."""
+    """Return the peers' figures, and how many changes they used."""
     part = max(changes // 10, 1)
     create_s, refresh_s = server.refresh_seconds(cursor, 3)
     alone = sum(server.apply_all(cursor, 0, part, BATCH))
@@ -97,16 +98,16 @@ def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
 
 
 def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figure]:
-    """Rows a second from POST to live, by each road, cold and warm; the last view stays."""
+    """Measure rows a second from POST to live by each engine, cold and warm; keep the last view."""
     rows = sizes.customers + sizes.orders
     peer = ("CREATE MATERIALIZED VIEW", rows / peers.create_s)
     figures = []
-    for road in sizes.roads:
+    for engine in sizes.engines:
         for state in ("first view", "next view"):
             if figures:
                 service.drop(VIEW)
-            elapsed = service.create(VIEW, QUERY, road)
-            what = f"POST to live, {road} road, {state}"
+            elapsed = service.create(VIEW, QUERY, engine)
+            what = f"POST to live, {engine} backfill, {state}"
             figures.append(Figure("snapshot", what, rows / elapsed, "rows/s", *peer))
     return figures
 
@@ -114,7 +115,7 @@ def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figu
 def _sustained(
     cursor: Any, service: ServiceRun, span: tuple[int, int], peers: Peers
 ) -> list[Figure]:
-    """The source written as fast as it can, until the last change is visible."""
+    """Write to the source at full speed until the last change is visible."""
     low, high = span
     cpu_before = service.pipeline_cpu_s()
     started = time.perf_counter()
@@ -143,7 +144,7 @@ def _sustained(
 
 
 def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure]:
-    """Commit to visible at a steady rate of single-row transactions."""
+    """Measure commit to visible at a steady rate of single-row transactions."""
     count = max(int(rate * sizes.seconds), 5)
     watcher = Watcher(dsn)
     try:
@@ -164,8 +165,7 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
 
 
 def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
-    """Return (position before the commit, moment the commit returned) of each of `count`
-    inserts."""
+    """Insert `count` rows; return (position before the commit, time of its return) of each."""
     commits = []
     with server.session(dsn) as cursor:
         cursor.execute("SELECT max(order_id) + 1 FROM orders")
@@ -181,7 +181,7 @@ def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tupl
 
 
 class Watcher:
-    """A session that polls the sink's position continuously."""
+    """Polls the sink's position continuously, in a session of its own."""
 
     def __init__(self, dsn: str) -> None:
         self._positions: list[int] = []
@@ -199,11 +199,11 @@ class Watcher:
             time.sleep(0.001)
 
     def seen_beyond(self, position: int) -> float:
-        """The moment at which the sink was first seen beyond a position."""
+        """Return the time at which the sink was first seen beyond a position."""
         return self._moments[bisect_left(self._positions, position + 1)]
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._stopping.set()
         self._thread.join()
 
@@ -219,7 +219,7 @@ class Watcher:
 
 
 def check_view(cursor: Any) -> None:
-    """The view equals its query, now that nobody writes."""
+    """Check that the view equals its query, once nobody writes."""
     cursor.execute(f"(TABLE {VIEW} EXCEPT {QUERY}) UNION ALL ({QUERY} EXCEPT TABLE {VIEW})")
     wrong = cursor.fetchall()
     if wrong:

@@ -1,4 +1,4 @@
-"""The workloads' plans, by the real analyzer in a database that has the tables."""
+"""Plans of the workloads, from the real analyzer in a database with their tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT, WHOLE = "default", "full"
 
 
 def plan(dsn: str, workload: Workload, *, full: bool = False) -> ViewPlan:
-    """The plan of a workload's view; its tables are made, and dropped again."""
+    """Return the plan of a workload's view; its tables are created and dropped again."""
     names = ", ".join(table.name for table in workload.tables)
     with session(dsn) as cursor:
         cursor.execute("".join(create_table(t, full=full) for t in workload.tables))
@@ -34,7 +34,7 @@ def plan(dsn: str, workload: Workload, *, full: bool = False) -> ViewPlan:
 def planned(
     expected: Iterable[tuple[Workload, Identity]],
 ) -> Iterator[dict[tuple[str, Identity], ViewPlan]]:
-    """The plans of workloads under a replica identity, from a server that is gone on entry."""
+    """Return the plans of workloads under a replica identity, from a temporary server."""
     with EmbeddedPostgres() as postgres:
         plans = {(w.name, i): plan(postgres.dsn, w, full=i == WHOLE) for w, i in expected}
     yield plans

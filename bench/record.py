@@ -1,7 +1,7 @@
-"""What was measured, kept as one JSON file a part and runner, with what it was measured under.
+"""Stored measurements: one JSON file for each part and runner, with the conditions of the run.
 
-A figure is never without its date, its revision and the load of the machine: the page of results
-is written from these files alone, so an old figure cannot pass for a new one.
+Invariant: a figure always has its date, its revision and the load of the machine. The page of
+results is written from these files alone, so an old figure cannot pass for a new one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PRODUCT = ("storage", "dataflow", "connectors", "service")
 class Record:
     """One part by one runner.
 
-    revision: of the product, with "+" where it differed from what is committed. load: of the
-    machine (1 minute) before; other_cores: cores that others kept busy meanwhile. missing: why
-    there are no figures.
+    revision: of the product, with "+" if the working tree had uncommitted changes. load: of the
+    machine (1 minute) before the run. other_cores: cores that other programs kept busy during it.
+    missing: why there are no figures.
     """
 
     part: str
@@ -48,13 +48,13 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The file's name without its end."""
+        """Return the file's name without its suffix."""
         return f"{self.part}-{self.runner}"
 
 
 @contextmanager
 def measuring(part: str, runner: str, sizes: dict[str, Any], folder: Path) -> Iterator[Record]:
-    """A record to put figures into; written when the block is left without an error."""
+    """Yield a record to fill in; it is written if the block ends without an error."""
     record = Record(part, runner, sizes, date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"))
     record.revision, record.load = revision(), round(os.getloadavg()[0], 1)
     record.machine = machine()
@@ -68,18 +68,18 @@ def measuring(part: str, runner: str, sizes: dict[str, Any], folder: Path) -> It
 
 
 def read_all(folder: Path = RESULTS) -> list[Record]:
-    """All records of a folder."""
+    """Return all records of a folder."""
     return [Record(**json.loads(p.read_text())) for p in sorted(folder.glob("*.json"))]
 
 
 def revision() -> str:
-    """Return the last commit that touched the product, with "+" when what is on disk is another."""
+    """Return the last commit that touched the product, with "+" for uncommitted changes."""
     head = _git("log", "-1", "--format=%h", "--", *PRODUCT) or "unknown"
     return head + ("+" if _git("status", "--porcelain", "--", *PRODUCT) else "")
 
 
 def stamp() -> dict[str, Any]:
-    """Return when, at which revision and under which load of the machine figures are measured."""
+    """Return the date, the revision and the machine's load for figures measured now."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "revision": revision(),
@@ -88,8 +88,7 @@ def stamp() -> dict[str, Any]:
 
 
 def commits_since(measured: str) -> int | None:
-    """Return how many commits have touched the product since a revision; None when git cannot
-    tell."""
+    """Return how many commits touched the product since a revision; None if unknown to git."""
     counted = _git("rev-list", "--count", f"{measured.rstrip('+')}..HEAD", "--", *PRODUCT)
     return int(counted) if counted else None
 
@@ -102,13 +101,13 @@ def _git(*arguments: str) -> str:
 
 
 def _busy_s() -> float:
-    """CPU seconds of the whole machine so far."""
+    """Return the CPU seconds of the whole machine so far."""
     reported = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     ticks = [int(t) for t in reported]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_s() -> float:
-    """CPU seconds of this program and of its children that have ended."""
+    """Return the CPU seconds of this program and of its ended children."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(u.ru_utime + u.ru_stime for u in used)

@@ -1,4 +1,4 @@
-"""The sections of the page that are no stream: a single change, growth, memory, the whole path."""
+"""Sections of the page besides streams: a single change, growth, memory, source to sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Section = Callable[[Sequence[Record], str], list[str]]
 
 
 def _single(records: Sequence[Record], newest: str) -> list[str]:
-    """p50 and p99 of one change in W1, out of the runs of that workload."""
+    """p50 and p99 of one change in W1, from the runs of that workload."""
     rows = []
     for record in records:
         when = measured(record, newest)
@@ -40,7 +40,7 @@ def _single(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _growth(records: Sequence[Record], newest: str) -> list[str]:
-    """What a change costs with more rows of state."""
+    """The cost of a change as the state grows."""
     ordered = sorted(records, key=lambda r: int(r.runner))
     rows, wall, cpu = [], [], []
     for record in ordered:
@@ -83,7 +83,7 @@ def _growth(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _memory(records: Sequence[Record], newest: str) -> list[str]:
-    """W1 in little memory."""
+    """W1 with little memory."""
     rows = []
     for record in records:
         figures = record.figures
@@ -106,13 +106,13 @@ def _memory(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _sharing(records: Sequence[Record], newest: str) -> list[str]:
-    """Views with much in common."""
+    """Views that share computation."""
     record = records[0]
     lines = [
         "## Sharing",
         "",
         f"Ten views over {record.sizes['orders']:,} orders, together in one dataflow and each by "
-        f"itself, in turn in one run; CPU time. Measured {measured(record, newest)}.",
+        f"itself, alternating in one run; CPU time. Measured {measured(record, newest)}.",
     ]
     for reported in record.figures.values():
         lines += ["", reported[0], "", *reported[1:]]
@@ -134,8 +134,8 @@ def _cap(records: Sequence[Record], newest: str) -> list[str]:
     return [
         "## Memory of the service",
         "",
-        f"The pipeline's process under `--memory {cap}`, held to it {record.figures['held_by']}: "
-        "peak so far after each step, and every "
+        f"The pipeline's process under `--memory {cap}`, limited {record.figures['held_by']}: "
+        "the peak so far after each step, and every "
         f"view compared with PostgreSQL's answer. Measured {measured(record, newest)}.",
         "",
         *table(("step", "until visible", "peak MB", "answer", "aim", ""), rows),
@@ -163,9 +163,9 @@ def _path(records: Sequence[Record], newest: str) -> list[str]:
                 *(judged.aim, judged.verdict),
             ]
         )
-    titles = ("part", "figure", "ours", "beside", "its", "ratio", "aim", "")
+    titles = ("part", "figure", "ours", "peer", "its", "ratio", "aim", "")
     return [
-        "## The whole path",
+        "## Source to sink",
         "",
         "The real service between two databases of one PostgreSQL server on this machine. Measured "
         f"{measured(record, newest)}.",
@@ -187,7 +187,7 @@ def _judge(group: str, what: str, peer: str, value: float, ratio: float | None) 
 
 
 def _formats(records: Sequence[Record], newest: str) -> list[str]:
-    """Records to columns."""
+    """Decoding of records into columns."""
     record = records[0]
     rows = []
     sizes: list[str] = []
@@ -206,7 +206,7 @@ def _formats(records: Sequence[Record], newest: str) -> list[str]:
         "",
         "Nine fields (integers, a decimal, a float, a boolean, texts, a time, a date) from bytes "
         "to typed columns, one thread, by CPU time. The two last rows do less: their decimals, "
-        "times and dates are texts still, and nothing is checked. "
+        "times and dates are still texts, and nothing is checked. "
         f"Measured {measured(record, newest)}.",
         "",
         *table((*titles, *sizes), rows),
@@ -214,7 +214,7 @@ def _formats(records: Sequence[Record], newest: str) -> list[str]:
 
 
 def _kafka(records: Sequence[Record], newest: str) -> list[str]:
-    """What clients of Kafka read and write in a second, and ours with its decoding."""
+    """Records a second of Kafka clients, and of ours with its decoding."""
     rows = []
     for record in records:
         when = measured(record, newest)
@@ -227,7 +227,7 @@ def _kafka(records: Sequence[Record], newest: str) -> list[str]:
                 cells = [number(wall), f"{1e6 * figures['cpu_s'] / figures['records']:.2f}"]
                 peak = number(figures["peak_rss_mb"])
                 rows.append([record.runner, _KAFKA_WORDS[thing], *cells, peak, when])
-    lines = ["## Clients of Kafka", "", _KAFKA_TOLD, "", *table(_KAFKA_TITLES, rows)]
+    lines = ["## Clients of Kafka", "", _KAFKA_NOTE, "", *table(_KAFKA_TITLES, rows)]
     for record in records:
         single = record.figures.get("single")
         if single:
@@ -238,16 +238,16 @@ def _kafka(records: Sequence[Record], newest: str) -> list[str]:
 
 _KAFKA_TITLES = ("client", "", "records/s", "CPU µs a record", "peak MB", "measured")
 _KAFKA_WORDS = {"read": "reads", "write": "writes"}
-_KAFKA_TOLD = (
+_KAFKA_NOTE = (
     "JSON records of about 200 bytes, one partition, a broker of our own on the same machine. "
     "`ours` is the feed of a source: it reads by confluent-kafka and decodes eight columns."
 )
 
 
 def _kafka_path(records: Sequence[Record], newest: str) -> list[str]:
-    """From a topic through views into their tables, and one into a topic as well."""
+    """From a topic through views into their tables, and into a topic."""
     record = records[0]
-    lines = ["## From a topic through a view", "", _PATH_TOLD, ""]
+    lines = ["## From a topic through a view", "", _PATH_NOTE, ""]
     if record.missing:
         return [*lines, record.missing]
     rows = [[name, "", *_work(timed)] for name, timed in record.figures["floors"].items()]
@@ -272,30 +272,30 @@ def _kafka_path(records: Sequence[Record], newest: str) -> list[str]:
         "",
         *table(("view", "records/s", "seen in its", "p50", "p99", "cores"), waits),
         "",
-        f"With an open topic that nothing comes from: {100 * idle:.1f} % of a core at most. "
+        f"With an idle topic: {100 * idle:.1f} % of a core at most. "
         f"Measured {measured(record, newest)}.",
     ]
 
 
 def _work(timed: dict[str, float], least: float | None = None) -> list[str]:
-    """Records a second of CPU, the aim and whether it is met, and by the clock."""
+    """Records a second of CPU, the aim and its verdict, and records a second of wall time."""
     by_cpu = timed["records"] / max(timed["cpu_s"], 0.01)
     judged = at_least(least, by_cpu)
     by_clock = timed["records"] / max(timed["wall_s"], 0.01)
     return [number(by_cpu), judged.aim, judged.verdict, number(by_clock)]
 
 
-_PATH_TOLD = (
+_PATH_NOTE = (
     "JSON records of about 200 bytes and nine fields, one partition, all columns decoded and "
     "checked; the filter lets a twelfth pass. CPU time is that of the pipeline with its children; "
     "a backfill starts a process, about a second of it. Streamed records are written meanwhile by "
-    "the bench, so the clock also tells of its producer. Views go to tables in PostgreSQL; waits "
-    "begin when a record is handed to the producer."
+    "the benchmark, so wall times include its producer. Views go to tables in PostgreSQL; waits "
+    "begin when a record is passed to the producer."
 )
 
 
 def _subscribe(records: Sequence[Record], newest: str) -> list[str]:
-    """Commit to event, and what a log of changes costs."""
+    """Commit to event, and the cost of a change log."""
     record = records[0]
     sizes, waits = record.sizes, []
     for found in record.figures["latency"]:
@@ -320,22 +320,22 @@ def _subscribe(records: Sequence[Record], newest: str) -> list[str]:
         "",
         f"W1's view in the real service, {sizes['rate']} single-row commits a second for "
         f"{sizes['seconds']:.0f} s; all waits begin when the commit has returned. Readers take "
-        "server-sent events, each by a connection of its own; the floor beside them, before each, "
-        "is as many sessions that LISTEN to a row trigger's NOTIFY, which tells a key and no "
-        "answer (below zero: told before the writer had its commit's answer). "
+        "server-sent events, each by a connection of its own. The baseline, measured before each, "
+        "is as many sessions that LISTEN to a row trigger's NOTIFY, which sends a key but no "
+        "answer (below zero: received before the writer had its commit's answer). "
         f"Measured {measured(record, newest)}.",
         "",
         *table(("readers", "seen", "p50", "p99", "p50 after the table's", "API, cores"), waits),
         "",
         f"W1 written as fast as the source can, {sizes['changes']:,} changes a run, with a log "
-        f"that nobody reads and without, in turn, medians of {sizes['pairs']}:",
+        f"that nobody reads and without, alternating, medians of {sizes['pairs']}:",
         "",
         *table(("the whole path", "changes/s to visible", "pipeline's CPU µs a change"), costs),
     ]
 
 
 _SUBSCRIBE_WORDS = {
-    "floor": "floor: NOTIFY at a listener",
+    "floor": "baseline: NOTIFY at a listener",
     "table": "in the sink's table",
     "event": "**event at a reader**",
 }

@@ -1,6 +1,6 @@
-"""Generated rows on disk, as every run of ours reads them; `bench.generate` writes them.
+"""Generated rows on disk, as our runs read them; `bench.generate` writes them.
 
-Nothing heavy is imported here: the memory of a measured run is the engine's.
+Imports nothing heavy, so that a measured run's memory is the engine's.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class Generated:
     folder: Path
 
     def read(self, table: Table, part: str, names: list[str], low: int, high: int) -> Columns:
-        """Rows [low, high) of columns, as copies: the file does not stay in memory."""
+        """Return rows [low, high) of columns, copied so that the file does not stay in memory."""
         where = self.folder / f"{table.name}.{part}"
         return {n: np.load(where / f"{n}.npy", mmap_mode="r")[low:high].copy() for n in names}
 
     def count(self, table: Table, part: str) -> int:
-        """Rows in a part; 0 without it."""
+        """Return the number of rows in a part; 0 if it does not exist."""
         counts: dict[str, int] = json.loads((self.folder / "counts.json").read_text())
         return counts.get(f"{table.name}.{part}", 0)
 
     def words(self, table: Table, column: str) -> list[str]:
-        """The words that the numbers of a column of texts stand for."""
+        """Return the words for which the numbers of a text column stand."""
         if column in WORDS:
             return list(WORDS[column])
         return [f"p{n}" for n in range(self.count(table, "changes"))]
 
     def parquet(self, table: Table, part: str) -> Path:
-        """The same rows as a Parquet file; it need not exist."""
+        """Return the path of the same rows as Parquet, which may not exist."""
         return self.folder / f"{table.name}.{part}.parquet"
 
     def answer(self, workload: Workload) -> Answer:
-        """What the query gives after the last change."""
+        """Return the query's answer after the last change."""
         rows = json.loads((self.folder / f"answer_{workload.name}.json").read_text())
         return {tuple(key): tuple(values) for key, values in rows}

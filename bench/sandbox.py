@@ -1,9 +1,8 @@
-"""`python -m bench.sandbox`: what the sandbox costs where expressions are computed in PostgreSQL.
+"""`python -m bench.sandbox`: the cost of the sandbox for expressions evaluated in PostgreSQL.
 
-The floor is the same evaluator with a prepared statement of the session's own login, as it would
-be without a sandbox.
-CPU time of this process and of the server's, paired in turns, the least of several; printed, and
-kept in a file of figures.
+The lower bound is the same evaluator without a sandbox, with a prepared statement of the session's
+own login. Figures are CPU time of this process and the server's, in alternating pairs, the minimum
+of several runs; printed, and written to a file.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def main() -> int:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Microseconds of CPU a batch, by rows of one: without a sandbox, and in it."""
+    """Return microseconds of CPU a batch, by its rows: without a sandbox, and in it."""
     found: dict[str, dict[str, float]] = {}
     with EmbeddedPostgres(settings={"fsync": "off", "jit": "off"}) as server:
         evaluator = PostgresEvaluator(server.dsn)
-        floor = _Unconfined(server.dsn)
+        floor = _WithoutSandbox(server.dsn)
         for rows, batches in BATCHES.items():
             column = Column.of("i", list(range(rows)))
             call = (EXPRESSION, [INT4], [column], rows, TEXT)
@@ -64,8 +63,8 @@ def measure() -> dict[str, dict[str, float]]:
     return found
 
 
-class _Unconfined(PostgresEvaluator):
-    """The same evaluator with prepared statements of the session's own login."""
+class _WithoutSandbox(PostgresEvaluator):
+    """The evaluator with prepared statements of the session's own login."""
 
     def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
         cursor.execute(f"PREPARE {name}({statement.parameters}) AS {statement.select}")
@@ -78,7 +77,7 @@ class _Unconfined(PostgresEvaluator):
 
 
 def _cpu_s(server: int, evaluate: Callable[[], object], batches: int) -> float:
-    """CPU seconds of this process and of the server's sessions for so many batches."""
+    """Return the CPU seconds of this process and the server's sessions for so many batches."""
     evaluate()
     before = _used(server)
     for _ in range(batches):
@@ -95,7 +94,7 @@ def _used(server: int) -> float:
 
 
 def section() -> list[str]:
-    """The page's part; [] before anything was measured."""
+    """Return the section as Markdown lines; [] before the first run."""
     if not FIGURES.exists():
         return []
     figures: dict[str, Any] = json.loads(FIGURES.read_text())
@@ -103,7 +102,7 @@ def section() -> list[str]:
         "",
         "## The sandbox",
         "",
-        f"An expression without a native kernel (`{EXPRESSION}`) over batches of rows, inside of"
+        f"An expression without a native kernel (`{EXPRESSION}`) over batches of rows, inside"
         " the sandbox ([SECURITY.md](../docs/SECURITY.md#the-sandbox)) and as a prepared statement"
         f" without one, by `python -m bench.sandbox`: {figures['date']}, revision"
         f" {figures['revision']}, load of the machine {figures['load']}. CPU time of both sides.",

@@ -1,7 +1,7 @@
 """The workload inside PostgreSQL: tables, a procedure that applies changes, and PostgreSQL's peers.
 
-The changes lie in an unlogged table, so that applying them is one CALL and the client costs
-nothing: what is measured is the server.
+The changes are in an unlogged table, so that applying them is one CALL and the client costs
+nothing: only the server is measured.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ FOR EACH ROW EXECUTE FUNCTION keep();
 
 @contextmanager
 def session(dsn: str) -> Any:
-    """An autocommit session."""
+    """Open an autocommit session."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     try:
@@ -83,7 +83,7 @@ def session(dsn: str) -> Any:
 
 
 def create_table(table: Table, *, full: bool = False) -> str:
-    """Its DDL; full: REPLICA IDENTITY FULL, old rows are sent whole."""
+    """Return the tables' DDL. full: REPLICA IDENTITY FULL, so old rows are sent whole."""
     columns = ", ".join(f"{name} {_TYPES[kind]} NOT NULL" for name, kind in table.columns)
     key = ", ".join(table.names[: table.key])
     identity = f"ALTER TABLE {table.name} REPLICA IDENTITY FULL;" if full else ""
@@ -91,7 +91,7 @@ def create_table(table: Table, *, full: bool = False) -> str:
 
 
 def fill(cursor: Any, rows: Generated) -> int:
-    """Tables, rows and staged changes; how many of these."""
+    """Create tables, rows and staged changes; return how many changes there are."""
     cursor.execute(create_table(CUSTOMERS) + create_table(ORDERS) + _STAGE)
     _copy(cursor, "customers", tuples(rows, CUSTOMERS, "load"))
     _copy(cursor, "orders", tuples(rows, ORDERS, "load"))
@@ -114,7 +114,7 @@ def _copy(cursor: Any, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
 
 
 def apply_all(cursor: Any, low: int, high: int, per_transaction: int) -> list[float]:
-    """Apply changes [low, high); the seconds that each transaction took."""
+    """Apply changes [low, high); return the seconds of each transaction."""
     seconds = []
     for start in range(low, high, per_transaction):
         started = time.perf_counter()
@@ -124,17 +124,17 @@ def apply_all(cursor: Any, low: int, high: int, per_transaction: int) -> list[fl
 
 
 def add_trigger(cursor: Any) -> None:
-    """From now on a row trigger keeps the view in table `kept`."""
+    """Create a row trigger that maintains the view in table `kept`."""
     cursor.execute(_TRIGGER)
 
 
 def drop_trigger(cursor: Any) -> None:
-    """Undo add_trigger."""
+    """Drop what add_trigger created."""
     cursor.execute("DROP TRIGGER keep ON orders; DROP FUNCTION keep; DROP TABLE kept")
 
 
 def refresh_seconds(cursor: Any, times: int) -> tuple[float, float]:
-    """(seconds of CREATE MATERIALIZED VIEW, the fastest REFRESH of it)."""
+    """Return (seconds of CREATE MATERIALIZED VIEW, the fastest REFRESH of it)."""
     started = time.perf_counter()
     cursor.execute(f"CREATE MATERIALIZED VIEW matview AS {QUERY}")
     created = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The real service as a child, and the eyes of the benchmark on it: REST, progress, memory."""
+"""The real service as a child process, observed through REST, progress and memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROGRESS = (
 
 
 class ServiceRun:
-    """`with ServiceRun(dsn, folder) as service:` the service on a free port.
+    """`with ServiceRun(dsn, folder) as service:` runs the service on a free port.
 
-    settings: more variables of its environment.
+    settings: additional environment variables.
     """
 
     def __init__(self, dsn: str, folder: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -74,10 +74,10 @@ class ServiceRun:
         except subprocess.TimeoutExpired:
             self._child.kill()
 
-    def create(self, name: str, query: str, road: str, **options: str | None) -> float:
-        """Seconds from POST until the view is live. options: more of the view."""
+    def create(self, name: str, query: str, engine: str, **options: str | None) -> float:
+        """Create a view; return the seconds from POST until it is live. options: of the view."""
         started = time.perf_counter()
-        body = {"name": name, "query": query, "options": {"backfill": road, **options}}
+        body = {"name": name, "query": query, "options": {"backfill": engine, **options}}
         answer = self._client.post(f"/views?wait_s={BUILD_S:.0f}", json=body)
         elapsed = time.perf_counter() - started
         view = answer.json()
@@ -93,14 +93,14 @@ class ServiceRun:
             raise RuntimeError(f"source {name} is refused: {answer.text}\n{self.log_tail()}")
 
     def create_sink(self, view: str, name: str, options: Mapping[str, Any]) -> None:
-        """Send a view to a Kafka topic too; returns once that has begun."""
+        """Create a Kafka sink of a view; return once it has begun."""
         body = {"name": name, "options": dict(options)}
         answer = self._client.post(f"/views/{view}/sinks?wait_s=60", json=body)
         if answer.status_code != 201 or answer.json()["status"] != "live":
             raise RuntimeError(f"sink {name} has not begun: {answer.text}\n{self.log_tail()}")
 
     def view(self, name: str) -> dict[str, Any]:
-        """What REST says of a view."""
+        """Return REST's description of a view."""
         return self._client.get(f"/views/{name}").json()
 
     def drop(self, name: str) -> None:
@@ -113,12 +113,12 @@ class ServiceRun:
         return peak_rss_mb(pipeline.pid) if pipeline else 0.0
 
     def pipeline_pid(self) -> int:
-        """The pipeline's process, 0 while there is none."""
+        """Return the pid of the pipeline's process, 0 while there is none."""
         pipeline = self._pipeline()
         return pipeline.pid if pipeline else 0
 
     def pipeline_cpu_s(self) -> float:
-        """CPU seconds of the pipeline's process so far."""
+        """Return the CPU seconds of the pipeline's process so far."""
         return self.cpu_s()["pipeline"]
 
     def cpu_s(self) -> dict[str, float]:
@@ -141,12 +141,12 @@ class ServiceRun:
         return None
 
     def log_tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self._log_path.read_text()[-4000:] if self._log_path.exists() else ""
 
 
 def await_position(cursor: Any, position: int, timeout_s: float) -> float:
-    """The moment (perf_counter) at which the sink was seen to be beyond a WAL position."""
+    """Return the time (perf_counter) at which the sink was seen beyond a WAL position."""
     deadline = time.perf_counter() + timeout_s
     while time.perf_counter() < deadline:
         cursor.execute(PROGRESS)

@@ -1,9 +1,8 @@
-"""`python -m bench.sharing [--orders N]`: ten views with much in common, sharing it and not.
+"""`python -m bench.sharing [--orders N]`: ten similar views, with shared computation and without.
 
-The peer is what was before: each view steps its own nodes over its own rows, in one store with
-one commit an epoch. Both take the same changes in turn, epoch by epoch, in one run; what counts is
-CPU time of the process, which other work on the machine hardly moves. The result is printed and
-written to bench/sharing.json.
+Without sharing, each view steps its own nodes over its own rows, in one store with one commit an
+epoch. Both variants take the same changes in turn, epoch by epoch, in one run. Figures are CPU time
+of the process, which other load hardly affects; printed, and written to bench/sharing.json.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ COLUMNS = ("region", "segment", "region, segment", "region, status", "segment, s
 
 
 def alike() -> list[str]:
-    """One join and its sums, under ten conditions: only the last step is a view's own."""
+    """Return queries of one join and its sums under ten conditions: only the last step differs."""
     return [f"SELECT * FROM ({SUMS}) s WHERE total > {i} * 100" for i in range(VIEWS)]
 
 
 def kindred() -> list[str]:
-    """The same tables joined, but each with columns and a filter of its own."""
+    """Return queries that join the same tables, each with its own columns and filter."""
     return [
         f"SELECT {COLUMNS[i % len(COLUMNS)]}, count(*) AS n, max(amount) AS most "
         f"FROM orders o JOIN customers c USING (customer_id) WHERE amount > {i} GROUP BY "
@@ -77,7 +76,7 @@ def kindred() -> list[str]:
 class Shop:
     """Rows of both tables and changes of the orders, from one seed.
 
-    Half of the changes are inserts, 35 % updates, 15 % deletes; of a deleted row the key is told.
+    The changes are 50 % inserts, 35 % updates and 15 % deletes; a delete has only the key.
     """
 
     def __init__(self, orders: int, seed: int = 42) -> None:
@@ -101,14 +100,14 @@ class Shop:
         return [Column(ids), Column(customers), self._word("status", ids), Column(amounts)]
 
     def chunks(self, relation: Relation, columns: Sequence[int]) -> list[Delta]:
-        """The first rows of a table in these columns."""
+        """Return the initial rows of a table in these columns."""
         kept = [self.rows[relation.name.name][c] for c in columns]
         rows = Delta(kept, np.ones(len(kept[0]), np.int64))
         starts = range(0, len(rows), LOAD_ROWS)
         return [rows.slice(at, min(at + LOAD_ROWS, len(rows))) for at in starts]
 
     def batch(self, relation: Relation, size: int, position: int) -> SourceBatch:
-        """The next changes of the orders."""
+        """Return the next changes of the orders."""
         kinds = self._random.choice(
             np.array([Changes.INSERT, Changes.NEW, Changes.DELETE_KEY], np.uint8),
             size,
@@ -132,7 +131,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Cost:
-    """state_bytes: what is stored for all views; cpu_us: of one change, by changes in an epoch."""
+    """state_bytes: of all views. cpu_us: of one change, by changes in an epoch."""
 
     views: int
     state_bytes: int
@@ -142,7 +141,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Result:
-    """One set of views, each way, and a single view of it."""
+    """One set of views in both variants, and a single view of it."""
 
     together: Cost
     apart: Cost
@@ -150,7 +149,7 @@ class Result:
 
 
 class Together:
-    """One engine with sharing: views join as they do in the service."""
+    """One engine with sharing: views join as in the service."""
 
     def __init__(self, plans: Sequence[ViewPlan], shop: Shop, folder: Path) -> None:
         self.store = RocksStore(folder, cache_bytes=CACHE_BYTES)
@@ -166,7 +165,7 @@ class Together:
             self.store.commit()
 
     def step(self, batch: SourceBatch) -> None:
-        """One epoch."""
+        """Step one epoch."""
         epoch = self.engine.step(batch)
         self.engine.commit(epoch, written=epoch.progress.epoch)
         for table, delta in epoch.rows.deltas:
@@ -174,7 +173,7 @@ class Together:
 
 
 class Apart:
-    """Every view by itself."""
+    """Each view in an engine of its own."""
 
     def __init__(self, plans: Sequence[ViewPlan], shop: Shop, folder: Path) -> None:
         self.store = RocksStore(folder, cache_bytes=CACHE_BYTES)
@@ -187,7 +186,7 @@ class Apart:
             self.store.commit()
 
     def step(self, batch: SourceBatch) -> None:
-        """One epoch."""
+        """Step one epoch."""
         for view in self.views:
             delta = view.step(view.resolve(batch.changes))
             if len(delta):
@@ -197,23 +196,23 @@ class Apart:
 
 
 def definition_of(number: int, plan: ViewPlan) -> ViewDefinition:
-    """A view of its number."""
+    """Return the definition of a view with this number."""
     table = SinkTable("public", f"v{number}", plan.root.fields, plan.key)
     return ViewDefinition(f"{number}", table, "", plan)
 
 
 def load(view: View, shop: Shop) -> None:
-    """The first rows, as a backfill takes them."""
+    """Load the initial rows as a backfill does."""
     view.dataflow.seed()
-    for home in view.locations:
-        name = home.relation.name
-        for rows in shop.chunks(home.relation, home.columns):
+    for location in view.locations:
+        name = location.relation.name
+        for rows in shop.chunks(location.relation, location.columns):
             view.tables[name].load(rows)
             view.step({name: view.needed(name, rows)})
 
 
 def measure(orders: int, plans: Sequence[ViewPlan]) -> Result:
-    """Both ways in turn; run it in a process of its own."""
+    """Run both variants in turn; call it in a process of its own."""
     shop = Shop(orders)
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         ways: list[Together | Apart] = []
@@ -281,7 +280,7 @@ def text_of(name: str, result: Result) -> str:
 
 
 def run(orders: int) -> dict[str, Result]:
-    """Both sets of views, each in a child."""
+    """Measure both sets of views, each in a child process."""
     sets = {"alike": alike(), "kindred": kindred()}
     with EmbeddedPostgres() as postgres:
         with session(postgres.dsn) as cursor:
@@ -292,7 +291,7 @@ def run(orders: int) -> dict[str, Result]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, write down."""
+    """Measure, print, and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.sharing", description=__doc__)
     parser.add_argument("--orders", type=int, default=100_000, help="rows to begin with")
     parser.add_argument("--out", type=Path, default=RESULT)

@@ -1,4 +1,4 @@
-"""Sections of the page for benches with one record: delta topics, two workers beside each other."""
+"""Sections of the page for benchmarks with one record: topics of views, and two workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOPICS, EXCHANGE = HOME / "topics.json", HOME / "exchange.json"
 
 
 def topics(path: Path = TOPICS) -> list[str]:
-    """What a view's topic takes; none before the first run."""
+    """Return the section on a view's topic; none before the first run."""
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())
@@ -31,13 +31,12 @@ def topics(path: Path = TOPICS) -> list[str]:
         [f"commit at the source to a reader's record, {name.removesuffix('_ms')}", f"{ms} ms", ""]
         for name, ms in figures["commit_to_topic"].items()
     ]
-    report = f"By `python -m bench.topics`, revision {found['revision']}; a real broker beside it."
-    return ["", "## Delta topics", "", report, "", *table(("part", "takes", "beside"), rows)]
+    report = f"By `python -m bench.topics`, revision {found['revision']}; with a real broker."
+    return ["", "## Delta topics", "", report, "", *table(("part", "takes", "peer"), rows)]
 
 
 def exchange(path: Path = EXCHANGE) -> list[str]:
-    """Return the bound of what two workers in one pipeline could gain; none before the first
-    run."""
+    """Return the bound of the gain of two workers in one pipeline; none before the first run."""
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())
@@ -49,7 +48,7 @@ def exchange(path: Path = EXCHANGE) -> list[str]:
         rows.append([f"{bound['changes']:,}", *spent, *gains])
     reported = (
         f"W1, CPU µs a change, by `python -m bench.exchange`, revision {found['revision']}: a "
-        "bound on cores that have nothing else to do (decision 19)."
+        "bound on idle cores (decision 19)."
     )
     titles = ("changes an epoch", "one worker", "half of it", "exchange", "gain without it", "gain")
     return ["", "## Two workers in one pipeline", "", reported, "", *table(titles, rows)]

@@ -1,7 +1,7 @@
-"""The workloads through our engine, plain dictionaries, Flink and Pathway: who runs what, and how.
+"""Run the workloads through our engine, plain dictionaries, Flink and Pathway.
 
-Every runner has the same rows and gives the same figures: changes, wall and CPU seconds, what was
-loaded before, peak memory, what is wrong with the answer.
+All runners get the same rows and report the same figures: changes, wall and CPU seconds, initial
+rows, peak memory, and how the answer is wrong, if it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class FlinkSettings:
-    """One way of running Flink."""
+    """One configuration of Flink."""
 
     state: str
     mini_batch: int = 0
@@ -57,7 +57,7 @@ RUNNERS: dict[str, tuple[str, ...]] = {
 
 
 def chosen(words: Iterable[str]) -> list[tuple[str, str]]:
-    """(workload, runner) pairs that the words name; a runner's word may be its beginning."""
+    """Return the (workload, runner) pairs that the words name; a runner may be abbreviated."""
     words = list(words)
     workloads = [w for w in WORKLOADS if w in words] or list(WORKLOADS)
     runners = [r for r in RUNNERS if any(r == w or r.startswith(w + "-") for w in words)]
@@ -92,7 +92,7 @@ def run(pairs: list[tuple[str, str]], sizes: Sizes, folder: Path) -> None:
 def _ours(
     workload: Workload, plans: dict[str, Any], rows: Generated, small: Generated
 ) -> dict[str, Any]:
-    """By identity: a run in epochs of 10,000; of W1 another one in small epochs."""
+    """Return the runs by identity: epochs of 10,000, and for W1 also small epochs."""
     figures: dict[str, Any] = {}
     for identity, plan in plans.items():
         runs: list[tuple[Stage, ...]] = [(Stage(EPOCH),)]
@@ -128,7 +128,7 @@ def _dictionaries(
 
 
 def _pathway(runner: str, workload: Workload, rows: Generated, small: Generated) -> dict[str, Any]:
-    """With one thread and, of W1, with two: the better one counts."""
+    """Run with one thread and, for W1, also with two; return the better run."""
     singles = SINGLES if workload.name == "w1" else 0
     job = {"workload": workload.name, "folder": str(rows.folder), "singles": singles}
     threads = ("1", "2") if workload.name == "w1" and rows != small else ("1",)

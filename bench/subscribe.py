@@ -1,10 +1,9 @@
-"""Subscriptions: from a commit to its event at each reader, and what a log of changes costs.
+"""Subscriptions: the time from a commit to its event at each reader, and the cost of a change log.
 
-At a steady rate of changes three clocks stop for the same commits: the sink's table shows it, and
-its progress marker has reached each reader (server-sent events, each reader a connection). The
-floor beside them, in the same run: as many sessions that LISTEN to what a row trigger tells. Then
-W1's changes as fast as the source can be written, with a log that nobody reads and without, in
-turn.
+Changes arrive at a steady rate. For the same commits two times are measured: until the sink's table
+shows them, and until each reader (server-sent events, a connection each) has their progress marker.
+The lower bound is as many sessions that LISTEN to a row trigger's NOTIFY. Then W1's changes are
+written at full speed, alternately with an unread change log and without.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ LOG_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class SubscribeSizes:
-    """customers, orders: rows at first. readers: how many at a time. pairs: of runs of `changes`
-    changes each, with a log and without."""
+    """customers, orders: initial rows. readers: how many at a time. pairs: of runs of `changes`
+    changes each, with a log and without.
+    """
 
     customers: int
     orders: int
@@ -50,7 +50,7 @@ class SubscribeSizes:
 
 
 def sizes_of(sizes: Sizes, seconds: float, *, is_quick: bool) -> SubscribeSizes:
-    """What fits these rows."""
+    """Return sizes that fit these rows."""
     if is_quick:
         few = SubscribeSizes(sizes.customers, sizes.orders, (1, 3), seconds=1, pairs=1)
         return replace(few, changes=sizes.changes // 4)
@@ -58,7 +58,7 @@ def sizes_of(sizes: Sizes, seconds: float, *, is_quick: bool) -> SubscribeSizes:
 
 
 def run(rows: Generated, sizes: SubscribeSizes) -> dict[str, Any]:
-    """All figures: `latency`, one a number of readers, and `log`, one a run."""
+    """Measure `latency`, one figure a number of readers, and `log`, one a run."""
     with (
         EmbeddedPostgres() as postgres,
         TemporaryDirectory(prefix="tidemark-bench-") as name,
@@ -81,7 +81,7 @@ def run(rows: Generated, sizes: SubscribeSizes) -> dict[str, Any]:
 def _logged_runs(
     cursor: Any, service: ServiceRun, folder: Path, sizes: SubscribeSizes, count: int
 ) -> Iterator[dict[str, Any]]:
-    """One run to warm up, then pairs, the order turned round each time."""
+    """Run once to warm up, then in pairs, in alternating order."""
     low = 0
     for number in range(-1, sizes.pairs):
         for has_log in (False, True) if number % 2 else (True, False):
@@ -98,7 +98,7 @@ def _logged_runs(
 
 
 def _set_log(service: ServiceRun, folder: Path, *, has_log: bool) -> None:
-    """A log is begun by a reader, and given up when none has been there for a while."""
+    """Start a change log by a reader; or wait until the log without readers has ended."""
     if has_log:
         url = f"{service.url}/views/{VIEW}/changes?snapshot=false"
         with httpx.stream("GET", url, timeout=LOG_WAIT_S) as lines:
@@ -116,7 +116,7 @@ def _has_log(folder: Path) -> bool:
 
 
 def _one_run(cursor: Any, service: ServiceRun, low: int, high: int) -> dict[str, float]:
-    """Changes a second until visible, and CPU of the pipeline."""
+    """Return changes a second until visible, and CPU of the pipeline."""
     cpu_s, started = service.pipeline_cpu_s(), time.perf_counter()
     server.apply_all(cursor, low, high - 1, BATCH)
     cursor.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
@@ -133,7 +133,7 @@ def _one_run(cursor: Any, service: ServiceRun, low: int, high: int) -> dict[str,
 
 
 def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes) -> dict[str, Any]:
-    """The floor, then ours, each at the same rate for as long."""
+    """Measure the lower bound, then ours, each at the same rate for the same time."""
     count = max(int(sizes.rate * sizes.seconds), 5)
     batch_sizer = (dsn, sizes.rate, count, sizes.customers)
     with notifying(dsn), elsewhere(listen, dsn, readers) as others:

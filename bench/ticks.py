@@ -1,9 +1,9 @@
-"""`python -m bench.ticks [--rows N]`: what a moving now() costs while rows wait, and at a tick.
+"""`python -m bench.ticks [--rows N]`: the cost of a moving now(), while rows wait and at a tick.
 
-One view, `WHERE at > now() - interval '7 days'`, over rows that become due one after another, in an
-engine with a store on disk. Idle is the schedule of the clock, asked as often as a pipeline asks
-while it has nothing to do. CPU time of this process, the least of several; printed, and kept in a
-file of figures.
+One view, `WHERE at > now() - interval '7 days'`, over rows that expire one after another, in an
+engine with a store on disk. The idle cost is that of the clock's schedule, polled as often as a
+pipeline polls it. Figures are CPU time of this process, the minimum of several runs; printed, and
+written to a file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(rows: int, folder: Path) -> dict[str, Any]:
-    """Return milliseconds of CPU: of a second of waiting, of a plan, of a tick by its rows due."""
+    """Return milliseconds of CPU: of an idle second, of planning a tick, of a tick by its expired
+    rows.
+    """
     store = RocksStore(folder, 512 << 20)
     engine = Engine(store, NoEvaluator(), "source")
     now_us = time.time_ns() // 1000
@@ -134,7 +136,7 @@ def _columns(view: View, relation: Relation) -> tuple[int, ...]:
 
 
 def _tick(engine: Engine, at: int) -> int:
-    """Move the clock; return how many rows left."""
+    """Move the clock; return how many rows expired."""
     columns = (Column(np.ones(1, np.int64)), Column(np.array([at], np.int64)))
     changes = Changes(CLOCK, np.array([Changes.UPSERT], np.uint8), columns)
     batch = SourceBatch(engine.epoch + 1, [changes], 1, 1, source="clock")
@@ -144,7 +146,7 @@ def _tick(engine: Engine, at: int) -> int:
 
 
 def _least(work: Callable[[], None]) -> float:
-    """Return the least CPU time of several, in milliseconds."""
+    """Return the minimum CPU time of several runs, in milliseconds."""
     spent = []
     for _ in range(ROUNDS):
         started = time.process_time()
@@ -156,24 +158,24 @@ def _least(work: Callable[[], None]) -> float:
 def report(figures: dict[str, Any]) -> str:
     """Return a table for human readers."""
     lines = [
-        f"`WHERE at > now() - interval '7 days'` over {figures['rows']:,} rows that wait, by "
+        f"`WHERE at > now() - interval '7 days'` over {figures['rows']:,} waiting rows, by "
         f"`python -m bench.ticks`: {figures['date']}, revision {figures['revision']}, load of the "
         f"machine {figures['load']}; CPU time.",
         "",
         "| | ms |",
         "|---|---|",
-        f"| a second in which nothing is due | {figures['idle']:.2f} |",
+        f"| a second in which nothing expires | {figures['idle']:.2f} |",
         f"| to find the next tick, after an epoch or an hour | {figures['plan']:.1f} |",
     ]
     lines += [
-        f"| a tick, its commit included, at which {n:,} rows leave | {figures[f'due {n}']:.1f} |"
+        f"| a tick, its commit included, at which {n:,} rows expire | {figures[f'due {n}']:.1f} |"
         for n in DUE_ROWS
     ]
     return "\n".join(lines)
 
 
 def section() -> list[str]:
-    """Return the page's part; [] before anything was measured."""
+    """Return the section as Markdown lines; [] before the first run."""
     if not FIGURES.exists():
         return []
     return ["", "## Ticks of a clock", "", *report(json.loads(FIGURES.read_text())).splitlines()]

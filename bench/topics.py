@@ -1,9 +1,9 @@
-"""`python -m bench.topics [--rows N]`: what a view's topic takes, by a real broker on this machine.
+"""`python -m bench.topics [--rows N]`: the cost of a view's topic, with a real broker.
 
-Deltas written a second by the sink alone (each format and mode, epochs of 20,000 rows, exactly
-once), the same records by kafka-python in transactions of the same size, and through the whole
-service the time from the commit at the source until a reader with read_committed has the record.
-The result is printed and written to bench/topics.json.
+Measured are the deltas a second of the sink alone: each format and mode, epochs of 20,000 rows,
+exactly once. The peer is the same records by kafka-python in transactions of the same size. Through
+the whole service, the time from the commit at the source until a read_committed reader has the
+record. The result is printed and written to bench/topics.json.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ COMMITS = 200
 
 
 def epochs(rows: int, first: int = 1) -> Iterator[ViewEpoch]:
-    """Insertions with new keys."""
+    """Return insertions with new keys."""
     for number, start in enumerate(range(0, rows, EPOCH_ROWS), first):
         n = min(EPOCH_ROWS, rows - start)
         yield ViewEpoch(number, POSITION, [_delta(start, n)], n)
@@ -73,7 +73,7 @@ def _delta(start: int, n: int) -> Delta:
 
 
 def encoding(rows: int) -> dict[str, float]:
-    """Records a second that are made, without a broker."""
+    """Return records encoded a second, without a broker."""
     figures = {}
     for name, form in (("json", JsonForm(TABLE)), ("avro", AvroForm(TABLE, 1, 2))):
         records = TopicRecords(TABLE, form)
@@ -90,7 +90,7 @@ def encoding(rows: int) -> dict[str, float]:
 
 
 def writing(broker: EmbeddedKafka, rows: int) -> dict[str, float]:
-    """Deltas a second into a topic of three partitions, exactly once."""
+    """Return deltas a second into a topic of three partitions, exactly once."""
     figures = {}
     for mode in ("changes", "upsert"):
         options = {"bootstrap_servers": broker.bootstrap, "topic": mode, "mode": mode}
@@ -106,7 +106,7 @@ def writing(broker: EmbeddedKafka, rows: int) -> dict[str, float]:
 
 
 def writing_by_peer(broker: EmbeddedKafka, rows: int) -> float:
-    """The same records by kafka-python, in transactions of the same size."""
+    """Write the same records by kafka-python, in transactions of the same size."""
     made = [
         record
         for epoch in epochs(rows)
@@ -130,7 +130,7 @@ def writing_by_peer(broker: EmbeddedKafka, rows: int) -> float:
 
 
 def latency(broker: EmbeddedKafka, commits: int) -> dict[str, float]:
-    """Milliseconds from a commit at the source until its record is read, one at a time."""
+    """Return milliseconds from single commits at the source until their records are read."""
     with EmbeddedPostgres() as server, TemporaryDirectory() as folder:
         with session(server.dsn) as cursor:
             cursor.execute("CREATE TABLE orders (id bigint PRIMARY KEY, amount bigint NOT NULL)")
@@ -163,7 +163,7 @@ def _reader(broker: EmbeddedKafka, topic: str) -> KafkaConsumer:
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, write down."""
+    """Measure, print, and write the file."""
     parser = argparse.ArgumentParser(prog="python -m bench.topics", description=__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--commits", type=int, default=COMMITS)

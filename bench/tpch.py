@@ -1,10 +1,10 @@
-"""TPC-H: all queries maintained at once while orders come and go, beside running them again.
+"""TPC-H: all queries maintained while orders come and go, compared with running them again.
 
 `python -m bench.tpch [--scale 0.1] [--refreshes 21]`. Views are loaded one after another by the
-service's local road, a child process each. Each refresh is one transaction of the specification's
-refresh functions or some updates; afterwards every view is compared with PostgreSQL's answer. What
-a view costs is the CPU of the thread that steps it, in all refreshes; a count over lineitem alone
-is stored beside the 22 to compare with. Prints a table and ends with 1 when any view was wrong.
+service's local backfill, each in a child process. A refresh is one transaction: a refresh function
+of the specification, or some updates. After it every view is compared with PostgreSQL's answer. A
+view's cost is the CPU of the thread that steps it, over all refreshes. For comparison there is also
+a count over lineitem alone. Prints a table; the exit code is 1 if any view was wrong.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CREATE INDEX ON orders (o_custkey); CREATE INDEX ON partsupp (ps_suppkey); ANALY
 
 
 class Timed(Maintained):
-    """Views that are loaded as the service loads them, and the CPU seconds of each one's steps."""
+    """Views loaded as the service loads them, and the CPU seconds of each one's steps."""
 
     def __init__(self, database: Any, plans: Any, store: RocksStore, folder: Path) -> None:
         self.took: defaultdict[str, float] = defaultdict(float)
@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any]:
-    """Figures: rows, load_s, change_s by query, query_s by query, faults, refused."""
+    """Return the figures: rows, load_s, change_s by query, query_s by query, faults, refused."""
     rng = Random(seed)
     source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
     keys = list(range(int(1_500_000 * scale)))
@@ -151,8 +151,8 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         before_s = before.ru_utime + before.ru_stime
         maintained = Timed(database, plans, store, Path(folder) / "loads")
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        asked = {name: queries[name] for name in plans}
-        faults: list[Fault] = maintained.compare(0, ask(connection, asked))
+        measured = {name: queries[name] for name in plans}
+        faults: list[Fault] = maintained.compare(0, ask(connection, measured))
         # The first of each kind loads what was compiled.
         for number in range(1, WARM + 1):
             run_numbered(connection, refresh(source, rng, keys, number, scale), number)
@@ -162,8 +162,8 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         for number in range(WARM + 1, WARM + refreshes + 1):
             run_numbered(connection, refresh(source, rng, keys, number, scale), number)
             maintained.follow(number, WAIT_S)
-            faults += maintained.compare(number, ask(connection, asked))
-        query_s = {name: timed_query(connection, asked[name]) for name in asked}
+            faults += maintained.compare(number, ask(connection, measured))
+        query_s = {name: timed_query(connection, measured[name]) for name in measured}
         maintained.close()
         store.close()
     connection.close()
@@ -172,7 +172,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         "revision": revision(),
         "scale": scale,
         "rows": rows,
-        "views": len(asked) - 2,
+        "views": len(measured) - 2,
         "load_s": maintained.load_s,
         "refreshes": refreshes,
         "changes": maintained.changes,
@@ -188,7 +188,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
 
 
 def load(connection: Any, source: Tpch, rng: Random, keys: list[int]) -> int:
-    """All tables with their rows; how many."""
+    """Create all tables with their rows; return how many rows."""
     count = 0
     with connection.cursor() as cursor:
         cursor.execute(DDL)
@@ -211,7 +211,9 @@ def load(connection: Any, source: Tpch, rng: Random, keys: list[int]) -> int:
 
 
 def refresh(source: Tpch, rng: Random, keys: list[int], number: int, scale: float) -> Transaction:
-    """By turns: new orders (RF1), orders that go (RF2), updates of prices, parts and suppliers."""
+    """Apply, in turn, new orders (RF1), deleted orders (RF2), and updates of prices, parts and
+    suppliers.
+    """
     many = max(1, int(ORDERS_A_REFRESH * scale))
     if number % 3 == 1:
         orders, lines = [], []
@@ -243,7 +245,7 @@ def refresh(source: Tpch, rng: Random, keys: list[int], number: int, scale: floa
 
 
 def timed_query(connection: Any, query: str) -> float:
-    """Seconds that PostgreSQL takes for the query, warm."""
+    """Return the seconds of the query in PostgreSQL, with a warm cache."""
     with connection.cursor() as cursor:
         started = time.perf_counter()
         cursor.execute(query)
@@ -252,7 +254,7 @@ def timed_query(connection: Any, query: str) -> float:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """What the last run found, as lines of Markdown; none before the first run."""
+    """Return the last run's figures as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
@@ -276,10 +278,10 @@ def report(figures: dict[str, Any]) -> str:
         f"all views loaded one after another in {sum(load_s.values()):.1f} s, "
         f"{max(load_s.values()):.1f} s the slowest, {figures['load_cpu_s']:.1f} s of CPU; peak "
         f"{figures['load_peak_mb']:.0f} MB while loading one, {figures['peak_mb']:.0f} MB of the "
-        "process that keeps them all; the queries again by the clock, at a load of "
+        "process that maintains them all; wall time of the queries run again, at a load of "
         f"{figures['load']:.1f} on {os.cpu_count()} cores",
         "",
-        "| query | CPU a change, us | in counts | CPU a refresh, ms | the query again, ms |",
+        "| query | CPU a change, us | x count(*) | CPU a refresh, ms | the query again, ms |",
         "|---|---|---|---|---|",
     ]
     names = [n for n in again if n != MARKER]

@@ -1,10 +1,10 @@
-"""`python -m bench.windows [--rows N]`: windows of time, each kept up to date beside one run of it.
+"""`python -m bench.windows [--rows N]`: windows of time, maintained and run once.
 
-Tumbling and hopping windows and sessions over events of users, then Nexmark's queries with
-windows (5, 7, 8, 11 and 12) over its events, 1,000 a second. Half of the rows are loaded, the
-others come in epochs of 10,000 rows, 1,000 and 1. The floor is one run of the query in PostgreSQL,
-which also says whether the answer is right. CPU time: ours of this process, the floor's of the
-server's backend. Printed, and written to bench/windows.json.
+Tumbling and hopping windows and sessions over users' events, then Nexmark's queries with windows
+(5, 7, 8, 11 and 12) over its events, 1,000 a second. Half of the rows are loaded; the others arrive
+in epochs of 10,000 rows, 1,000 and 1. The peer is one run of the query in PostgreSQL, which also
+checks the answer. Figures are CPU time: ours of this process, the peer's of the server's backend.
+Printed, and written to bench/windows.json.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ Rows = dict[str, dict[str, np.ndarray]]
 
 
 def rows_of(n: int, users: int) -> Rows:
-    """Return n events of a week in any order; n of Nexmark's in order: of 50, 1 person, 3 auctions
-    and 46 bids. A bidder is one of the newest 100 persons, half of the bids are for the newest
-    auction."""
+    """Return n events of a week in any order, and n of Nexmark's in order: of 50, 1 person, 3
+    auctions and 46 bids. A bidder is one of the newest 100 persons; half of the bids are for the
+    newest auction.
+    """
     rng = np.random.default_rng(7)
     week_us = 7 * 86_400_000_000
     event = {
@@ -170,10 +171,9 @@ def rows_of(n: int, users: int) -> Rows:
 
 @dataclass
 class Figures:
-    """of load and epochs: CPU microseconds a row. one_ms: of an epoch of one row, its median.
+    """of load and epochs: CPU microseconds a row. one_ms: the median of an epoch of one row.
 
-    once_s: CPU seconds of one run in PostgreSQL. fault: what is wrong with the answer, "" if
-    nothing.
+    once_s: CPU seconds of one run in PostgreSQL. fault: how the answer is wrong, "" if it is right.
     """
 
     rows: int
@@ -185,7 +185,7 @@ class Figures:
 
 
 class _Run:
-    """One view over a store; the steps that rows go through."""
+    """One view over a store, and the steps through which rows pass."""
 
     def __init__(self, plan: ViewPlan, rows: Rows, dsn: str, folder: Path) -> None:
         self._rows = rows
@@ -201,7 +201,7 @@ class _Run:
         self._relations = {r.name.name: r.name for r in definition.relations()}
 
     def step(self, share: tuple[float, float], *, is_load: bool = False) -> tuple[int, float]:
-        """Step with rows between two shares of each table; (rows, CPU seconds)."""
+        """Step with the rows between two fractions of each table; return (rows, CPU seconds)."""
         deltas = {name: self._delta(name, share) for name in self._relations}
         inputs = {self._relations[n]: d for n, d in deltas.items() if len(d)}
         started = time.process_time()
@@ -228,7 +228,7 @@ class _Run:
 
 
 def run(plan: ViewPlan, rows: Rows, dsn: str) -> dict[str, Any]:
-    """Load half of the rows and step with the others; a process of its own is fair to memory."""
+    """Load half of the rows and step with the others; call it in a process of its own."""
     tables = {s.relation.name.name for s in scans_of(plan.root)}
     total = sum(len(rows[t]["id"]) for t in tables)
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
@@ -323,7 +323,7 @@ def _run_once(dsn: str, query: str) -> tuple[float, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print, write; 1 when an answer is wrong."""
+    """Measure, print, write; return 1 if an answer is wrong."""
     parser = argparse.ArgumentParser(prog="python -m bench.windows", description=__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--users", type=int, default=1_000)
@@ -343,7 +343,7 @@ def main(arguments: list[str]) -> int:
 
 
 def section(path: Path = FIGURES) -> list[str]:
-    """The page's part; none before the first run."""
+    """Return the section as Markdown lines; none before the first run."""
     if not path.exists():
         return []
     return ["", "## Windows of time", "", *report(json.loads(path.read_text()))]
@@ -355,7 +355,7 @@ def report(figures: dict[str, Any]) -> list[str]:
         f"{figures['rows']:,} events of {figures['users']:,} users in a week, in any order; as "
         "many of Nexmark's, 1,000 a second. Half are loaded, the others are stepped through; by "
         f"`python -m bench.windows`: {figures['date']}, revision {figures['revision']}, load of "
-        f"the machine {figures['load']}. CPU time. The floor is one run of the query in PostgreSQL "
+        f"the machine {figures['load']}. CPU time. The peer is one run of the query in PostgreSQL "
         "over all rows, whose answer ours equals.",
         "",
         "| query | loaded, µs a row | epochs of 10,000, µs a row | of 1,000 | of 1, ms | "

@@ -1,6 +1,7 @@
-"""What is measured: tables, queries, sizes, and how a right answer looks. Standard library only.
+"""The workloads: tables, queries, sizes, and the check of an answer.
 
-The runs in a peer's own environment import this too, so that all of them mean the same thing.
+Uses the standard library only: runs in a peer's own environment import this too, so that all runs
+measure the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Answer = dict[tuple[Any, ...], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Table:
-    """columns: (name, kind) with kind "i" an int64 or "s" a text; key: how many of them, first."""
+    """columns: (name, kind), with kind "i" for an int64 or "s" for a text. key: how many of them,
+    from the first, are the key.
+    """
 
     name: str
     columns: tuple[tuple[str, str], ...]
@@ -30,7 +33,7 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The names of its columns."""
+        """Return the names of its columns."""
         return [name for name, _ in self.columns]
 
 
@@ -51,10 +54,10 @@ BID = Table(
 class Workload:
     """A query over tables that change.
 
-    rows: the name of the generated rows (several workloads may read the same). stream: the tables
-    whose changes are sent and counted; the others, and what these hold at first, are loaded.
-    keys: how many columns of the answer are its key; an answer without one is told by its count
-    and the sums of the columns `summed`.
+    rows: the name of the generated rows; several workloads may read the same. stream: the tables
+    whose changes are sent and counted; the other tables, and the initial rows of these, are loaded.
+    keys: how many columns of the answer are its key. An answer without a key is identified by its
+    count and the sums of the columns `summed`.
     """
 
     name: str
@@ -155,7 +158,9 @@ WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows: W1's customers, orders and changes; the bids of W2; persons and auctions of q3."""
+    """Numbers of rows: W1's customers, orders and changes; the bids of W2; persons and auctions of
+    q3.
+    """
 
     customers: int = 200_000
     orders: int = 1_000_000
@@ -165,7 +170,7 @@ class Sizes:
 
     @property
     def label(self) -> str:
-        """A folder name."""
+        """Return a folder name."""
         return f"{self.customers}-{self.orders}-{self.changes}-{self.bids}-{self.people}"
 
 
@@ -175,8 +180,7 @@ QUICK = Sizes(500, 2_000, 30_000, 20_000, 20_000)
 
 
 def fold(workload: Workload, rows: Iterable[tuple[Sequence[Any], int]]) -> Answer:
-    """Return the answer that (row, weight) pairs add up to; what should not be there is in it
-    too."""
+    """Return the answer that (row, weight) pairs add up to, including rows with a wrong weight."""
     if not workload.keys:
         count, sums = 0, [0] * len(workload.summed)
         for row, weight in rows:
@@ -197,15 +201,15 @@ def fold(workload: Workload, rows: Iterable[tuple[Sequence[Any], int]]) -> Answe
 
 
 def difference(expected: Answer, found: Answer) -> str | None:
-    """What is wrong with an answer, in a line; None when nothing is."""
+    """Return in a line how an answer is wrong; None if it is right."""
     for key, values in expected.items():
         if key not in found:
-            return f"{_told(key)} is missing"
+            return f"{_title(key)} is missing"
         if not _is_same(values, found[key]):
-            return f"{_told(key)} is {_told(found[key])}, not {_told(values)}"
+            return f"{_title(key)} is {_title(found[key])}, not {_title(values)}"
     for key in found:
         if key not in expected:
-            return f"{_told(key)} should not be there"
+            return f"{_title(key)} should not be there"
     return None
 
 
@@ -223,5 +227,5 @@ def _is_same(expected: tuple[Any, ...], found: tuple[Any, ...]) -> bool:
     return True
 
 
-def _told(values: tuple[Any, ...]) -> str:
+def _title(values: tuple[Any, ...]) -> str:
     return "(" + ", ".join(map(str, values)) + ")"

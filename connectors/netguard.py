@@ -183,7 +183,7 @@ def check_open(number: int, path: str) -> None:
 
 
 def _forbidden(path: str, setting: str) -> SourceError:
-    detail = "it lies, links followed, outside of what the service's settings allow"
+    detail = "after following links, it is outside the folders that the service's settings allow"
     if setting == "TIDEMARK_ALLOW_FOLDERS" and not _guard.folders:
         detail = f"no folder is allowed: {setting} is empty"
     return SourceError(

@@ -148,7 +148,7 @@ class CachedPartition:
             return None
         except TemporaryError as error:
             if error.code == "backfill.unauthentic":
-                self._give_up()
+                self._invalidate()
             raise
         if file.read(len(_MAGIC)) == _MAGIC:
             return file
@@ -188,12 +188,12 @@ class CachedPartition:
         except InvariantError as error:
             raise self._torn(str(error)) from error
 
-    def _give_up(self) -> None:
+    def _invalidate(self) -> None:
         """Make the next attempt read the part from its source."""
         self._exchange.put(self.file_name, b"")
 
     def _torn(self, why: str) -> TemporaryError:
-        self._give_up()
+        self._invalidate()
         what = f'the stored part "{self.file_name}" is damaged'
         return TemporaryError(
             "backfill.torn", what, detail=why, hint="no action needed: it is read again"

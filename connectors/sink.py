@@ -261,6 +261,11 @@ class SinkEpoch:
         """Return the same epoch without these views."""
         return replace(self, rows=self.rows.without(views), ddl=self.ddl.without(views))
 
+    def refusing(self, tables: Iterable[SinkTable], error: TidemarkError) -> SinkEpoch:
+        """Return the same epoch with these views reported as failed."""
+        refusals = (*self.ddl.refusals, *((table, error) for table in tables))
+        return replace(self, ddl=replace(self.ddl, refusals=refusals))
+
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """Return the same epoch without the view that error.relation names, reported as failed."""
         later = () if self.rows.later is None else self.rows.later.rows

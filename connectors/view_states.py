@@ -97,7 +97,7 @@ RULES = (
         ViewEvent.RECALL,
         (ViewState.LIVE, ViewState.DEGRADED, ViewState.PAUSED, ViewState.FAILED),
         ViewState.BACKFILLING,
-        "The state is lost, or the lost slot was given up, or nobody asks for the pause.",
+        "The state is lost or was discarded with its slot, or the pause is no longer requested.",
     ),
     Rule(
         ViewEvent.PAUSE,
@@ -121,13 +121,13 @@ RULES = (
         ViewEvent.UNSTAGE,
         ANY,
         ViewState.DEGRADED,
-        "The sink has lost the staged rows. The epoch itself says so, even during a drop.",
+        "The sink has lost the staged rows. The epoch itself sets it, even during a drop.",
     ),
     Rule(
         ViewEvent.REFUSE,
         ANY,
         ViewState.FAILED,
-        "The sink refuses the rows. The epoch itself says so, even during a drop.",
+        "The sink refuses the rows. The epoch itself sets it, even during a drop.",
     ),
     Rule(ViewEvent.DROP, ANY, ViewState.DROPPING, "The user drops the view."),
 )
@@ -137,7 +137,7 @@ _WITH_EPOCHS = {
     ViewState.PAUSED: ViewEvent.PAUSE,
     ViewState.DEGRADED: ViewEvent.DEGRADE,
 }
-_ABSORBED = "The view is to be dropped, and says nothing else."
+_ABSORBED = "The view is to be dropped; no other status is reported."
 
 
 def _table() -> dict[tuple[ViewState, ViewEvent], Transition]:

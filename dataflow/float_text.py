@@ -1,8 +1,8 @@
 """Floats to and from text where the compiled kernels stop: exact, one value at a time.
 
 PostgreSQL prints with Ryu (src/common/d2s.c, f2s.c): the shortest decimal strictly inside the
-rounding interval, nearest to the value; Python's repr also takes a decimal on the edge of the
-interval, so values where an edge can be hit are searched for with integers. Fixed notation for
+rounding interval, nearest to the value. Python's repr also accepts a decimal on the edge of that
+interval, so values that can hit an edge are searched for with integers. Fixed notation for
 exponents -4 <= e < 15 (float8) or 6 (float4). Reading rounds once, float4 included.
 """
 

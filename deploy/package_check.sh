@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it with all it needs into an empty environment, and serves from there
 # on a private PostgreSQL until the API and its pages answer and a view is live; then stops it. Takes
-# some minutes: native kernels are compiled anew.
+# some minutes: native kernels are compiled again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

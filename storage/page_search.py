@@ -104,7 +104,7 @@ def _guess_row(address, h, begin, end):
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _ask_record(address, row):
+def _prefetch_record(address, row):
     record = record_at(address, row)
     fetch_ahead(record)  # pyright: ignore
     fetch_ahead(np.int64(record + 64))  # pyright: ignore
@@ -161,7 +161,7 @@ def _search_run(hashes, start, stop, pages, page_at, row_at):
                 row_at[i] = MISSING if addresses[page + 1] == 0 else 0
         elif key_hash(address, row) == h:
             row_at[i] = row
-            _ask_record(address, row)
+            _prefetch_record(address, row)
 
 
 @njit(nogil=True, cache=True)
@@ -176,7 +176,7 @@ def _search_memory(hashes, address, row_at):
         row_at[i] = ABSENT
         if row < rows and key_hash(address, row) == hashes[i]:
             row_at[i] = row
-            _ask_record(address, row)
+            _prefetch_record(address, row)
 
 
 @njit(nogil=True, cache=True)

@@ -23,7 +23,7 @@ from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.api import routes as routes_
 from service.cli.main import app
-from service.runtime.settings import PREFIX, Settings
+from service.runtime.settings import EARLIER_NAMES, PREFIX, Settings
 from storage import failpoints
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
@@ -215,7 +215,9 @@ def test_settings_are_documented_as_they_are() -> None:
 
 
 def test_variables_that_are_named_are_read() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {
+    known = {
+        PREFIX + name.upper() for name in (*Settings.model_fields, *EARLIER_NAMES.values())
+    } | {
         f"{PREFIX}URL",
         f"{PREFIX}TOKEN",
         *(failpoints.VARIABLE, failpoints.FOLDER_VARIABLE),

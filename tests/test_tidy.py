@@ -28,6 +28,7 @@ FUNCTION_LINES = 60
 POSITIONAL_PARAMETERS = 5
 DOCSTRING_LINES = 12
 SMALL_FILE_LINES = 60
+README_LINES = 150
 EXCUSES = 8
 
 # What the layers above may know of the dataflow without running it.
@@ -117,6 +118,11 @@ PRIVATE_WORDS = {
     *("road", "roads", "asked", "homes", "mend", "mended", "loose", "bag", "bags", "wants", "say"),
     *("wanted", "borne", "bears", "behind", "place"),
 }
+# In names of log events and failpoints besides.
+PRIVATE_EVENT_WORDS = {
+    *("bell", "dies", "forget", "given", "heal", "left", "moves", "muted", "ours", "return"),
+    *("returns", "standings"),
+}
 # What users type already, and what a protocol of Python's calls so.
 PUBLIC_NAMES = (
     *("told", "tell", "look_up", "_look_up", "road", "why_bag", "place"),
@@ -127,7 +133,7 @@ WORDS_OF_TESTS = {"say", "place"}
 # What docstrings, comments and pages say in the field's words instead.
 PRIVATE_PHRASES = re.compile(
     r"\b(told|untold|anew|for good|go(?:es)? on|stands? still|way back|further sinks?|roads?|bags?"
-    r"|is let go|headway|mend(?:s|ed|ing)?)\b",
+    r"|is let go|headway|mend(?:s|ed|ing)?|return return)\b",
     re.IGNORECASE,
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
@@ -193,6 +199,15 @@ def nodes_of(path: Path) -> list[ast.AST]:
 def product_files() -> list[Path]:
     found = [p for name in PRODUCT for p in sorted((ROOT / name).rglob("*.py"))]
     return [*found, ROOT / "tidemark.py"]
+
+
+@cache
+def plain_files() -> list[Path]:
+    """The files whose names, docstrings and comments use the field's words: all but the tests."""
+    return [
+        *product_files(),
+        *sorted(p for n in ("bench", "examples") for p in written_in(ROOT / n)),
+    ]
 
 
 @cache
@@ -585,13 +600,40 @@ def names_in(path: Path) -> Iterator[tuple[int, str]]:
 def test_names_are_the_fields_words() -> None:
     """docs/GLOSSARY.md has them; what fails lists the private words by how often they occur."""
     found: dict[str, list[str]] = {}
-    for path in product_files():
+    for path in plain_files():
         for line, name in names_in(path):
             for word in set(words_of(name)) & PRIVATE_WORDS:
                 if name not in PUBLIC_NAMES:
                     found.setdefault(word, []).append(f"{name_of(path)}:{line}: {name}")
     by_count = sorted(found.items(), key=lambda item: -len(item[1]))
     report([f"{word}, {len(at)} times: {', '.join(at[:5])}" for word, at in by_count])
+
+
+def event_names(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of the log events and failpoints that a file names."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func)
+            if called == "failpoint" or called.startswith("log."):
+                for part in ast.walk(node.args[0]):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield node.lineno, part.value
+
+
+def test_events_and_failpoints_are_the_fields_words() -> None:
+    found = [(p, *event) for p in product_files() for event in event_names(p)]
+    assert len(found) > 200
+    report(
+        [
+            f"{name_of(path)}:{line}: {name}"
+            for path, line, name in found
+            if {*re.split(r"[._]", name)} & (PRIVATE_WORDS | PRIVATE_EVENT_WORDS)
+        ]
+    )
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
 def test_names_of_tests_are_the_fields_words() -> None:
@@ -619,6 +661,15 @@ def described_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def messages_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the strings of more than one word: messages, hints, help and SQL."""
+    described = {number for number, _ in described_lines(path)}
+    for node in ast.walk(tree_of(path)):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and " " in node.value and node.lineno not in described:
+            yield node.lineno, node.value
+
+
 def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
     """The lines of a page without code and link targets."""
     text = re.sub(
@@ -630,7 +681,8 @@ def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
 
 def test_prose_is_in_the_fields_words() -> None:
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    lines = [(p, *line) for p in product_files() for line in described_lines(p)]
+    lines = [(p, *line) for p in plain_files() for line in described_lines(p)]
+    lines += [(p, *line) for p in plain_files() for line in messages_of(p)]
     lines += [(p, *line) for p in pages for line in prose_lines(p)]
     report([f"{name_of(p)}:{n}: {text}" for p, n, text in lines if PRIVATE_PHRASES.search(text)])
 

@@ -1,1 +1,1 @@
-"""The field: each peer in an environment of its own, on the same rows."""
+"""The peers: each in an environment of its own, on the same rows."""

@@ -1,7 +1,7 @@
-"""A peer's own environment under bench/data, made once, and runs in it.
+"""A peer's own environment under bench/data: created once, and runs in it.
 
-What is missing (a network, Java) is said plainly as PeerMissing and stepped over: the peers are
-never a condition of our own figures.
+What is missing (a network, Java) raises PeerMissing and is skipped: our own figures never depend on
+the peers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LEAST_JAVA = 17
 
 
 class PeerMissing(Exception):
-    """A peer that cannot run on this machine, and why."""
+    """A peer that cannot run on this machine, and the reason."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """name: of its environment and of its module in bench.peers. package: as pip takes it."""
+    """name: of its environment and of its module in bench.peers. package: pip's requirement."""
 
     name: str
     package: str
@@ -42,7 +42,7 @@ PATHWAY = Peer("pathway", "pathway==0.33.0")
 
 
 def install(peer: Peer, home: Path = HOME) -> Path:
-    """Its Python, installed if it is not; PeerMissing."""
+    """Return its Python, installed if missing; PeerMissing."""
     if peer.needs_java:
         _check_java(peer)
     folder = home / peer.name
@@ -70,8 +70,7 @@ def install(peer: Peer, home: Path = HOME) -> Path:
 
 
 def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) -> dict[str, Any]:
-    """Return the figures of a job in the peer's environment; PeerMissing with the end of its
-    log."""
+    """Return the figures of a job in the peer's environment; PeerMissing has its log's end."""
     python = install(peer, home)
     log_path = home / f"{peer.name}.log"
     command = [python, "-m", f"bench.peers.{peer.name}", json.dumps(job)]

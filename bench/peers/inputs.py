@@ -37,8 +37,9 @@ def flink_inputs(workload: Workload, rows: Generated) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """loaded: rows that are there at first; passing: those of the streamed table that pass the
-    query's filter; changes: what comes then."""
+    """loaded: initial rows. passing: those of the streamed table that pass the query's filter.
+    changes: later ones.
+    """
 
     loaded: int
     passing: int
@@ -46,15 +47,15 @@ class Facts:
 
 
 def facts(workload: Workload, rows: Generated) -> Facts:
-    """Counted over the Parquet files."""
+    """Count over the Parquet files."""
     with duckdb.connect() as connection:
 
         def count(table: Table, part: str, where: str = "true") -> int:
             path = rows.parquet(table, part)
             if not path.exists():
                 return 0
-            asked = f"SELECT count(*) FROM '{path}' WHERE {where}"
-            return int(connection.execute(asked).fetchall()[0][0])
+            query = f"SELECT count(*) FROM '{path}' WHERE {where}"
+            return int(connection.execute(query).fetchall()[0][0])
 
         last = workload.stream[-1]
         where = "status <> 'cancelled'" if "status" in last.names else "true"
@@ -89,21 +90,21 @@ def _write_csv(
 def _write_json(
     connection: duckdb.DuckDBPyConnection, rows: Generated, table: Table, path: Path
 ) -> None:
-    """`before`, `after`, `op` a line; an update's old side is the row before its new one."""
+    """Write `before`, `after`, `op` a line; an update's old row is the row before its new one."""
     row = "{" + ", ".join(f"'{n}': {n}" for n in table.names) + "}"
     selects = []
     if rows.parquet(table, "load").exists():
         selects.append(
-            f"SELECT -1 AS seq, {table.names[0]} AS place, NULL AS before, {row} AS after, "
+            f"SELECT -1 AS seq, {table.names[0]} AS rank, NULL AS before, {row} AS after, "
             f"'c' AS op FROM '{rows.parquet(table, 'load')}'"
         )
     selects.append(
-        f"SELECT seq, 0 AS place, "
+        f"SELECT seq, 0 AS rank, "
         f"any_value({row}) FILTER (kind IN ({OLD}, {DELETE})) AS before, "
         f"any_value({row}) FILTER (kind IN ({INSERT}, {NEW})) AS after, "
         f"CASE max(CASE kind WHEN {INSERT} THEN 0 WHEN {DELETE} THEN 2 ELSE 1 END) "
         f"WHEN 0 THEN 'c' WHEN 2 THEN 'd' ELSE 'u' END AS op "
         f"FROM '{rows.parquet(table, 'changes')}' GROUP BY seq"
     )
-    ordered = f"SELECT before, after, op FROM ({' UNION ALL '.join(selects)}) ORDER BY seq, place"
+    ordered = f"SELECT before, after, op FROM ({' UNION ALL '.join(selects)}) ORDER BY seq, rank"
     connection.execute(f"COPY ({ordered}) TO '{path}' (FORMAT json)")

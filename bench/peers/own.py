@@ -1,4 +1,4 @@
-"""What a peer's run says of its own: CPU, memory, percentiles. Standard library only."""
+"""A peer's own measurements: CPU, memory, percentiles. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int | str = "self") -> float:
-    """CPU seconds of all threads of a running program so far."""
+    """Return the CPU seconds of all threads of a running program so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def peak_rss_mb(pid: int | str = "self") -> float:
-    """Most memory that a program has held so far, in MB."""
+    """Return the peak memory of a program so far, in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -24,7 +24,7 @@ def peak_rss_mb(pid: int | str = "self") -> float:
 
 
 def children(pid: int) -> list[int]:
-    """The programs that one has started."""
+    """Return the programs that a program has started."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -38,6 +38,6 @@ def children(pid: int) -> list[int]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, by nearest rank."""
+    """Return the percentile of values, by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,9 +1,9 @@
 """Pathway on a workload: `python -m bench.peers.pathway JOB`, in Pathway's own environment.
 
-JOB is JSON: workload, folder, threads, singles. Rows go in through its Python connector, one
-commit an epoch of the same changes as ours. What is loaded at first is one commit, whose end is
-awaited and not counted; after the last epoch, `singles` changes are sent one at a time, each
-awaited, for the latency. Prints one line of JSON.
+JOB is JSON: workload, folder, threads, singles. Rows enter through its Python connector, one commit
+an epoch with the same changes as ours. The initial rows are one commit, whose end is awaited and
+not counted. After the last epoch, `singles` changes are sent one at a time, each awaited, for the
+latency. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Run:
-    """One feed a table, a barrier between them at each epoch, and what comes out."""
+    """One feed a table, a barrier between them at each epoch, and the output."""
 
     def __init__(self, workload: Workload, rows: Generated, singles: int) -> None:
         self._workload, self._rows = workload, rows
@@ -71,12 +71,12 @@ class Run:
         pw.io.subscribe(result, on_change=self._on_change)
 
     def mark(self, name: str, moment: float | None = None) -> None:
-        """Remember when something was, and the CPU seconds until now; the first one counts."""
+        """Note the first time of an event, and the CPU seconds until then."""
         with self.lock:
             self.marks.setdefault(name, (moment or time.perf_counter(), cpu_s()))
 
     def settle(self, barrier: threading.Barrier) -> None:
-        """Wait until nothing has come out for a while."""
+        """Wait until there has been no output for a while."""
         barrier.wait()
         started = time.perf_counter()
         while time.perf_counter() - max(self.last, started) < SETTLED_S:
@@ -84,7 +84,7 @@ class Run:
         barrier.wait()
 
     def figures(self) -> dict[str, Any]:
-        """What was measured, and what is wrong with the answer."""
+        """Return the figures, and how the answer is wrong."""
         (fed, cpu_fed), (done, cpu_done) = self.marks["fed"], self.marks["done"]
         changes = sum(
             int(((f["kind"] != OLD) & (f["seq"] >= 0) & (f["seq"] < self._single_from)).sum())
@@ -154,7 +154,7 @@ class Feed(pw.io.python.ConnectorSubject):
                 time.sleep(0.002)
 
     def _send(self, before: int) -> int:
-        """All rows of changes below `before`, and a commit; how many."""
+        """Send all rows of changes below `before`, and a commit; return how many."""
         start, high = self._at, int(self._seq.searchsorted(before))
         for at in range(self._at, high):
             if self._gone[at]:
@@ -168,7 +168,7 @@ class Feed(pw.io.python.ConnectorSubject):
 
 
 def _frame(rows: Generated, table: Table) -> pd.DataFrame:
-    """What is loaded, as number -1, and the changes."""
+    """Yield the initial rows, with number -1, and the changes."""
     parts = []
     if rows.parquet(table, "load").exists():
         load = pq.read_table(rows.parquet(table, "load")).to_pandas()

@@ -64,7 +64,7 @@ class SchemaRegistry:
         TemporaryError registry.unreachable. SourceError registry.login, registry.refused.
         """
         if id not in self._by_id:
-            found = self._ask("GET", f"/schemas/ids/{id}", missing=None)
+            found = self._call("GET", f"/schemas/ids/{id}", missing=None)
             if found is None:
                 return None
             self._by_id[id] = self._schema(id, found, 0)
@@ -73,7 +73,7 @@ class SchemaRegistry:
     def by_subject(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
         """Return a version of a subject. SourceError registry.not_found."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-        found = self._ask("GET", path, missing=None)
+        found = self._call("GET", path, missing=None)
         if found is None:
             raise SourceError(
                 "registry.not_found",
@@ -88,7 +88,7 @@ class SchemaRegistry:
         SourceError registry.refused: it is invalid or incompatible.
         """
         body = {"schema": text} if type == AVRO else {"schema": text, "schemaType": type}
-        answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
         return int(answer["id"])
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class SchemaRegistry:
             id, found.get("schemaType", AVRO), found["schema"], references, version
         )
 
-    def _ask(
+    def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, missing: Any = ...
     ) -> Any:
         if self._client is None:

@@ -23,7 +23,7 @@ from connectors.kafka.client import Client, error_of
 from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import RelationName
 
-ASK_TIMEOUT_S = 5.0
+QUERY_TIMEOUT_S = 5.0
 # New partitions, or those whose broker has left, have no leader for a moment.
 ELECTION_S = 3.0
 _ELECTING = {
@@ -49,7 +49,7 @@ class Topic:
 
 
 class Topics:
-    """Queries one cluster; for one thread. Each call waits up to ASK_TIMEOUT_S.
+    """Queries one cluster; for one thread. Each call waits up to QUERY_TIMEOUT_S.
 
     TemporaryError: the cluster is unreachable.
     """
@@ -61,7 +61,7 @@ class Topics:
     def describe(self, names: Collection[str]) -> dict[str, Topic]:
         """Return those of the topics that exist, by name."""
         requested = TopicCollection(sorted(names))
-        futures = self._ask(lambda: self._admin.describe_topics(requested, **_TIMEOUT))
+        futures = self._query(lambda: self._admin.describe_topics(requested, **_TIMEOUT))
         found = {}
         for name, future in futures.items():
             try:
@@ -101,7 +101,7 @@ class Topics:
         Also True if we lack the privilege to find out.
         """
         requested = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
-        futures = self._ask(lambda: self._admin.describe_configs(requested, **_TIMEOUT))
+        futures = self._query(lambda: self._admin.describe_configs(requested, **_TIMEOUT))
         for resource, future in futures.items():
             try:
                 policy = future.result()["cleanup.policy"].value
@@ -124,7 +124,7 @@ class Topics:
         level = IsolationLevel.READ_COMMITTED
         deadline = time.monotonic() + ELECTION_S
         while True:
-            futures = self._ask(
+            futures = self._query(
                 lambda: self._admin.list_offsets(requested, isolation_level=level, **_TIMEOUT)
             )
             try:
@@ -134,7 +134,7 @@ class Topics:
                     raise self._failed(error, f'asking for offsets of topic "{topic}"') from None
             time.sleep(0.02)
 
-    def _ask(self, request: Any) -> Any:
+    def _query(self, request: Any) -> Any:
         try:
             return request()
         except KafkaException as error:
@@ -148,7 +148,7 @@ def _term(answer: int | None) -> int:
     return -1 if answer is None else answer
 
 
-_TIMEOUT = {"request_timeout": ASK_TIMEOUT_S}
+_TIMEOUT = {"request_timeout": QUERY_TIMEOUT_S}
 
 
 def missing(topic: str, relation: RelationName | None = None) -> SourceError:

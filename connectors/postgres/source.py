@@ -273,7 +273,7 @@ class PostgresSource:
                 )
             limits = limits or StreamLimits()
             if not limits.status_s:
-                limits = replace(limits, status_s=_status_interval(wal, limits.silence_s))
+                limits = replace(limits, status_s=_status_interval(wal, limits.liveness_timeout_s))
             self._slot.let_fail_over(state, wal)
             wal.start(self._slot.name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
@@ -316,7 +316,7 @@ class PostgresSource:
             time.sleep(0.02)
 
 
-def _status_interval(wal: WalConnection, silence_s: float) -> float:
+def _status_interval(wal: WalConnection, liveness_timeout_s: float) -> float:
     """Return the interval in seconds of standby status messages.
 
     It suits wal_sender_timeout (milliseconds), our own silence limit, and people who watch the lag.
@@ -329,7 +329,7 @@ def _status_interval(wal: WalConnection, silence_s: float) -> float:
     if not timeout_ms:
         timeout_ms = _SENDER_TIMEOUT_MS
         wal.command(f"SELECT set_config('wal_sender_timeout', '{timeout_ms}', false)")
-    return min(STATUS_S, silence_s / 6, timeout_ms / 3000)
+    return min(STATUS_S, liveness_timeout_s / 6, timeout_ms / 3000)
 
 
 # --- for completing queries -----------------------------------------------------------------------

@@ -56,8 +56,8 @@ class Condition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The request to one function.
+class Requirement:
+    """What a query or a view needs of one function.
 
     Columns are in the order of the table. A requested row satisfies all conditions.
     """
@@ -108,25 +108,25 @@ def read_condition(facts: Mapping[str, Any]) -> Condition | None:
     return Condition(facts["column"], facts["operator"], values[0] if values else None)
 
 
-def agreed(wishes: Sequence[Wish], columns: Sequence[str]) -> Wish | None:
-    """Return what serves all of several wishes; None if there are none.
+def agreed(requirements: Sequence[Requirement], columns: Sequence[str]) -> Requirement | None:
+    """Return the requirement that covers several; None if there are none.
 
-    It has every column of any wish, in the order of `columns`, and the conditions that all of them
-    share.
+    It has every column of any of them, in the order of `columns`, and the conditions that all of
+    them share.
 
-    >>> one = Wish(("a", "b"), (Condition("a", "=", 1), Condition("b", ">", 2)))
-    >>> agreed([one, Wish(("a",), (Condition("a", "=", 1),))], ["b", "a", "c"])
-    Wish(columns=('b', 'a'), conditions=(Condition(column='a', operator='=', value=1),))
+    >>> one = Requirement(("a", "b"), (Condition("a", "=", 1), Condition("b", ">", 2)))
+    >>> agreed([one, Requirement(("a",), (Condition("a", "=", 1),))], ["b", "a", "c"])
+    Requirement(columns=('b', 'a'), conditions=(Condition(column='a', operator='=', value=1),))
     """
-    if not wishes:
+    if not requirements:
         return None
-    requested = {c for wish in wishes for c in wish.columns}
+    requested = {c for required in requirements for c in required.columns}
     shared = [
         c
-        for c in wishes[0].conditions
-        if all(any(_same(c, other) for other in w.conditions) for w in wishes)
+        for c in requirements[0].conditions
+        if all(any(_same(c, other) for other in r.conditions) for r in requirements)
     ]
-    return Wish(tuple(c for c in columns if c in requested), tuple(shared))
+    return Requirement(tuple(c for c in columns if c in requested), tuple(shared))
 
 
 def _same(one: Condition, other: Condition) -> bool:

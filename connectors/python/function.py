@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from connectors.python.conditions import Wish
+from connectors.python.conditions import Requirement
 from connectors.python.rows import Batch, Interrupted, batches, is_table
 from dataflow.errors import TidemarkError
 
@@ -35,17 +35,17 @@ class Function:
         self.is_once = not self.is_called and _is_iterator(source)
         self.takes = frozenset(_dynamic_of(name, source) if self.is_called else ())
 
-    def read(self, wish: Wish | None = None) -> Iterator[Batch]:
+    def read(self, required: Requirement | None = None) -> Iterator[Batch]:
         """Yield the rows in batches.
 
-        wish: passed to a function that accepts it; None requests everything. TidemarkError
+        required: passed to a function that accepts it; None requests everything. TidemarkError
         function.failed, function.bad_row.
         """
         arguments: dict[str, Any] = {}
         if COLUMNS in self.takes:
-            arguments[COLUMNS] = list(wish.columns) if wish is not None else None
+            arguments[COLUMNS] = list(required.columns) if required is not None else None
         if WHERE in self.takes:
-            arguments[WHERE] = list(wish.conditions) if wish is not None else []
+            arguments[WHERE] = list(required.conditions) if required is not None else []
         try:
             rows = self._source(**arguments) if self.is_called else self._source
             yield from batches(rows if is_table(rows) else _plain(rows))

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from connectors.python.conditions import Wish
+from connectors.python.conditions import Requirement
 from connectors.python.encode import BadValue, Encoder, encoder_of, lines
 from connectors.python.rows import Batch, bad_row
 from dataflow.errors import TidemarkError
@@ -23,13 +23,13 @@ MEMORY_BYTES = 32 << 20
 class Spool:
     """Rows of the columns `columns`; `file` holds the lines.
 
-    wish: what was requested, None: everything.
+    required: what the rows had to cover; None: everything.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
         self.n = 0
-        self.wish: Wish | None = None
+        self.required: Requirement | None = None
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(MEMORY_BYTES, prefix="tidemark-")  # noqa: SIM115
         self._digest = hashlib.blake2b(digest_size=16)
         self._digest.update(repr(self.columns).encode())

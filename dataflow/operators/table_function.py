@@ -95,9 +95,9 @@ class TableFunctionOperator:
             return self._make_series(self._series, part)
         if self._used:
             columns = [part.columns[i] for i in self._used]
-            return self._ask(columns, np.arange(n))
+            return self._evaluate(columns, np.arange(n))
         if self._constant is None:
-            self._constant = self._ask([], np.zeros(1, np.int64))
+            self._constant = self._evaluate([], np.zeros(1, np.int64))
         rows, columns, errors = self._constant
         failed = RowErrors({i: errors.by_row[0] for i in range(n)} if errors else {})
         index = np.tile(np.arange(len(rows)), n)
@@ -113,11 +113,11 @@ class TableFunctionOperator:
             return made.rows, tuple(columns), RowErrors()
         index = np.flatnonzero(made.doubtful)
         given = [part.columns[i].take(index) for i in self._used]
-        rows, others, errors = self._ask(given, index)
+        rows, others, errors = self._evaluate(given, index)
         both = tuple(map(Column.concat, zip(columns, others, strict=True)))
         return np.concatenate([made.rows, rows]), both, errors
 
-    def _ask(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
+    def _evaluate(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
         types = [self._types[i] for i in self._used]
         evaluator = self._context.evaluator
         return evaluator.evaluate_groups(self._query, types, columns, groups, self._results)

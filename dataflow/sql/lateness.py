@@ -157,7 +157,7 @@ def with_lateness(plan: ViewPlan, query: str, lateness: Lateness, clock: Relatio
     if lateness.policy == DEAD_LETTER:
         warnings = (*warnings, "late rows are left out: see tidemark.late_rows for those missing")
     if lateness.retain_us is not None:
-        warnings = (*warnings, "old windows are frozen: they follow their tables no more")
+        warnings = (*warnings, "old windows are frozen: they no longer follow their tables")
     return replace(plan, root=root, warnings=warnings)
 
 
@@ -201,7 +201,7 @@ def _watched(
     if len({scan.relation.name for scan in scans}) != 1:
         raise SqlError(
             "lateness.unknown_column",
-            f'option "lateness" names "{title}", which is no column of a table of the query',
+            f'option "lateness" names "{title}", which is not a column of a table in the query',
             detail="several tables have this name" if scans else "the query reads no such table",
             hint='write "table.column" or "schema.table.column" of a base table that it reads',
             position=find_words(query, ["from"]),
@@ -220,7 +220,7 @@ def _watched(
         raise SqlError(
             "lateness.needs_key",
             f'table "{relation.name}" has no key',
-            detail="a new version of an old row cannot be told from a late row",
+            detail="a new version of an old row cannot be distinguished from a late row",
             hint="add a primary key to the table, or leave out its lateness",
             position=position,
         )
@@ -307,7 +307,7 @@ def _window(root: Plan, query: str, lateness: Lateness) -> tuple[int, int]:
     if column not in names:
         raise SqlError(
             "lateness.unknown_column",
-            f'option "window" names "{column}", which is no column of the view',
+            f'option "window" names "{column}", which is not a column of the view',
             hint=f"its columns are {', '.join(names)}",
             position=find_words(query, ["select"]),
         )

@@ -89,7 +89,7 @@ class Catalog:
         schema, name = parse_name(body.name)
         self._control.ensure()
         self._authorization.require(by, "view.create")
-        asker = by.db_role
+        requester = by.db_role
         rows = self._control.list_views()
         identity, options = identity or uuid.uuid4().hex, body.options.model_dump()
         definition = planned_with_clock(
@@ -102,13 +102,13 @@ class Catalog:
                 self._factory,
                 rows,
                 sources=sources,
-                asker=asker,
+                requester=requester,
                 options=options,
             ),
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)
-        self._authorization.require_parents(asker, definition.parents())
+        self._authorization.require_parents(requester, definition.parents())
         self._sink.check(definition.table)
         if body.options.history not in (None, NO_HISTORY):
             self._factory.view_tables().check_history(definition.table)
@@ -134,7 +134,7 @@ class Catalog:
                 fields=output_fields.to_json(stored(plan.root.fields)),
                 plan=deeply(lambda: plan_facts(definition, estimate)),
                 warnings=warnings,
-                created_by=asker,
+                created_by=requester,
             )
         )
         failpoint("api.view.created")
@@ -146,7 +146,7 @@ class Catalog:
         time = TimeOptions.of(options.model_dump())
         self._control.ensure()
         self._authorization.require(by, "view.validate")
-        asker = by.db_role
+        requester = by.db_role
         rows = self._control.list_views()
         definition = planned_with_clock(
             self._control,
@@ -158,12 +158,12 @@ class Catalog:
                 self._factory,
                 rows,
                 sources=sources,
-                asker=asker,
+                requester=requester,
                 options=options.model_dump(),
             ),
             is_trial=True,
         )
-        self._authorization.require_parents(asker, definition.parents())
+        self._authorization.require_parents(requester, definition.parents())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, "auto")
         warnings = [*plan.warnings, *check_rows(estimate, None)]

@@ -36,7 +36,7 @@ class ConnectionLimits:
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
         """Return the limits of a service. A stream drops a slow reader before this closes it."""
-        taking_s = max(settings.body_timeout_s, 2.0 * settings.changes_patience_s)
+        taking_s = max(settings.body_timeout_s, 2.0 * settings.changes_timeout_s)
         return cls(
             settings.header_timeout_s, settings.body_timeout_s, taking_s, settings.connections
         )

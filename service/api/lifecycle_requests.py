@@ -107,9 +107,9 @@ class Life:
         definition = self._planned(row, query, is_existing=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
-                self._planned(row, query, is_existing=True, asker=role, options=changed)
+                self._planned(row, query, is_existing=True, requester=role, options=changed)
             self._authorization.require_parents(role, definition.parents())
-        return self._ask_version(row, definition, changed, "replace")
+        return self._request_version(row, definition, changed, "replace")
 
     def rebuild(self, name: str, *, by: Caller) -> list[AcceptedRequest]:
         """Request that a view is computed again from a new snapshot.
@@ -119,7 +119,7 @@ class Life:
         """
         row = self._to_change(name, "view.rebuild", by)
         definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
-        accepted = [self._ask_version(row, definition, row.options, "rebuild")]
+        accepted = [self._request_version(row, definition, row.options, "rebuild")]
         return accepted + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
 
     def _rebuild_readers(self, row: ViewRow) -> list[AcceptedRequest]:
@@ -133,7 +133,7 @@ class Life:
             if found.status == ViewState.FAILED and found.change is None and found.code in reasons:
                 names = names_in(found.plan)
                 change = new_version(found, found.query, found.options, [], "rebuild", names=names)
-                accepted.append(self._ask(found, *change))
+                accepted.append(self._request(found, *change))
         return accepted
 
     def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
@@ -143,7 +143,7 @@ class Life:
         require_not_pausing(row)
         return row
 
-    def _ask_version(
+    def _request_version(
         self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
     ) -> AcceptedRequest:
         warnings = self._check_version(row, definition)
@@ -152,17 +152,17 @@ class Life:
             estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)
             warnings += check_rows(estimate, options.get("most_rows"))
         query, names = definition.query, definition.names
-        return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
+        return self._request(row, *new_version(row, query, options, warnings, kind, names=names))
 
-    def _ask(
+    def _request(
         self, row: ViewRow, change: dict[str, Any], replacing: dict[str, Any], **fields: str
     ) -> AcceptedRequest:
         """Enter a change into the catalog. TidemarkError view.busy if another one came first."""
-        if not change_requests.ask_change(
+        if not change_requests.request_change(
             self._control, row.identity, row.desired, change, replacing=replacing, **fields
         ):
             raise busy(row)
-        failpoint("api.change.asked")
+        failpoint("api.change.requested")
         return AcceptedRequest(row.identity, path_name(row.schema, row.name), change["id"])
 
     def _planned(
@@ -172,13 +172,13 @@ class Life:
         names: KnownNames = UNKNOWN,
         *,
         is_existing: bool = False,
-        asker: str | None = None,
+        requester: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ViewDefinition:
         """Return the definition of another version of a view.
 
         names: the names of its tables in the query. is_existing: the view exists, so a query that
-        names it is refused as a cycle instead of read as a table. asker: the role whose rights
+        names it is refused as a cycle instead of read as a table. requester: the role whose rights
         count, by default the owner. options: those of the version, by default the view's own.
         """
         rows = self._control.list_views()
@@ -193,7 +193,7 @@ class Life:
                 self._factory,
                 rows,
                 sources=sources,
-                asker=row.created_by if asker is None else asker,
+                requester=row.created_by if requester is None else requester,
                 names=names,
                 options=row.options if options is None else options,
             ),
@@ -284,7 +284,7 @@ class Life:
             require_status(found, ViewState.LIVE)
             self._require_no_sinks(found, "they would not be updated but look current")
         for found in (*reversed(readers), row):
-            if not change_requests.ask_pause(self._control, found.identity):
+            if not change_requests.request_pause(self._control, found.identity):
                 raise busy(found)
         return [
             AcceptedRequest(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
@@ -318,7 +318,7 @@ class Life:
             require_parents(definition, rows, group_of(found), awaited)
             planned.append((found, definition))
         return [
-            self._ask(
+            self._request(
                 r,
                 *new_version(r, d.query, r.options, [], "resume", names=d.names),
                 desired=DesiredState.LIVE,
@@ -368,7 +368,7 @@ class Life:
             )
         self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
         queries = _renamed_queries(row, table, children_of(row, rows))
-        accepted = self._ask(row, *new_name(row, table.schema, table.name, queries))
+        accepted = self._request(row, *new_name(row, table.schema, table.name, queries))
         return replace(accepted, name=path_name(table.schema, table.name))
 
     # --- waiting ---------------------------------------------------------------------------------

@@ -326,7 +326,7 @@ class Validation(BaseModel):
     plan: str
     estimate: Estimate | None = Field(None, description="estimated cost; null if unknown")
     now: Literal["pinned", "moving"] | None = Field(
-        None, description="what now() is; null if the query does not say it"
+        None, description="what now() is; null if the query does not use it"
     )
     time_zone: str = Field(UTC, description="of dates, intervals and casts of timestamptz")
 

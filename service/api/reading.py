@@ -19,8 +19,8 @@ from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.lexer import tokens
 from service.api.models import Query
 from service.api.row_pages import (
-    DifferenceWish,
-    RowWish,
+    DifferenceOptions,
+    RowOptions,
     difference_json,
     difference_points,
     page_json,
@@ -47,7 +47,7 @@ class Reading:
         self._settings = factory.settings
         self._control = factory.control()
 
-    def page(self, view: str, wish: RowWish, role: str = "") -> tuple[bytes, str]:
+    def page(self, view: str, options: RowOptions, role: str = "") -> tuple[bytes, str]:
         """Return a page of a view's rows as JSON, and its entity tag.
 
         role: whose rights on the view's past count, "" for the service's.
@@ -59,7 +59,7 @@ class Reading:
         row = find_view(self._control, view)
         while True:
             try:
-                return self._page(row, wish, role)
+                return self._page(row, options, role)
             except SinkError as error:
                 # The view may have been dropped, renamed or replaced since the lookup.
                 before, row = row, find_view(self._control, view)
@@ -68,8 +68,8 @@ class Reading:
                 if error.code not in _GONE or table_of(row) == table_of(before):
                     raise
 
-    def _page(self, row: ViewRow, wish: RowWish, role: str) -> tuple[bytes, str]:
-        past = Past(wish.as_of, role) if wish.as_of else None
+    def _page(self, row: ViewRow, options: RowOptions, role: str) -> tuple[bytes, str]:
+        past = Past(options.as_of, role) if options.as_of else None
         if row.status not in READABLE and past is None:
             raise TidemarkError(
                 "view.not_live",
@@ -77,12 +77,12 @@ class Reading:
                 detail=f"it is {row.status}",
                 hint="read it once it is live",
             )
-        request = page_request(table_of(row), wish)
+        request = page_request(table_of(row), options)
         key = self._settings.for_group(group_of(row)).sink_key
         page = read_page(self._settings.sink, key, request, READ_TIMEOUT_S, past)
         return page_json(request, page)
 
-    def difference(self, view: str, wish: DifferenceWish, role: str) -> bytes:
+    def difference(self, view: str, options: DifferenceOptions, role: str) -> bytes:
         """Return a page of what a view has at one point and lacks at another, as JSON.
 
         role: whose rights count, "" for the service's. TidemarkError view.not_found,
@@ -90,8 +90,8 @@ class Reading:
         """
         self._control.ensure()
         table = table_of(find_view(self._control, view))
-        points, skipped = difference_points(wish)
-        window = skipped, wish.limit
+        points, skipped = difference_points(options)
+        window = skipped, options.limit
         found = read_difference(
             self._settings.sink, table, points, window, role=role, timeout_s=READ_TIMEOUT_S
         )

@@ -45,7 +45,7 @@ _NULLS = {"nullsfirst": True, "nullslast": False}
 
 
 @dataclass(frozen=True)
-class RowWish:
+class RowOptions:
     """The parameters of a request. columns, order, after: as text; others: all other parameters;
     as_of: a point of the view's past, or "".
     """
@@ -59,7 +59,7 @@ class RowWish:
 
 
 @dataclass(frozen=True)
-class DifferenceWish:
+class DifferenceOptions:
     """The parameters of a difference. end: "" for the newest; after: `next` of the page before."""
 
     begin: str
@@ -68,28 +68,28 @@ class DifferenceWish:
     after: str = ""
 
 
-def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
+def page_request(table: SinkTable, options: RowOptions) -> PageRequest:
     """Return the parsed request.
 
     TidemarkError rows.unknown_column, rows.bad_filter, rows.bad_order, rows.bad_page.
     """
     existing = [f.name for f in table.fields]
-    columns = tuple(_require_column(name, existing) for name in _names(wish.columns)) or tuple(
+    columns = tuple(_require_column(name, existing) for name in _names(options.columns)) or tuple(
         existing
     )
-    if len(wish.others) > MOST_CONDITIONS:
-        raise _bad_filter(f"{len(wish.others)} conditions, the limit is {MOST_CONDITIONS}")
+    if len(options.others) > MOST_CONDITIONS:
+        raise _bad_filter(f"{len(options.others)} conditions, the limit is {MOST_CONDITIONS}")
     request = PageRequest(
         table,
         columns,
-        tuple(_condition(name, text, existing) for name, text in wish.others),
-        tuple(_orders(wish.order, existing)),
-        wish.limit,
+        tuple(_condition(name, text, existing) for name, text in options.others),
+        tuple(_orders(options.order, existing)),
+        options.limit,
     )
-    if not wish.after:
+    if not options.after:
         return request
-    after = _unpacked(wish.after, _order_of(request), order_count(request))
-    return PageRequest(table, columns, request.conditions, request.order, wish.limit, after)
+    after = _unpacked(options.after, _order_of(request), order_count(request))
+    return PageRequest(table, columns, request.conditions, request.order, options.limit, after)
 
 
 def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
@@ -109,15 +109,15 @@ def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
     return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
 
 
-def difference_points(wish: DifferenceWish) -> tuple[tuple[str, str], int]:
+def difference_points(options: DifferenceOptions) -> tuple[tuple[str, str], int]:
     """Return the two points and the rows to skip: of the page before, where there was one.
 
     TidemarkError rows.bad_page.
     """
-    if not wish.after:
-        return (wish.begin, wish.end), 0
+    if not options.after:
+        return (options.begin, options.end), 0
     requested: list[Any] = [_DIFFERENCE]
-    begin, end, skipped = _unpacked(wish.after, requested, 3)
+    begin, end, skipped = _unpacked(options.after, requested, 3)
     if not all(text and text.isdecimal() and len(text) < 19 for text in (begin, end, skipped)):
         raise _bad_page()
     return (str(begin), str(end)), int(str(skipped))

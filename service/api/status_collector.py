@@ -85,10 +85,10 @@ class Standings:
                 # Log once per code: this repeats twice a second while the sink is unreachable.
                 if error.code != last_code:
                     last_code = error.code
-                    log.debug("standings.retry", code=last_code)
+                    log.debug("psql_status.retry", code=last_code)
                 is_ready = False
             except Exception as error:
-                log.error("standings.failed", exc_info=error)
+                log.error("psql_status.failed", exc_info=error)
             time.sleep(POLL_S)
 
     def _refresh(self) -> None:

@@ -199,7 +199,7 @@ class BackfillManifest:
             positions = key_positions(relation, self._of(relation).columns)
             keys = None if positions is None else spool.changed_keys(relation, MOST_KEYS)
             if positions is None or keys is None:
-                why = "no key to tell its rows by" if positions is None else "too much has changed"
+                why = "no key of its rows" if positions is None else "too much has changed"
                 self._of(relation).since = self.generation
                 self._note(f"{relation.name}: {why}")
                 finished = {}
@@ -273,7 +273,7 @@ def forget_others(folder: Path, scopes: Collection[str]) -> None:
             if found.get("exchange"):
                 open_exchange(found["exchange"]).remove()
         except TidemarkError as error:
-            log.warning("build.left_behind", folder=path.name, code=error.code)
+            log.warning("build.not_removed", folder=path.name, code=error.code)
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -12,7 +12,7 @@ from connectors.source import Snapshot
 from connectors.spark.result import BackfillResult
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
-from service.backfill.initial_load import Beside, RowSink
+from service.backfill.initial_load import LiveVersion, RowSink
 from service.backfill.local_backfill import BackfillJob
 from service.runtime.runtime import RUNTIME, Runtime
 
@@ -31,10 +31,10 @@ class BuildParts:
     """The explicit inputs of a build.
 
     run: executes the chosen engine, "local" or "spark". epoch_bytes: memory for the view's changes
-    since its snapshot. beside: the table that the view already has. nudge: advances the stream past
-    the current position. exchange: storage for snapshot parts, if not the build's own folder.
-    feeds: the external sources that it reads. reads_database: True if it reads the database or
-    moves with its position.
+    since its snapshot. live_version: the table that the view already has. nudge: advances the
+    stream past the current position. exchange: storage for snapshot parts, if not the build's own
+    folder. feeds: the external sources that it reads. reads_database: True if it reads the database
+    or moves with its position.
     """
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
@@ -48,5 +48,5 @@ class BuildParts:
     exchange: Exchange | None = None
     feeds: Mapping[str, ExternalRead] = field(default_factory=dict)
     reads_database: bool = True
-    beside: Beside | None = None
+    live_version: LiveVersion | None = None
     runtime: Runtime = RUNTIME

@@ -30,8 +30,8 @@ class BuildPhase(StrEnum):
 # The allowed next phases; a restarted build has a new status.
 PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
     BuildPhase.SNAPSHOT: {
-        BuildPhase.READING_CHANGES: "parts of an earlier run are kept: what changed since is read",
-        BuildPhase.BACKFILL: "the snapshot is open, nothing of an earlier run is kept",
+        BuildPhase.READING_CHANGES: "parts of an earlier run are reused; later changes are read",
+        BuildPhase.BACKFILL: "the snapshot is open, and no part of an earlier run is reused",
     },
     BuildPhase.READING_CHANGES: {BuildPhase.BACKFILL: "the spool has all changes before it"},
     BuildPhase.BACKFILL: {
@@ -44,7 +44,7 @@ PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
     },
     BuildPhase.COMPARING: {
         BuildPhase.COMPARING: "the new rows are taken in, now the old ones",
-        BuildPhase.CATCHING_UP: "the difference is known, but for what changed since",
+        BuildPhase.CATCHING_UP: "the difference is known, except for later changes",
     },
     BuildPhase.CATCHING_UP: {},
 }

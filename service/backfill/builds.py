@@ -104,5 +104,5 @@ class Builds(Mapping[str, ViewBuild]):
 
     def retained_epochs(self) -> list[int]:
         """Return the epochs after which the outbox keeps everything, of the builds that need it."""
-        found = (build.first.holds_after for build in self._builds.values())
+        found = (build.initial_load.holds_after for build in self._builds.values())
         return [number for number in found if number is not None]

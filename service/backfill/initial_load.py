@@ -47,8 +47,8 @@ class RowSink(Protocol):
 
 
 @dataclass(frozen=True)
-class Beside:
-    """The live version beside which a new version is built.
+class LiveVersion:
+    """The live version that a new version will replace.
 
     before: the view's current table. has_readers: True if live views read it. find_epoch: returns a
     committed epoch of the outbox. still_at: the epoch to which the sink was rewound, if any: then
@@ -76,7 +76,7 @@ class Bounds:
     runtime: Runtime = RUNTIME
 
 
-class FirstRows:
+class InitialLoad:
     """The initial rows of one build.
 
     `bring` runs in the build's thread, everything else in the pipeline's after that has ended.
@@ -87,7 +87,7 @@ class FirstRows:
     """
 
     def __init__(
-        self, table: SinkTable, sink: RowSink, beside: Beside | None, bounds: Bounds
+        self, table: SinkTable, sink: RowSink, live_version: LiveVersion | None, bounds: Bounds
     ) -> None:
         self.buffered = EpochBuffer(bounds.epoch_bytes)
         self.difference: Difference | None = None
@@ -97,16 +97,16 @@ class FirstRows:
         self.token = uuid.uuid4().hex
         self._table = table
         self._sink = sink
-        self._beside = beside
+        self._live_version = live_version
         self._bounds = bounds
         self._needs_epochs = False
         self._old_epoch: int | None = None
 
     def bring(self, rows: Iterable[Delta], status: BuildStatus) -> None:
         """Stage the rows, or compare them with those that the view shows."""
-        beside = self._beside
-        if beside is not None and self._sink.holds(beside.before):
-            self._begin(beside)
+        live_version = self._live_version
+        if live_version is not None and self._sink.holds(live_version.before):
+            self._begin(live_version)
         if self.is_in_place:
             status.enter(BuildPhase.COMPARING)
             for delta in self._taken(rows):
@@ -114,17 +114,17 @@ class FirstRows:
         else:
             status.enter(BuildPhase.STAGING)
             self.count = self._sink.stage(self._table, self._taken(rows), self.token)
-        if beside is not None and self.difference is not None:
+        if live_version is not None and self.difference is not None:
             status.enter(BuildPhase.COMPARING)
-            self._compare(beside, self.difference)
+            self._compare(live_version, self.difference)
 
-    def _begin(self, beside: Beside) -> None:
-        self.is_in_place = is_one_shape(beside.before, self._table)
+    def _begin(self, live_version: LiveVersion) -> None:
+        self.is_in_place = is_one_shape(live_version.before, self._table)
         if self.is_in_place:
-            self.difference = Difference(beside.before, self._table, self.buffered)
-        elif beside.has_readers:
+            self.difference = Difference(live_version.before, self._table, self.buffered)
+        elif live_version.has_readers:
             own = EpochBuffer(self._bounds.epoch_bytes)
-            self.difference = Difference(beside.before, self._table, own)
+            self.difference = Difference(live_version.before, self._table, own)
 
     def _taken(self, rows: Iterable[Delta]) -> Iterator[Delta]:
         for delta in rows:
@@ -133,12 +133,12 @@ class FirstRows:
                 self.difference.add_new(delta)
             yield delta
 
-    def _compare(self, beside: Beside, difference: Difference) -> None:
+    def _compare(self, live_version: LiveVersion, difference: Difference) -> None:
         """Subtract the rows that the view shows, at an epoch from which on all epochs are
         retained.
         """
         failpoint("build.compare.before")
-        before, still_at = beside.before, beside.still_at
+        before, still_at = live_version.before, live_version.still_at
         if still_at is None:
             self._await_epochs()
         self._require_desired()
@@ -184,11 +184,11 @@ class FirstRows:
         """
         if self._old_epoch is None or self.difference is None:
             return True
-        assert self._beside is not None
+        assert self._live_version is not None
         deadline = self._bounds.runtime.monotonic() + self._bounds.turn_s
         while self._old_epoch < newest and self._bounds.runtime.monotonic() < deadline:
             number = self._old_epoch + 1
-            epoch = self._beside.find_epoch(number)
+            epoch = self._live_version.find_epoch(number)
             if epoch is None:
                 raise InvariantError("state.outbox_gap", f"epoch {number} is not in the outbox")
             for delta in epoch.rows.deltas_of(self._table):

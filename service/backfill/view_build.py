@@ -29,7 +29,7 @@ from dataflow.schema import RelationName
 from service.backfill.backfill_manifest import BackfillManifest
 from service.backfill.build_parts import BuildParts
 from service.backfill.build_status import BuildPhase, BuildStatus
-from service.backfill.initial_load import Beside, Bounds, FirstRows, dropped
+from service.backfill.initial_load import Bounds, InitialLoad, LiveVersion, dropped
 from service.backfill.local_backfill import BackfillJob
 from service.backfill.spool import FILE as SPOOL
 from service.backfill.spool import Spool
@@ -100,7 +100,7 @@ class ViewBuild:
         self._replay: Replay | None = None
         self._passed = self._runtime.condition()
         self._passed_position = 0
-        self._first = self._new_first_rows()
+        self._initial_load = self._new_initial_load()
         self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
         self._thread = self._new_thread()
 
@@ -138,12 +138,12 @@ class ViewBuild:
         if self._parts.feeds:
             self._manifest.save()
 
-    def _new_first_rows(self) -> FirstRows:
+    def _new_initial_load(self) -> InitialLoad:
         parts, table = self._parts, self.definition.table
         bounds = Bounds(
             parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled, self._runtime
         )
-        return FirstRows(table, parts.sink, parts.beside, bounds)
+        return InitialLoad(table, parts.sink, parts.live_version, bounds)
 
     def _new_thread(self) -> Thread:
         return self._runtime.thread(self._run, f"build-{self.definition.table.name}")
@@ -159,8 +159,8 @@ class ViewBuild:
         """
         log.info("build.again", view=self.definition.table.title, why=str(self.error))
         self._failed = self._result = None
-        self._first.close()
-        self._first = self._new_first_rows()
+        self._initial_load.close()
+        self._initial_load = self._new_initial_load()
         self.position = 0
         self._nudged_position = None
         self._spool.rewind()
@@ -212,23 +212,23 @@ class ViewBuild:
                 self._passed.notify_all()
 
     @property
-    def beside(self) -> Beside | None:
+    def live_version(self) -> LiveVersion | None:
         """Return the table that the view has already, if any."""
-        return self._parts.beside
+        return self._parts.live_version
 
     @property
     def is_comparison(self) -> bool:
         """Return whether its rows repair the table of a live view; it never joins itself."""
-        return self.beside is not None and self.beside.still_at is not None
+        return self.live_version is not None and self.live_version.still_at is not None
 
     @property
-    def first(self) -> FirstRows:
+    def initial_load(self) -> InitialLoad:
         """Return its first rows, staged or compared with those shown, and the changes since."""
-        return self._first
+        return self._initial_load
 
     def hold(self, written: int) -> None:
         """Note that the outbox has everything after epoch `written`, and retain it if required."""
-        self._first.hold(written)
+        self._initial_load.hold(written)
 
     def reads(self) -> list[Read]:
         """Return the base relations, each with the positions of the fields that are stored."""
@@ -280,7 +280,7 @@ class ViewBuild:
         while self._runtime.monotonic() < deadline:
             batch = self._spool.pop()
             if batch is None:
-                return self._first.take_old(newest)
+                return self._initial_load.take_old(newest)
             if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
                     self._take(self._replay, batch)
@@ -308,17 +308,17 @@ class ViewBuild:
         """Buffer the view's output and error rows until it is live."""
         assert self._view is not None
         errors = named(self.definition.table, self._view.errors.take())
-        self._first.add(output, errors)
+        self._initial_load.add(output, errors)
 
     def take_over(self) -> tuple[View, EpochBuffer, BackfillResult]:
         """Return the caught-up view, its changes since the snapshot, and the backfill's result."""
         assert self._view is not None and self._result is not None
-        return self._view, self._first.buffered, self._result
+        return self._view, self._initial_load.buffered, self._result
 
     def close(self, *, is_kept: bool = False) -> None:
         """Remove the working files, unless another process will continue with them."""
         self._spool.close()
-        self._first.close()
+        self._initial_load.close()
         if is_kept:
             return
         self._store.put(self._count_key, None)
@@ -327,7 +327,7 @@ class ViewBuild:
             try:
                 self._parts.exchange.remove()
             except TidemarkError as error:
-                log.warning("build.left_behind", where=str(self._parts.exchange), code=error.code)
+                log.warning("build.not_removed", where=str(self._parts.exchange), code=error.code)
 
     def _open_view(self) -> None:
         assert self._result is not None
@@ -346,7 +346,7 @@ class ViewBuild:
             self._result = self._backfill()
             if not self.is_cancelled:
                 failpoint("build.stage.before")
-                self._first.bring(self._result.read_output(), self.status)
+                self._initial_load.bring(self._result.read_output(), self.status)
                 failpoint("build.stage.after")
         except TidemarkError as error:
             self.fail(disk_error(error, "the backfill") or error)

@@ -156,7 +156,7 @@ class Checkpoints:
                 started = self.runtime.monotonic()
                 self._report(started, *self._make())
         except _Stopped:
-            log.debug("checkpoint.given_up")
+            log.debug("checkpoint.cancelled")
         except Exception as error:
             self.status.failures += 1
             self.status.error = str(error)
@@ -177,7 +177,7 @@ class Checkpoints:
         self._unverified = [manifest for manifest, refusal in listed if refusal is not None]
         for manifest, refusal in listed:
             if refusal is not None:
-                log.warning("checkpoint.not_ours", number=manifest.number, code=refusal.code)
+                log.warning("checkpoint.ignored", number=manifest.number, code=refusal.code)
         self._resolve([manifest for manifest, refusal in listed if refusal is None])
         self._is_listed = True
         age_s = settings.checkpoint_every_s

@@ -46,7 +46,7 @@ def _print_verified(found: tidemark.VerifyResult) -> None:
         highlight=False,
     )
     for reason in found.reasons:
-        console.print(f"  PostgreSQL may answer otherwise: {reason}", markup=False, soft_wrap=True)
+        console.print(f"  PostgreSQL may return other rows: {reason}", markup=False, soft_wrap=True)
     counts = {name: found.raw[name] for name in ("missing", "surplus", "different", "alike")}
     if any(counts.values()):
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -109,7 +109,7 @@ class Changes(_Served[httpx.Client]):
             with contextlib.closing(stream):
                 stream.read()
                 raise self._endpoint.refusal(stream)
-        set_read_timeout(request, step.silence_s)
+        set_read_timeout(request, step.read_timeout_s)
         self._stream, self._chunks = stream, stream.iter_raw()
 
 
@@ -176,7 +176,7 @@ class AsyncChanges(_Served[httpx.AsyncClient]):
             async with contextlib.aclosing(stream):
                 await stream.aread()
                 raise self._endpoint.refusal(stream)
-        set_read_timeout(request, step.silence_s)
+        set_read_timeout(request, step.read_timeout_s)
         self._stream, self._chunks = stream, stream.aiter_raw()
 
 

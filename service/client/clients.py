@@ -16,7 +16,7 @@ from service.client.calls import Call, Sends, SendsLater
 from service.client.changes import AsyncChanges, Changes
 from service.client.course import Course
 from service.client.epochs import Epoch
-from service.client.reading import AsyncRows, Rows, RowWish
+from service.client.reading import AsyncRows, RowOptions, Rows
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
 from service.client.view_reads import ViewReads
@@ -110,8 +110,8 @@ class View(ViewReads[Rows, Changes], Sends):
                 replica.apply(epoch)
                 yield replica
 
-    def _rows_of(self, wish: RowWish) -> Rows:
-        return Rows(self, wish)
+    def _rows_of(self, options: RowOptions) -> Rows:
+        return Rows(self, options)
 
     def _changes_of(self, course: Course) -> Changes:
         return Changes(self._client._session, self._client._endpoint, course)
@@ -178,8 +178,8 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
                 replica.apply(epoch)
                 yield replica
 
-    def _rows_of(self, wish: RowWish) -> AsyncRows:
-        return AsyncRows(self, wish)
+    def _rows_of(self, options: RowOptions) -> AsyncRows:
+        return AsyncRows(self, options)
 
     def _changes_of(self, course: Course) -> AsyncChanges:
         return AsyncChanges(self._client._session, self._client._endpoint, course)

@@ -30,7 +30,7 @@ LONGEST_BEAT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangesWish:
+class ChangesOptions:
     """The arguments of `View.changes`. path: URL path of the view's changes."""
 
     path: str
@@ -51,7 +51,7 @@ class ChangesWish:
             beat_s = min(beat_s, self.timeout_s / 4)
         return min(max(beat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
-    def silence_s(self, *, has_rows: bool) -> float:
+    def read_timeout_s(self, *, has_rows: bool) -> float:
         """Return the silence after which the connection is dead, or (with all rows) timed out."""
         dead_s = max(BEATS_MISSED * self.beat_s, DEAD_S)
         if self.timeout_s is None or not has_rows:
@@ -61,10 +61,10 @@ class ChangesWish:
 
 @dataclass(frozen=True)
 class Open:
-    """Open the stream. silence_s: how long a read of it may take."""
+    """Open the stream. read_timeout_s: how long a read of it may take."""
 
     call: Call[Reply]
-    silence_s: float
+    read_timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,14 @@ Steps = Generator[Step, bytes | None, Epoch | None]
 class Course:
     """The logic of one reader. resume: the token after the last returned epoch."""
 
-    def __init__(self, wish: ChangesWish, clock: Callable[[], float] = time.monotonic) -> None:
-        self.resume = wish.resume
-        self._wish = wish
+    def __init__(
+        self, options: ChangesOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.resume = options.resume
+        self._options = options
         self._clock = clock
-        self._gathering = Gathering(wish.resume)
-        self._has_snapshot = wish.has_snapshot
+        self._gathering = Gathering(options.resume)
+        self._has_snapshot = options.has_snapshot
         self._ready: deque[Epoch | Marker] = deque()
         self._is_open = False
         self._was_open = False
@@ -122,7 +124,7 @@ class Course:
                 if not self._is_open:
                     # Before the first rows, silence means nothing: the table may be large.
                     has_rows = bool(self._gathering.token)
-                    yield Open(self._call(), self._wish.silence_s(has_rows=has_rows))
+                    yield Open(self._call(), self._options.read_timeout_s(has_rows=has_rows))
                     self._is_open = self._was_open = True
                     self._quiet_since = self._clock() + (0 if has_rows else FIRST_ROWS_S)
                 self._take((yield Read()) or b"")
@@ -139,13 +141,13 @@ class Course:
         token = self._gathering.token
         return Call(
             method="GET",
-            path=self._wish.path,
+            path=self._options.path,
             read=lambda reply: reply,
             params={
                 "snapshot": self._has_snapshot,
                 "resume": token or None,
-                "subscription": self._wish.subscription or None,
-                "heartbeat_s": self._wish.beat_s,
+                "subscription": self._options.subscription or None,
+                "heartbeat_s": self._options.beat_s,
             },
             headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
         )
@@ -158,7 +160,7 @@ class Course:
                 continue
             self._failed_at, self._failures = None, 0
             self._quiet_since = min(self._quiet_since, self._clock())
-            if isinstance(found, Marker) and self._wish.has_progress:
+            if isinstance(found, Marker) and self._options.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
             else:
                 self._ready.append(found)
@@ -166,18 +168,18 @@ class Course:
             self._quiet_since = max(self._quiet_since, self._clock())
 
     def _is_late(self) -> bool:
-        timeout_s = self._wish.timeout_s
+        timeout_s = self._options.timeout_s
         return timeout_s is not None and self._clock() - self._quiet_since >= timeout_s
 
     def _why_over(self, error: TidemarkError) -> TidemarkError | None:
         """Return the error if a retry cannot help, else None."""
         if self._failed_at is None:
             self._failed_at = self._clock()
-        if self._wish.begins_again and error.code in GAPS:
+        if self._options.begins_again and error.code in GAPS:
             self._gathering.token, self._has_snapshot = "", True
         elif not (self._was_open and _may_pass(error)):
             return error
-        is_over = self._clock() - self._failed_at >= self._wish.reconnect_s
+        is_over = self._clock() - self._failed_at >= self._options.reconnect_s
         return error if is_over else None
 
     def _pause_s(self) -> float:

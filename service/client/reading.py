@@ -26,7 +26,7 @@ SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True)
-class RowWish:
+class RowOptions:
     """The request. params: conditions, columns, order. limit: total rows, None for all. wait_s: how
     long the service may wait for a position."""
 
@@ -80,12 +80,12 @@ def _changed(path: str) -> TidemarkError:
 class Rows:
     """Rows of a view; each iteration reads them again, page by page, as Row objects."""
 
-    def __init__(self, sender: Sends, wish: RowWish) -> None:
+    def __init__(self, sender: Sends, options: RowOptions) -> None:
         self._sender = sender
-        self._wish = wish
+        self._options = options
 
     def __repr__(self) -> str:
-        return self._wish.described("Rows")
+        return self._options.described("Rows")
 
     def __str__(self) -> str:
         """Read and return the first rows, one per line, and "..." if there are more."""
@@ -96,7 +96,7 @@ class Rows:
 
     def pages(self) -> Iterator[Page]:
         """Yield the rows by page, with the epoch and positions of each page."""
-        calls = self._wish.pages()
+        calls = self._options.pages()
         call = next(calls, None)
         while call is not None:
             page = self._sender._send(call)
@@ -131,16 +131,16 @@ class Rows:
 class AsyncRows:
     """The asynchronous form: `async for row in rows`, `await rows.to_list()`."""
 
-    def __init__(self, sender: SendsLater, wish: RowWish) -> None:
+    def __init__(self, sender: SendsLater, options: RowOptions) -> None:
         self._sender = sender
-        self._wish = wish
+        self._options = options
 
     def __repr__(self) -> str:
-        return self._wish.described("AsyncRows")
+        return self._options.described("AsyncRows")
 
     async def pages(self) -> AsyncIterator[Page]:
         """Yield the rows by page, with the epoch and positions of each page."""
-        calls = self._wish.pages()
+        calls = self._options.pages()
         call = next(calls, None)
         while call is not None:
             page = await self._sender._send(call)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
 from service.client.conditions import Order, Where, conditions_of, order_of, quoted
-from service.client.course import ChangesWish, Course
-from service.client.reading import RowWish
+from service.client.course import ChangesOptions, Course
+from service.client.reading import RowOptions
 from service.client.view_calls import ViewCalls
 
 RowsT = TypeVar("RowsT")
@@ -53,8 +53,8 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         if min_position:
             params += [("min_position", min_position), ("wait_s", str(wait_s))]
         waiting_s = wait_s if min_position else 0
-        wish = RowWish(f"{self._path}/rows", tuple(params), limit, page_rows, waiting_s)
-        return self._rows_of(wish)
+        options = RowOptions(f"{self._path}/rows", tuple(params), limit, page_rows, waiting_s)
+        return self._rows_of(options)
 
     def changes(
         self,
@@ -78,7 +78,7 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         a lost connection. reconnect_s: how long to retry a lost connection, from the newest marker.
         TidemarkError changes.*, view.not_live, subscription.not_found, history.*.
         """
-        wish = ChangesWish(
+        options = ChangesOptions(
             path=f"{self._path}/changes",
             has_snapshot=snapshot,
             resume=resume or "",
@@ -89,9 +89,9 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
             has_progress=progress,
             begins_again=on_gap == "snapshot",
         )
-        return self._changes_of(Course(wish))
+        return self._changes_of(Course(options))
 
-    def _rows_of(self, wish: RowWish) -> RowsT:
+    def _rows_of(self, options: RowOptions) -> RowsT:
         raise NotImplementedError
 
     def _changes_of(self, course: Course) -> ChangesT:

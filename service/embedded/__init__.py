@@ -4,5 +4,5 @@ May import everything except `cli` and `demo`. Start with `engine.py` (in the us
 process); `host.py` is the process that runs the service.
 
 Terms: a *function* is a Python source of rows with a table. A *narrow* function receives the
-columns and conditions (a `Wish`) that its readers need; its table contains only those rows.
+columns and conditions that its readers need (a `Requirement`); its table contains only those rows.
 """

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Self
 from connectors.postgres.embedded import engine_query
 from connectors.postgres.embedded.function_tables import SCHEMA
 from connectors.postgres.session.session import Session, connect
-from connectors.python.conditions import Wish
+from connectors.python.conditions import Requirement
 from dataflow.errors import TidemarkError
 from service.client.answers import Field
 from service.client.calls import Call
@@ -32,7 +32,7 @@ from service.client.values import base_type, parse_json, reader_of
 from service.client.wire import Endpoint
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
-from service.embedded.needs import functions_below, wishes_of
+from service.embedded.needs import functions_below, requirements_of
 from service.embedded.ticker import Ticker
 from service.runtime.view_names import parse_name
 
@@ -168,15 +168,16 @@ class Engine:
         below = functions_below(views, tables) & registered.keys()
         narrow = {name for name in direct - below if registered[name].is_narrow}
         is_both = {name for name in direct & below if registered[name].is_narrow}
-        wishes = self._wishes(sql, width) if narrow or is_both else {}
+        requirements = self._requirements(sql, width) if narrow or is_both else {}
         again = [n for n in sorted((direct | below) - narrow) if not registered[n].is_spent]
         wide = {
-            n: wishes.get(n) or _everything(registered[n].table.columns) for n in sorted(is_both)
+            n: requirements.get(n) or _everything(registered[n].table.columns)
+            for n in sorted(is_both)
         }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
             self.settle()
-        stand_ins = [self._functions.stand_in(n, wishes.get(n)) for n in sorted(narrow)]
+        stand_ins = [self._functions.stand_in(n, requirements.get(n)) for n in sorted(narrow)]
         try:
             return _row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
         finally:
@@ -208,9 +209,9 @@ class Engine:
                 f'function "{name}" would be hidden by a view of this name',
                 hint="choose another name for the view",
             )
-        wishes = wishes_of(self.client.validate(sql).raw["reads"])
+        requirements = requirements_of(self.client.validate(sql).raw["reads"])
         try:
-            self._functions.widen(wishes)
+            self._functions.widen(requirements)
             try:
                 return self.client.create(name, sql, wait_s=wait_s, backfill=backfill)
             except TidemarkError as error:
@@ -218,7 +219,7 @@ class Engine:
                     raise
                 return self._taken(name, sql, replace, wait_s, error)
         finally:
-            self._functions.forget(wishes)
+            self._functions.forget(requirements)
 
     def _taken(
         self, name: str, sql: str, replace: bool, wait_s: float, refusal: TidemarkError
@@ -267,15 +268,15 @@ class Engine:
         self._require_open()
         return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
-    def _wishes(self, sql: str, width: int) -> dict[str, Wish]:
+    def _requirements(self, sql: str, width: int) -> dict[str, Requirement]:
         """Return what a query needs of each function; {} if it is not maintainable as a view."""
         try:
-            return wishes_of(self.client.validate(sql).raw["reads"])
+            return requirements_of(self.client.validate(sql).raw["reads"])
         except TidemarkError as error:
             if error.is_temporary:
                 raise
             if error.code == "sql.duplicate_column":
-                return self._wishes(engine_query.with_other_names(sql, width), 0)
+                return self._requirements(engine_query.with_other_names(sql, width), 0)
             return {}
 
 
@@ -291,7 +292,7 @@ class _EngineClient(Client):
 class _ClosedEndpoint(Endpoint):
     """The endpoint of a closed engine."""
 
-    def request(self, wishes: Call[Any]) -> NoReturn:
+    def request(self, call: Call[Any]) -> NoReturn:
         """TidemarkError engine.closed."""
         raise _closed()
 
@@ -314,8 +315,8 @@ def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
     return flattened(text, replacement)
 
 
-def _everything(columns: Sequence[tuple[str, str]]) -> Wish:
-    return Wish(tuple(name for name, _ in columns))
+def _everything(columns: Sequence[tuple[str, str]]) -> Requirement:
+    return Requirement(tuple(name for name, _ in columns))
 
 
 def _row_set(answer: engine_query.Answer) -> RowSet:

@@ -18,7 +18,7 @@ from typing import Any
 from connectors.postgres.embedded.engine_query import StandIn
 from connectors.postgres.embedded.function_tables import Filled, FunctionTable, FunctionTables
 from connectors.postgres.session.session import Session
-from connectors.python.conditions import Wish
+from connectors.python.conditions import Requirement
 from connectors.python.function import COLUMNS, Function
 from connectors.python.infer import Columns, declared_columns, found_columns
 from connectors.python.rows import Batch
@@ -61,16 +61,16 @@ class FunctionState:
 
 @dataclass
 class Registered:
-    """One function. wish: what the table of a narrow one contains. wishes: wishes of views that are
-    being created. digest, number: of the last result, and of the table version with it."""
+    """One function. required: what the table of a narrow one contains. requirements: those of views
+    that are being created. digest, number: of the last result, and of the table version with it."""
 
     function: Function
     table: FunctionTable
     is_declared: bool
     refresh_every_s: float | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
-    wishes: list[Wish] = field(default_factory=list)
-    wish: Wish | None = None
+    requirements: list[Requirement] = field(default_factory=list)
+    required: Requirement | None = None
     digest: bytes = b""
     number: int = 0
     rows: int | None = None
@@ -148,7 +148,7 @@ class Functions:
         made.due_at = time.monotonic() + (refresh_every_s or 0)
         before = self._registered.get(name)
         if before is not None:
-            made.wishes = before.wishes
+            made.requirements = before.requirements
         with self._locked([before] if before is not None else []):
             if made.is_narrow:
                 self._tables.declare(table)
@@ -168,7 +168,7 @@ class Functions:
         """Remove a function and drop its table. TidemarkError function.in_use."""
         found = self.of(name)
         with self._locked([found]):
-            readers = [v for v in read_views(self._session) if name in v.wishes]
+            readers = [v for v in read_views(self._session) if name in v.requirements]
             if readers:
                 raise TidemarkError(
                     "function.in_use",
@@ -217,35 +217,35 @@ class Functions:
                 if self._are_registered(chosen):
                     return self._refresh(chosen)
 
-    def refresh_for(self, names: Sequence[str], wishes: Mapping[str, Wish]) -> None:
+    def refresh_for(self, names: Sequence[str], requirements: Mapping[str, Requirement]) -> None:
         """Refresh functions for one query; narrow ones also for what the query needs."""
         try:
-            for name, wish in wishes.items():
-                self.of(name).wishes.append(wish)
+            for name, required in requirements.items():
+                self.of(name).requirements.append(required)
             self.refresh(names)
         finally:
-            self.forget(wishes)
+            self.forget(requirements)
 
-    def widen(self, wishes: Mapping[str, Wish]) -> None:
+    def widen(self, requirements: Mapping[str, Requirement]) -> None:
         """Extend the tables of narrow functions by what a new view will need."""
-        chosen = [self.of(n) for n in wishes if n in self._registered]
+        chosen = [self.of(n) for n in requirements if n in self._registered]
         narrow = [one for one in chosen if one.is_narrow]
         for one in narrow:
-            wish = wishes[one.function.name]
-            if wish not in one.wishes:
-                one.wishes.append(wish)
+            required = requirements[one.function.name]
+            if required not in one.requirements:
+                one.requirements.append(required)
         with self._locked(narrow):
             if self._are_registered(narrow):
                 self._refresh(narrow)
                 return
-        self.widen(wishes)
+        self.widen(requirements)
 
-    def forget(self, wishes: Mapping[str, Wish]) -> None:
-        """Remove temporary wishes: the view is now in the catalog, or was not created."""
-        for name, wish in wishes.items():
+    def forget(self, requirements: Mapping[str, Requirement]) -> None:
+        """Remove temporary requirements: the view is now in the catalog, or was not created."""
+        for name, required in requirements.items():
             found = self._registered.get(name)
-            if found is not None and wish in found.wishes:
-                found.wishes.remove(wish)
+            if found is not None and required in found.requirements:
+                found.requirements.remove(required)
 
     def grown(self) -> list[str]:
         """Return the narrow functions whose views need more than their tables contain."""
@@ -254,7 +254,7 @@ class Functions:
         names = []
         for one in narrow:
             need = self._need(one, views)
-            if need is not None and not _holds(one.wish, need):
+            if need is not None and not _holds(one.required, need):
                 names.append(one.function.name)
         return names
 
@@ -262,12 +262,12 @@ class Functions:
         """Return the views of the catalog."""
         return read_views(self._session)
 
-    def stand_in(self, name: str, wish: Wish | None) -> StandIn:
+    def stand_in(self, name: str, required: Requirement | None) -> StandIn:
         """Call a narrow function for one query; the caller closes the result's `lines`."""
         one = self.of(name)
-        if wish is not None:
-            wish = Wish(_with_key(one, wish.columns), wish.conditions)
-        return StandIn(one.table, self._read(one, wish, None).file)
+        if required is not None:
+            required = Requirement(_with_key(one, required.columns), required.conditions)
+        return StandIn(one.table, self._read(one, required, None).file)
 
     def _are_registered(self, chosen: Iterable[Registered]) -> bool:
         """Return False if one was replaced while the caller waited for its lock."""
@@ -297,26 +297,28 @@ class Functions:
                 lines.close()
         return done
 
-    def _need(self, one: Registered, views: Sequence[ReadView]) -> Wish | None:
+    def _need(self, one: Registered, views: Sequence[ReadView]) -> Requirement | None:
         if not one.is_narrow:
             return None
         name = one.function.name
-        wishes = [v.wishes[name] for v in views if name in v.wishes]
-        need = need_of([*wishes, *one.wishes], [n for n, _ in one.table.columns])
-        return need and Wish(_with_key(one, need.columns), need.conditions)
+        requirements = [v.requirements[name] for v in views if name in v.requirements]
+        need = need_of([*requirements, *one.requirements], [n for n, _ in one.table.columns])
+        return need and Requirement(_with_key(one, need.columns), need.conditions)
 
     def _read(
-        self, one: Registered, wish: Wish | None, reading: Iterator[Batch] | None = None
+        self, one: Registered, required: Requirement | None, reading: Iterator[Batch] | None = None
     ) -> Spool:
-        narrowed = wish.columns if wish is not None and COLUMNS in one.function.takes else None
+        narrowed = (
+            required.columns if required is not None and COLUMNS in one.function.takes else None
+        )
         made = spool(
             one.function.name,
-            one.function.read(wish) if reading is None else reading,
+            one.function.read(required) if reading is None else reading,
             one.table.columns,
             requested=narrowed,
             is_declared=one.is_declared,
         )
-        made.wish = wish
+        made.required = required
         return made
 
     def _fill(
@@ -339,7 +341,7 @@ class Functions:
         for one, lines in zip(read, spools, strict=True):
             name = one.function.name
             one.digest, one.number = lines.digest, numbers.get(name, 0)
-            one.wish, one.rows, one.error = lines.wish, lines.n, None
+            one.required, one.rows, one.error = lines.required, lines.n, None
             one.refreshed_at = clock.wall()
             change = changes.get(name, Filled(lines.n, 0, 0, 0))
             done[name] = Refreshed(
@@ -385,8 +387,10 @@ def _with_key(one: Registered, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(n for n, _ in one.table.columns if n in names)
 
 
-def _holds(wish: Wish | None, need: Wish) -> bool:
-    """Return True if rows for one wish include those for another."""
-    if wish is None:
+def _holds(required: Requirement | None, need: Requirement) -> bool:
+    """Return True if rows for one requirement include those for another."""
+    if required is None:
         return False
-    return set(need.columns) <= set(wish.columns) and set(wish.conditions) <= set(need.conditions)
+    return set(need.columns) <= set(required.columns) and set(required.conditions) <= set(
+        need.conditions
+    )

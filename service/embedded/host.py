@@ -30,7 +30,7 @@ from service.runtime import kernels
 from service.runtime.log import configure, log
 from service.runtime.private_files import keep_private
 from service.runtime.security_limits import protect
-from service.runtime.settings import Settings
+from service.runtime.settings import EARLIER_NAMES, Settings
 from service.setup.doctor import check_service
 from service.supervisor.supervisor import Supervisor
 from service.views.lifecycle import ViewState
@@ -106,7 +106,7 @@ def _settings(location: EngineLocation, options: dict[str, Any]) -> Settings:
 
 def _refuse_unknown(options: dict[str, Any]) -> None:
     """Fail for an unknown setting, or one that the engine sets. TidemarkError engine.setting."""
-    allowed = Settings.model_fields.keys() - _OWN
+    allowed = (Settings.model_fields.keys() | EARLIER_NAMES.values()) - _OWN
     for name in options:
         if name in allowed:
             continue
@@ -180,7 +180,7 @@ class _Cleaning:
         with httpx.Client(base_url=self._url, timeout=_DROP_S) as client:
             while views := client.get("/views").raise_for_status().json()["views"]:
                 if time.monotonic() > deadline:
-                    log.warning("engine.views_left", views=len(views))
+                    log.warning("engine.views_not_dropped", views=len(views))
                     return
                 for view in views:
                     if view["status"] != ViewState.DROPPING:
@@ -215,7 +215,7 @@ def _end_with(parent: int, before: _Cleaning | None) -> None:
         if before is not None:
             before.drop_views()
     except httpx.HTTPError as error:
-        log.warning("engine.views_left", why=str(error))
+        log.warning("engine.views_not_dropped", why=str(error))
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 

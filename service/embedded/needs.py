@@ -11,7 +11,7 @@ from typing import Any
 
 from connectors.postgres.embedded.function_tables import SCHEMA
 from connectors.postgres.session.session import Session
-from connectors.python.conditions import Condition, Wish, agreed, read_condition
+from connectors.python.conditions import Condition, Requirement, agreed, read_condition
 from service.views.lifecycle import DesiredState, ViewState
 
 _VIEWS = f"""
@@ -26,44 +26,46 @@ WHERE v.desired <> '{DesiredState.DROPPED}' AND v.status <> '{ViewState.DROPPING
 
 @dataclass(frozen=True)
 class ReadView:
-    """One maintained view. table: with its rows, hidden for a multiset view. wishes: by function;
-    None: everything. parents: the views that it reads directly."""
+    """One maintained view. table: with its rows, hidden for a multiset view. requirements: by
+    function; None: everything. parents: the views that it reads directly."""
 
     schema: str
     name: str
     table: str
-    wishes: Mapping[str, Wish | None]
+    requirements: Mapping[str, Requirement | None]
     parents: tuple[tuple[str, str], ...]
 
 
 def read_views(session: Session) -> list[ReadView]:
     """Return all maintained views."""
     found = []
-    for schema, name, table, asks, parents, reads in session.rows(_VIEWS):
-        wishes: dict[str, Wish | None] = {}
-        if asks is None:  # created by a version that did not record it
-            wishes = {relation: None for _, relation in reads}
+    for schema, name, table, facts, parents, reads in session.rows(_VIEWS):
+        requirements: dict[str, Requirement | None] = {}
+        if facts is None:  # created by a version that did not record it
+            requirements = {relation: None for _, relation in reads}
         else:
-            wishes |= wishes_of(asks)
-        found.append(ReadView(schema, name, table, wishes, tuple((s, n) for s, n in parents)))
+            requirements |= requirements_of(facts)
+        found.append(ReadView(schema, name, table, requirements, tuple((s, n) for s, n in parents)))
     return found
 
 
-def need_of(wishes: Sequence[Wish | None], columns: Sequence[str]) -> Wish | None:
-    """Return a wish that covers all readers of a function; None without readers."""
-    if any(wish is None for wish in wishes):
-        return Wish(tuple(columns))
-    return agreed([w for w in wishes if w is not None], columns)
+def need_of(
+    requirements: Sequence[Requirement | None], columns: Sequence[str]
+) -> Requirement | None:
+    """Return the requirement that covers all readers of a function; None without readers."""
+    if any(required is None for required in requirements):
+        return Requirement(tuple(columns))
+    return agreed([r for r in requirements if r is not None], columns)
 
 
-def wishes_of(reads: Iterable[Mapping[str, Any]]) -> dict[str, Wish]:
+def requirements_of(reads: Iterable[Mapping[str, Any]]) -> dict[str, Requirement]:
     """Return what a plan needs of each function (`plan_facts.requirement_facts`)."""
     found = {}
     for read in reads:
         if read["schema"] == SCHEMA:
             conditions = [read_condition(c) for c in read["conditions"]]
             simple: tuple[Condition, ...] = tuple(c for c in conditions if c is not None)
-            found[read["name"]] = Wish(tuple(read["columns"]), simple)
+            found[read["name"]] = Requirement(tuple(read["columns"]), simple)
     return found
 
 
@@ -78,6 +80,6 @@ def functions_below(views: Sequence[ReadView], tables: Iterable[tuple[str, str]]
         view = todo.pop()
         if (view.schema, view.name) not in visited:
             visited.add((view.schema, view.name))
-            found |= view.wishes.keys()
+            found |= view.requirements.keys()
             todo += [by_name[p] for p in view.parents if p in by_name]
     return found

@@ -93,15 +93,15 @@ def plan_definition(
     rows: Iterable[ViewRow],
     *,
     sources: Iterable[SourceRow] = (),
-    asker: str = "",
+    requester: str = "",
     names: KnownNames = UNKNOWN,
     options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> ViewDefinition:
     """Plan a query.
 
     - rows, sources: the catalog, whose views and relations the query may read
-    - asker: the role that creates the view (`created_by`), whose privileges it keeps; it must be
-    allowed to read what the query reads; "" for the service itself
+    - requester: the role that creates the view (`created_by`), whose privileges it keeps; it must
+    be allowed to read what the query reads; "" for the service itself
     - names: what its tables were called at the request; the plan uses the current names
     - options: the view's; here those about time count: now, and those of `lateness_of`
 
@@ -115,7 +115,7 @@ def plan_definition(
     clock = next((r for r in feeds if (r.name.source, str(r.name)) == named_clock), None)
 
     def planned() -> ViewDefinition:
-        with factory.analyzer(views, feeds, asker, time.time_zone) as analyzer:
+        with factory.analyzer(views, feeds, requester, time.time_zone) as analyzer:
             analyzer.check_time_zone()
             read = CLOCK_RELATION if clock is not None else ""
             query_now, plan = _plan(query, names, analyzer, (time.now, read))
@@ -185,7 +185,7 @@ def _refreshed(query: str, plan: ViewPlan, time: TimeOptions) -> ViewPlan:
         raise SqlError(
             "sql.clock_value",
             f"{shown} would have another value at every moment",
-            detail="now() stands in a value, not in a comparison",
+            detail="now() is in a value, not in a comparison",
             hint="compare it with a column, use CURRENT_DATE or date_trunc('day', now()), or set "
             'options.refresh, such as "10 s"; options.now "pinned" computes it once',
             position=next(filter(None, found), None),

@@ -141,30 +141,30 @@ class ServiceFactory:
         """Return a new session for expressions without a kernel, with the privileges of a role."""
         return PostgresEvaluator(self.settings.source, role=role, time_zone=time_zone)
 
-    def role_of(self, asker: str) -> str:
+    def role_of(self, requester: str) -> str:
         """Return the role whose privileges a creator's views have at the source; "" for the
         service's own.
         """
-        if not asker:
+        if not requester:
             return ""
         with self._lock:
             if not self._own_role:
                 control = self.control()
                 self._own_role = control.rows("SELECT current_user::text")[0][0]
                 control.close()
-        return "" if asker == self._own_role else asker
+        return "" if requester == self._own_role else requester
 
     def analyzer(
         self,
         views: Sequence[Relation],
         feeds: Sequence[Relation] = (),
-        asker: str = "",
+        requester: str = "",
         time_zone: str = UTC,
     ) -> PostgresAnalyzer:
         """Return a new analyzer at the source.
 
-        views, feeds: the maintained views and external relations that a query may read. asker: the
-        role whose privileges it uses, which must be allowed to read what the query reads.
+        views, feeds: the maintained views and external relations that a query may read. requester:
+        the role whose privileges it uses, which must be allowed to read what the query reads.
         time_zone: a name that the source knows.
         """
         return PostgresAnalyzer(
@@ -173,7 +173,7 @@ class ServiceFactory:
             views,
             has_stubs=self.is_sink_apart,
             feeds=feeds,
-            asker=self.role_of(asker),
+            requester=self.role_of(requester),
             time_zone=time_zone,
         )
 

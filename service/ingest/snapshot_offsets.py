@@ -71,7 +71,7 @@ class SnapshotOffsets:
             key = (identity, relation.name)
             keys.append(key)
             if key not in self._pending:
-                self._pending[key] = self._ask(_PendingStart(source, relation))
+                self._pending[key] = self._request(_PendingStart(source, relation))
         if not all(self._pending[key].is_done for key in keys):
             return None
         try:
@@ -92,7 +92,7 @@ class SnapshotOffsets:
         with self._moved:
             self._waiting.clear()
 
-    def _ask(self, pending: _PendingStart) -> _PendingStart:
+    def _request(self, pending: _PendingStart) -> _PendingStart:
         with self._moved:
             self._waiting.append(pending)
             if self._working < _THREADS:

@@ -122,7 +122,7 @@ class SourceWatch:
         if digest == self._digest:
             return
         found = CatalogSnapshot(*self._catalog.read(self._oids, before))
-        failpoint("ddl.look.after")
+        failpoint("ddl.refresh.after")
         lost = self._lost(found)
         if lost:
             raise TablesChanged(lost, found)

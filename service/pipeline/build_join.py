@@ -158,8 +158,7 @@ class BuildJoin:
             return
         self._builds.join(identity)
         epoch, read_before = self._replacement.take_over(build, view, buffered, result)
-        failures = self._failures
-        failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
+        epoch, failed = self._epochs.take_out_failed(epoch)
         # A change of a whole view cannot be reported twice: the state is on disk first.
         failpoint("view.join.before")
         self._epochs.finish(epoch, sync=bool(epoch.ddl.changes))

@@ -19,7 +19,7 @@ from dataflow.operators.base import view_error
 from service.backfill.backfill_manifest import forget_others, is_left
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.builds import Builds
-from service.backfill.initial_load import Beside
+from service.backfill.initial_load import LiveVersion
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
@@ -149,7 +149,7 @@ class BuildStart:
         is_resumed = is_left(self._folder, row.identity)
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
-            self._waiting.note(row.identity, waits_for("its sources are asked where they stand"))
+            self._waiting.note(row.identity, waits_for("its sources' positions are not known yet"))
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")
@@ -187,7 +187,7 @@ class BuildStart:
     ) -> ViewBuild:
         engine = self._reconciler.options(row).get("backfill", "auto")
         parts = self._parts_of(definition, engine, feeds)
-        parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
+        parts = replace(parts, reads_database=reads_database, live_version=self._live_version(row))
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
         build = ViewBuild(definition, self._store, self._folder, parts, columns)
         build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
@@ -205,10 +205,10 @@ class BuildStart:
         shown = 0 if found is None else found.positions.get(MAIN_SOURCE, 0)
         self._mute.begin_database(position, shown, self._epochs.writer.written)
 
-    def _beside(self, row: ViewRow) -> Beside | None:
+    def _live_version(self, row: ViewRow) -> LiveVersion | None:
         """Return the view's existing table, if any."""
         if not row.fields:
             return None
         before = table_of(row)
         has_readers = bool(self._engine.readers_of(before.relation))
-        return Beside(before, has_readers, self._engine.find_epoch, self._epochs.rewound_to)
+        return LiveVersion(before, has_readers, self._engine.find_epoch, self._epochs.rewound_to)

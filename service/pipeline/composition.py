@@ -96,7 +96,7 @@ class _Composition:
             self._settings.budget.epoch,
             clock=time.perf_counter,
             evaluator_of=self._evaluator,
-            spare_bytes=self._settings.sink_keep_mb << 20,
+            spare_bytes=self._settings.sink_retention_mb << 20,
         )
 
     def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:
@@ -115,7 +115,7 @@ class _Composition:
             budget.queue,
             budget.transaction,
             chunk_bytes=budget.chunk,
-            silence_s=settings.silence_s,
+            liveness_timeout_s=settings.liveness_timeout_s,
         )
         self._feed = Feed(source, reconciler, self._watch, limits, runtime=runtime)
         self._reconnect = Reconnect(source.identity, self._feed.wake, runtime=runtime)

@@ -152,18 +152,33 @@ class Epochs:
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failpoint("epoch.step.after")
-        failed = [d for e in engine.refused() for d in self._failures.fail_readers(e)]
+        epoch, failed = self.take_out_failed(epoch)
         self._metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self._mute:
             # The sink has all of this already; keep the number of the epoch.
             engine.positions.set_epoch(before)
-            failpoint("epoch.muted.before")
+            failpoint("epoch.replayed.before")
             self.commit()
             if epoch.rows.later is not None:
                 epoch.rows.later.close()
         else:
             self.finish(epoch, sync=not self._external_sources.is_replayable(batch))
         return failed
+
+    def take_out_failed(self, epoch: SinkEpoch) -> tuple[SinkEpoch, list[ViewDefinition]]:
+        """Fail the views that this epoch could not step, and their readers; return these too.
+
+        If the catalog cannot be written now, the epoch itself reports them: else the sink would
+        show it before it says that they do not follow.
+        """
+        failed: list[ViewDefinition] = []
+        for error in self._engine.refused():
+            live = {id(definition) for definition in self._engine.views.values()}
+            found = self._failures.fail_readers(error)
+            failed += found
+            if self._failures.are_unreported:
+                epoch = epoch.refusing([d.table for d in found if id(d) in live], error)
+        return epoch, failed
 
     def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
         """Yield the batch's chunks, each spooled for the views that are being built."""

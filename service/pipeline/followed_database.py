@@ -160,7 +160,7 @@ class FollowedDatabase:
         except SourceError as error:
             if not leaves_used or error.code != "source.slot_in_use":
                 raise
-            log.warning("source.slot_left", why=error.described)
+            log.warning("source.slot_not_dropped", why=error.described)
 
     def forget_tables(self) -> None:
         """Forget the recorded facts of tables, as part of the open epoch."""

@@ -126,7 +126,7 @@ class PipelineReport:
         """
         if is_stalled != self._is_stall_reported:
             self._is_stall_reported = is_stalled
-            log.warning("sink.stalled" if is_stalled else "sink.moves_on")
+            log.warning("sink.stalled" if is_stalled else "sink.resumed")
         if not is_stalled or self._database.away_error is not None:
             return
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
 
 # A view that is paused although nobody requested that.
-_UNASKED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
+_UNREQUESTED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
 _RENAMED = "renamed at the source: "
 
 
@@ -180,7 +180,7 @@ class CatalogReconciler:
         query, version, names = requested_changes.version_of(row, self.replacement(row), known)
         more = {
             "sources": self.sources.rows,
-            "asker": row.created_by,
+            "requester": row.created_by,
             "names": names,
             "options": self.options(row),
         }
@@ -264,7 +264,7 @@ class CatalogReconciler:
         facts: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
         if row.status == ViewState.PAUSED:
             facts["desired"] = DesiredState.PAUSED
-        log.warning("change.given_up", view=row.title, why=error.described)
+        log.warning("change.abandoned", view=row.title, why=error.described)
         self._reports.abandoned(row.identity, row.change, facts)
 
     def paused(self, row: ViewRow) -> None:
@@ -311,7 +311,7 @@ class CatalogReconciler:
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """Report that the view is in the engine; it is live once `epoch` is in the sink."""
-        self._reports.joined(build.definition.identity, epoch, build.first.count)
+        self._reports.joined(build.definition.identity, epoch, build.initial_load.count)
 
     def complete(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""
@@ -326,8 +326,8 @@ class CatalogReconciler:
         for row in self._rows:
             if row.identity in live and row.status not in (*READABLE, ViewState.FAILED):
                 self._reports.shown(row.identity, self._engine.epoch, row.row_estimate)
-            elif (row.status, row.desired, row.change) == _UNASKED_PAUSE:
-                why = "nobody asks for the pause"
+            elif (row.status, row.desired, row.change) == _UNREQUESTED_PAUSE:
+                why = "the pause is no longer requested"
                 self._reports.happened(row.identity, ViewEvent.RECALL, why)
 
     def rebuild_lost(self) -> None:
@@ -343,7 +343,7 @@ class CatalogReconciler:
                 log.warning("view.state_lost", view=row.title)
                 lifecycle.change(self._control, row.identity, ViewEvent.RECALL, "its state is gone")
             elif is_new and is_lost(row):
-                facts, why = dict.fromkeys(STANDING), "the state with its lost slot was given up"
+                facts, why = dict.fromkeys(STANDING), "the state of the lost slot was discarded"
                 lifecycle.change(self._control, row.identity, ViewEvent.RECALL, why, **facts)
         self.refresh()
 

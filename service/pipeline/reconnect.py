@@ -19,14 +19,18 @@ RETRY_S, JITTER = (0.1, 5.0), (0.75, 1.25)
 class Reconnect:
     """The reconnection, used by the pipeline's thread.
 
-    ask: raises TemporaryError while the database is away. on_found: called from any thread when it
-    is reachable again.
+    probe: raises TemporaryError while the database is away. on_found: called from any thread when
+    it is reachable again.
     """
 
     def __init__(
-        self, ask: Callable[[], object], on_found: Callable[[], None], *, runtime: Runtime = RUNTIME
+        self,
+        probe: Callable[[], object],
+        on_found: Callable[[], None],
+        *,
+        runtime: Runtime = RUNTIME,
     ) -> None:
-        self._ask = ask
+        self._probe = probe
         self._on_found = on_found
         self._error: TidemarkError | None = None
         self._is_found = False
@@ -79,7 +83,7 @@ class Reconnect:
 
     def _try(self) -> TidemarkError | None:
         try:
-            self._ask()
+            self._probe()
         except TemporaryError as error:
             return error
         except TidemarkError:

@@ -53,7 +53,7 @@ def recover(
     if epochs is None:
         # Further than the sink is, whatever the number of its epoch.
         engine.positions.set_epoch(max(engine.epoch, engine.positions.awaited, in_sink + 1))
-        log.error("sink.set_back", state_epoch=engine.epoch, sink_epoch=in_sink)
+        log.error("sink.rewound", state_epoch=engine.epoch, sink_epoch=in_sink)
         return writer, {}
     if epochs:
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
@@ -62,12 +62,12 @@ def recover(
             writer.submit(epoch)
         writer.forgive()
     elif found is not None and in_sink > engine.epoch:
-        log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
+        log.warning("recover.replay", state_epoch=engine.epoch, sink_epoch=in_sink)
         own = engine.positions.by_source
         return writer, {s: p for s, p in found.positions.items() if p != own.get(s)}
     elif found is not None and 0 < engine.position < found.positions.get(engine.source, 0):
         # First read again since a state was lost, with views that the sink does not have yet.
-        log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
+        log.warning("recover.replay", state_epoch=engine.epoch, sink_epoch=in_sink)
         return writer, {engine.source: found.positions[engine.source]}
     return writer, {}
 
@@ -143,7 +143,7 @@ def require_known(engine: Engine, sink: Sink) -> None:
     if is_lost and lacking(engine, sink, floor) is None:
         raise SinkError(
             "sink.empty",
-            "the sink knows nothing of what the state has written to it",
+            "the sink has no progress of what the state has written to it",
             detail=f"the state is at epoch {engine.epoch}",
             hint="the sink is another database, or a copy from before the first view: give the"
             " service the one that it had; if that is lost, start with an empty --state",

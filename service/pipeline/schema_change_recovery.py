@@ -41,7 +41,7 @@ class SchemaChangeRecovery:
         """Remove the views from the engine that this refusal affects; part of the open epoch."""
         if isinstance(error, TablesChanged):
             taken = self._recover(error.lost)
-            failpoint("ddl.mend.after")
+            failpoint("ddl.recovery.after")
             self._watch.accept(error.found)
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):
@@ -88,7 +88,7 @@ class SchemaChangeRecovery:
         if [(f.name, f.type) for f in was.fields] != [(f.name, f.type) for f in now.fields]:
             return _with_detail(error, "the columns of the view would have other types")
         if self._sink_workers.has_sinks_of(definition.identity):
-            return _with_detail(error, "its sinks cannot be told what building it anew changes")
+            return _with_detail(error, "its sinks could not get the changes of a rebuild")
         if was.key != now.key:
             return _with_detail(error, "the view would have another key")
         return None

@@ -118,7 +118,7 @@ class SinkRewind:
                 self._builds[definition.identity].cancel()
             if not (error.is_temporary or isinstance(error, ViewError)):
                 raise
-            log.warning("sink.return_again", code=error.code, why=error.described)
+            log.warning("sink.repair_retry", code=error.code, why=error.described)
             return
         builds = [self._builds.join(d.identity) for d in views]
         for build in builds:
@@ -127,24 +127,24 @@ class SinkRewind:
         assert rewound_to is not None
         live = frozenset(d.identity for d in views)
         epoch.repair = SinkRepair(rewound_to, live, self._group, self._group == DEFAULT_GROUP)
-        failpoint("sink.return.before")
+        failpoint("sink.repair.before")
         self._epochs.repair_sink(epoch)
-        failpoint("sink.return.after")
+        failpoint("sink.repair.after")
         for build in builds:
             build.close()
         # A view that has left the engine meanwhile is built like a new one.
         for build in self._builds.values():
             if build.is_comparison:
                 build.cancel()
-        log.warning("sink.returns", epoch=epoch.progress.epoch, views=len(views))
+        log.warning("sink.repaired", epoch=epoch.progress.epoch, views=len(views))
 
     def _take_out_tableless(self, views: Collection[ViewDefinition]) -> bool:
         """Remove views whose tables are gone or replaced; they are built like new ones later."""
-        gone = [d for d in views if not self._builds[d.identity].first.is_in_place]
+        gone = [d for d in views if not self._builds[d.identity].initial_load.is_in_place]
         for definition in gone:
             self._builds[definition.identity].cancel()
         if gone:
-            what = "the table was not in the sink when that was set back"
+            what = "the table was missing from the sink after the rewind"
             why = SinkError("sink.table_missing", what)
             self._subscriptions.complete_failed(self._failures.degrade(gone, why))
         return bool(gone)

@@ -71,7 +71,7 @@ class SourceRefusal:
         log.error("source.refused", code=error.code, why=error.what, hint=error.hint)
         self._database.close_stream()
         if error.code in LOST:
-            self._give_up_position(error)
+            self._discard_position(error)
             return
         self._builds.cancel_all(error)
         until = self._runtime.monotonic() + REFUSED_S
@@ -83,7 +83,7 @@ class SourceRefusal:
                 for row in self._reconciler.to_drop():
                     self._drops.remove(row)
                 if error.code in ABANDONED and self._reconciler.requests_replacement:
-                    self._give_up_position(error)
+                    self._discard_position(error)
                     return
             self._reconciler.wait(RECONCILE_S)
             if self._engine.views and self._is_put_right(error):
@@ -94,7 +94,7 @@ class SourceRefusal:
         # The refusal is withdrawn before anything new is called live.
         self._metrics.write()
 
-    def _give_up_position(self, error: SourceError) -> None:
+    def _discard_position(self, error: SourceError) -> None:
         """Continue without the views that read the database; a rebuild resolves it."""
         self._reset.lose_database(error)
         self._metrics.position = self._engine.position

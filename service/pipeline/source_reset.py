@@ -75,9 +75,9 @@ class SourceReset:
         self._epochs.commit(sync=True)
         self._database.close_stream()
         self._external_sources.open([])
-        failpoint("source.forget.before")
+        failpoint("source.reset.before")
         self._database.drop_slot(leaves_used=leaves_slot)
-        failpoint("source.forget.slot")
+        failpoint("source.reset.slot")
         # The sink does not get the same epochs again, whatever the next view requests.
         self._epochs.writer.drain()
         self._engine.clear_outbox()
@@ -85,8 +85,8 @@ class SourceReset:
         self._database.forget_tables()
         # On disk first: an older state would lack epochs that the sink no longer reports.
         self._engine.commit(None, written=0, sync=True)
-        failpoint("source.forget.state")
+        failpoint("source.reset.state")
         self._staging.forget_progress()
-        failpoint("source.forget.progress")
+        failpoint("source.reset.progress")
         self._reconciler.forget_source()
         self._database.forget_slot()

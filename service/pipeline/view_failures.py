@@ -35,6 +35,11 @@ class Failures:
         self._reconciler = reconciler
         self._builds = builds
 
+    @property
+    def are_unreported(self) -> bool:
+        """Return True if the catalog may still call a view live that has failed."""
+        return self._reconciler.owes_failures
+
     def definitions(self) -> list[ViewDefinition]:
         """Return the live definitions, parents first, then those being built and not cancelled."""
         live = list(self._engine.views.values())

@@ -35,7 +35,7 @@ from storage.failpoints import failpoint
 
 WINDOWS_AGAIN = "the rows of closed windows would be written again"
 # Why a view that has additional sinks keeps its name.
-REPORTED_BY_NAME = "what they have written is told by the view's name"
+REPORTED_BY_NAME = "their records are identified by the view's name"
 
 
 class ViewReplacement:
@@ -62,24 +62,26 @@ class ViewReplacement:
 
     def why_not(self, build: ViewBuild) -> TidemarkError | None:
         """Return why a built version cannot replace the live one; None if it can."""
-        definition, beside = build.definition, build.beside
+        definition, live_version = build.definition, build.live_version
         missing = readers_lost(definition, self._engine.views.values())
         if missing:
             return readers_refuse(definition.table.title, missing)
-        if beside is None:
+        if live_version is None:
             return None
         row = self._reconciler.row(definition.identity)
-        why = why_unreported(beside.before, definition.table, is_staged=not build.first.is_in_place)
+        why = why_unreported(
+            live_version.before, definition.table, is_staged=not build.initial_load.is_in_place
+        )
         if definition.published.final or (row is not None and published_of(row).final):
             why = why or WINDOWS_AGAIN
         if why and (sinks := self._sink_workers.followed(definition.identity)):
             if row is not None and self._reconciler.replacement(row) is not None:
                 return sinks_refuse(definition.table.title, sinks, why)
             # A rebuild that nobody requested: the view's tables had changed.
-            self._sink_workers.fail_view(definition.identity, "the view was built anew")
-        if build.first.is_in_place:
+            self._sink_workers.fail_view(definition.identity, "the view was rebuilt")
+        if build.initial_load.is_in_place:
             return None
-        found = self._tables.dependents(beside.before)
+        found = self._tables.dependents(live_version.before)
         return has_dependents(definition.table.title, found) if found else None
 
     def take_over(
@@ -101,9 +103,9 @@ class ViewReplacement:
             buffered,
             result.errors,
             result.rejected,
-            token=None if build.first.is_in_place else build.first.token,
+            token=None if build.initial_load.is_in_place else build.initial_load.token,
         )
-        if build.beside is not None:
+        if build.live_version is not None:
             epoch.ddl = replace(epoch.ddl, changes=(self._change(build),))
         return epoch, () if old is None else old.relations()
 
@@ -111,16 +113,16 @@ class ViewReplacement:
         """Replace the live version, and pass the difference to its readers."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
-        failpoint("view.replace.renewed")
+        failpoint("view.replace.installed")
         for other in self._builds.values():
-            if name in other.definition.parents() and not build.first.is_in_place:
+            if name in other.definition.parents() and not build.initial_load.is_in_place:
                 # It was planned over columns whose positions have changed.
                 other.cancel()
-        if build.first.difference is None or not engine.readers_of(name):
+        if build.initial_load.difference is None or not engine.readers_of(name):
             return buffered
-        columns = build.first.difference.columns
-        if not build.first.is_in_place:
-            engine.pass_on(name, build.first.difference.parts(), columns, buffered)
+        columns = build.initial_load.difference.columns
+        if not build.initial_load.is_in_place:
+            engine.pass_on(name, build.initial_load.difference.parts(), columns, buffered)
             return buffered
         both = engine.gather()
         engine.pass_on(name, _through(buffered, both, build.definition.table), columns, both)
@@ -128,8 +130,8 @@ class ViewReplacement:
         return both
 
     def _change(self, build: ViewBuild) -> ViewChange:
-        definition, beside = build.definition, build.beside
-        assert beside is not None
+        definition, live_version = build.definition, build.live_version
+        assert live_version is not None
         row = self._reconciler.row(definition.identity)
         change = None if row is None else numbered(row)
         facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint", "progress"))
@@ -240,7 +242,7 @@ def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
     """Return the refusal of a version that its readers could not read."""
     return TidemarkError(
         "view.children_refuse",
-        f'views that read "{title}" could not read it any more',
+        f'views that read "{title}" could no longer read it',
         detail="; ".join(f"{view}: {', '.join(why)}" for view, why in missing.items()),
         hint="keep the columns that they use, or drop or replace them first",
     )
@@ -262,7 +264,7 @@ def sinks_refuse(title: str, names: Sequence[str], why: str) -> TidemarkError:
     """Return the refusal of a change that additional sinks cannot represent."""
     return TidemarkError(
         "view.has_sinks",
-        f'view "{title}" has further sinks',
+        f'view "{title}" has additional sinks',
         detail=f"{', '.join(names)}: {why}",
         hint="drop them first, and add them again afterwards",
     )
@@ -274,7 +276,7 @@ def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
         "view.has_dependents",
         f'the table of view "{title}" cannot be replaced by one of other columns',
         detail=f"these depend on it: {', '.join(found)}",
-        hint="drop them and make them again afterwards, or keep columns and key as they are",
+        hint="drop them and create them again afterwards, or leave columns and key unchanged",
     )
 
 

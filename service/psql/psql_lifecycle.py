@@ -83,7 +83,7 @@ class LifeOperations:
 
     def _replace(self, request: Request) -> Poll:
         body = parsed(Replace, request.arguments)
-        by = of_session(request.asker)
+        by = of_session(request.requester)
         return self._change(
             request,
             body.name,
@@ -93,7 +93,7 @@ class LifeOperations:
 
     def _rebuild(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
-        by = of_session(request.asker)
+        by = of_session(request.requester)
         return self._change(
             request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
         )
@@ -105,13 +105,13 @@ class LifeOperations:
             accepted = [AcceptedRequest(row.identity, row.title, status=ViewState.PAUSED)]
         else:
             name = path_name(row.schema, row.name)
-            by = of_session(request.asker)
+            by = of_session(request.requester)
             accepted = self._life.pause(name, by=by, cascade=body.options.cascade)
         return lambda _: self._poll(accepted, f"view {row.title} is paused")
 
     def _resume(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
-        by, cascade = of_session(request.asker), body.options.cascade
+        by, cascade = of_session(request.requester), body.options.cascade
         return self._change(
             request,
             body.name,
@@ -121,7 +121,7 @@ class LifeOperations:
 
     def _rename(self, request: Request) -> Poll:
         body = parsed(Rename, request.arguments)
-        by = of_session(request.asker)
+        by = of_session(request.requester)
         return self._change(
             request,
             body.name,
@@ -131,7 +131,7 @@ class LifeOperations:
 
     def _move(self, request: Request) -> Poll:
         body = parsed(Move, request.arguments)
-        by = of_session(request.asker)
+        by = of_session(request.requester)
         return self._change(
             request,
             body.name,
@@ -144,7 +144,7 @@ class LifeOperations:
         row = self._subject(request, body.name)
         is_done = request.status == "running" and row.change is None
         if not is_done:
-            by = of_session(request.asker)
+            by = of_session(request.requester)
             self._life.cancel(path_name(row.schema, row.name), by=by)
         return lambda _: Outcome(f"view {row.title}: the change is cancelled")
 
@@ -153,7 +153,7 @@ class LifeOperations:
         request: Request,
         text: str,
         kind: str,
-        ask: Callable[[str], Sequence[AcceptedRequest]],
+        begin: Callable[[str], Sequence[AcceptedRequest]],
     ) -> Poll:
         row = self._subject(request, text)
         if request.status == "running" and self._is_begun(request, row, kind):
@@ -162,7 +162,7 @@ class LifeOperations:
                 AcceptedRequest(row.identity, row.title, change.get("id", ""))
             ]
         else:
-            accepted = ask(path_name(row.schema, row.name))
+            accepted = begin(path_name(row.schema, row.name))
         said = f"view {row.title}: {kind} is done"
         if kind not in _PLANNING:
             return lambda _: self._poll(accepted, said)
@@ -171,7 +171,9 @@ class LifeOperations:
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
         """Return True if this request already began the change, which may be done since."""
         replacing = row.replacing or {}
-        if replacing.get("kind") == kind and replacing.get("asked_at", 0) >= request.requested_at:
+        # "asked_at": the earlier name, in a change that was requested before an upgrade.
+        at = replacing.get("requested_at", replacing.get("asked_at", 0))
+        if replacing.get("kind") == kind and at >= request.requested_at:
             return True
         # A completed change is no longer in `replacing`: compare the view with its earlier state.
         return row.change is None and [row.version, row.title] != self._noted(request)

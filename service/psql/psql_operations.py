@@ -81,7 +81,7 @@ class Owned:
             row = self._named(text)
         if row is not None:
             name = operation_of(request.operation)
-            self._authorization.require(of_session(request.asker), name, row)
+            self._authorization.require(of_session(request.requester), name, row)
         return row
 
     def _named(self, text: str) -> ViewRow:
@@ -145,7 +145,7 @@ class Operations:
         body = parsed(CreateView, request.arguments)
         self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
-            self._catalog.create(body, of_session(request.asker), request.identity)
+            self._catalog.create(body, of_session(request.requester), request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
     def _drop_view(self, request: Request) -> Poll:
@@ -154,7 +154,7 @@ class Operations:
         if row is not None and row.desired != DesiredState.DROPPED:
             self.owned.note(request, row.identity)
             name = path_name(row.schema, row.name)
-            by = of_session(request.asker)
+            by = of_session(request.requester)
             erase = functools.partial(self._sinks.erase_all, name, by)
             self._catalog.drop(name, by, erase if body.options.drop_topics else None)
         identity = row.identity if row is not None else request.target or ""
@@ -166,13 +166,13 @@ class Operations:
         body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
             self.owned.note(request, None)
-            self._sources.create(body, of_session(request.asker))
+            self._sources.create(body, of_session(request.requester))
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
     def _drop_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
-            by = of_session(request.asker)
+            by = of_session(request.requester)
             self._sources.show(name, by)
             self.owned.note(request, None)
             self._sources.drop(name, by)
@@ -181,7 +181,7 @@ class Operations:
     def _retry_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         self.owned.note(request, None)
-        self._sources.retry(name, of_session(request.asker))
+        self._sources.retry(name, of_session(request.requester))
         return lambda _: Outcome(f'source "{name}" is being retried')
 
 

@@ -88,7 +88,7 @@ class RequestWorker:
         try:
             self._requests.close()
         except TidemarkError as error:
-            log.info("psql.left", code=error.code)
+            log.info("psql.unreachable", code=error.code)
 
     def _tick(self) -> None:
         while (request := self._requests.take()) is not None:
@@ -144,7 +144,7 @@ class RequestWorker:
                 if self._bell.wait(RING_S):
                     self._nudge()
             except TidemarkError as error:
-                log.debug("psql.bell_retry", code=error.code)
+                log.debug("psql.wake_up_retry", code=error.code)
                 self._stopping.wait(RETRY_S)
         self._bell.close()
 

@@ -4,7 +4,7 @@ A process restarts after a pause. If it ends again before it made progress (`rea
 pause doubles, up to a limit. After progress, or some time of running, the pause starts over. A
 group's process that exits with 0 has nothing left to do; one that exits with FINAL waits for an
 operator and stays down. Only this module decides what counts as dying repeatedly: the log names
-processes without progress (`dies_again`), health those that end often (`repeated_ends`).
+processes without progress (`is_crash_looping`), health those that end often (`repeated_ends`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.errors import StorageError
 
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0
-AGAIN_AND_AGAIN, AGAIN_S = 3, 60.0
+CRASH_LOOP_ENDS, CRASH_LOOP_S = 3, 60.0
 _STORED_ENDS = 10
 
 
@@ -49,9 +49,9 @@ class Restarts:
     in_a_row: int = 0
 
     @property
-    def dies_again(self) -> bool:
+    def is_crash_looping(self) -> bool:
         """Return True if it dies repeatedly: another restart will hardly help."""
-        return self.in_a_row >= AGAIN_AND_AGAIN
+        return self.in_a_row >= CRASH_LOOP_ENDS
 
     def facts(self) -> dict[str, Any]:
         """Return what other processes need. ends: by the clock that all processes share."""
@@ -67,7 +67,7 @@ class Restarts:
 
     def ended(
         self, code: int, now: float, *, has_progressed: bool = False
-    ) -> Literal["done", "given up", "again"]:
+    ) -> Literal["done", "not restarted", "again"]:
         """Record its end with this exit code; return whether it restarts."""
         self.code = code
         if self.is_group and code == 0:
@@ -75,7 +75,7 @@ class Restarts:
             return "done"
         if code == signals.FINAL:
             self.is_over = True
-            return "given up"
+            return "not restarted"
         if has_progressed or now - self.started_at > HEALTHY_S:
             self.backoff.reset()
             self.in_a_row = 0
@@ -93,8 +93,8 @@ def repeated_ends(ends: Sequence[float], now: float) -> int:
     >>> repeated_ends([10.0, 30.0, 75.0], 80.0), repeated_ends([20.0, 30.0, 75.0], 80.0)
     (0, 3)
     """
-    often = sum(now - end <= AGAIN_S for end in ends)
-    return often if often >= AGAIN_AND_AGAIN else 0
+    often = sum(now - end <= CRASH_LOOP_S for end in ends)
+    return often if often >= CRASH_LOOP_ENDS else 0
 
 
 DISK_CODES = frozenset({"state.disk_full", "state.io"})

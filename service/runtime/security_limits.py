@@ -34,7 +34,7 @@ def protect(settings: Settings) -> None:
     )
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
-    backend_probe.TIME_LIMITS.silence_s = settings.silence_s
+    backend_probe.TIME_LIMITS.liveness_timeout_s = settings.liveness_timeout_s
 
 
 def _own_files(settings: Settings) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,13 @@ PREFIX = "TIDEMARK_"
 DEFAULT_GROUP = "default"
 # Folder of the other groups' state, below the service's own.
 GROUPS = "groups"
+# Earlier names, accepted for one release: by the present name.
+EARLIER_NAMES = {
+    "changes_timeout_s": "changes_patience_s",
+    "liveness_timeout_s": "silence_s",
+    "sink_retention_mb": "sink_keep_mb",
+    "verify_max_cost": "verify_most_cost",
+}
 _MEMORY = re.compile(r"(\d+)\s*(?:([mMgG])(?:i?[bB])?)?")
 
 
@@ -28,6 +36,15 @@ _PARENT = PREFIX + "PARENT"
 def parent_pid() -> int | None:
     """Return the pid of the process that started this one."""
     return int(os.environ[_PARENT]) if _PARENT in os.environ else None
+
+
+def _present_names(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values with earlier names replaced; a value under the present name wins."""
+    found = dict(values)
+    for name, earlier in EARLIER_NAMES.items():
+        if earlier in found:
+            found.setdefault(name, found.pop(earlier))
+    return found
 
 
 class Settings(BaseModel):
@@ -54,27 +71,27 @@ class Settings(BaseModel):
     wal_budget_mb: how much WAL the source may retain for our slot; 0 is unlimited. Above
     wal_alarm_percent of it an alarm is raised. At the budget, wal_limit decides: "warn" keeps the
     slot, "release" drops it, and the views must then be created again. sink_budget_mb: how much of
-    the state may wait for an additional sink. sink_keep_mb: how much data acknowledged by the sink
-    is retained for a sink rewind.
+    the state may wait for an additional sink. sink_retention_mb: how much data acknowledged by the
+    sink is retained for a sink rewind.
 
     changes_retention_s: how long a subscriber may be disconnected. changes_budget_mb: maximum size
     of a view's retained changes. changes_readers: maximum number of subscribers.
-    changes_patience_s: how long a subscriber may read nothing while changes wait for it.
+    changes_timeout_s: how long a subscriber may read nothing while changes wait for it.
 
     Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
     allow_folders: what sources and sinks of API users may reach. secret_variables, secret_folders:
     what references in their options may name.
 
     statement_timeout_s: for ordinary statements. long_statement_timeout_s: for those over whole
-    tables; 0 is unlimited. silence_s: how long PostgreSQL may be silent before a connection counts
-    as lost. header_timeout_s, body_timeout_s: time limits for the headers of an API request, and
-    then for its body. connections: maximum number of API connections.
+    tables; 0 is unlimited. liveness_timeout_s: how long PostgreSQL may be silent before a
+    connection counts as lost. header_timeout_s, body_timeout_s: time limits for the headers of an
+    API request, and then for its body. connections: maximum number of API connections.
 
     query_workers: how many queries and analyses of queries the API runs at once.
     query_workers_per_token: how many of them for one token.
 
     verify_interval_s: how often each view is compared with PostgreSQL's answer; 0 is only on
-    request. verify_timeout_s: for each of its statements. verify_most_cost: scheduled runs skip
+    request. verify_timeout_s: for each of its statements. verify_max_cost: scheduled runs skip
     views whose query has a higher PostgreSQL cost estimate; 0 skips none.
     """
 
@@ -102,14 +119,14 @@ class Settings(BaseModel):
     wal_alarm_percent: int = Field(50, ge=1, le=100)
     wal_limit: Literal["warn", "release"] = "warn"
     sink_budget_mb: int = Field(4_096, ge=1)
-    sink_keep_mb: int = Field(16, ge=1)
+    sink_retention_mb: int = Field(16, ge=1)
     changes_retention_s: int = Field(600, ge=1)
     changes_budget_mb: int = Field(1_024, ge=1)
     changes_readers: int = Field(1_000, ge=1)
-    changes_patience_s: int = Field(30, ge=1)
+    changes_timeout_s: int = Field(30, ge=1)
     verify_interval_s: float = Field(0, ge=0)
     verify_timeout_s: float = Field(300, gt=0)
-    verify_most_cost: float = Field(10_000_000, ge=0)
+    verify_max_cost: float = Field(10_000_000, ge=0)
     log_level: str = Field("info", pattern=r"(?i)^(debug|info|warning|error)$")
     log_format: Literal["json", "text"] = "json"
     tls_cert: str = ""
@@ -122,7 +139,7 @@ class Settings(BaseModel):
     secret_folders: str = "/run/secrets"
     statement_timeout_s: float = Field(60.0, ge=0)
     long_statement_timeout_s: float = Field(86400.0, ge=0)
-    silence_s: float = Field(60.0, ge=1)
+    liveness_timeout_s: float = Field(60.0, ge=1)
     header_timeout_s: float = Field(10.0, gt=0)
     body_timeout_s: float = Field(60.0, gt=0)
     connections: int = Field(2_000, ge=10)
@@ -167,6 +184,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _take_earlier_names(cls, values: dict) -> dict[str, object]:
+        return _present_names(values)
+
+    @model_validator(mode="before")
+    @classmethod
     def _sink_defaults_to_source(cls, values: dict) -> dict:
         values = dict(values)
         values["sink"] = values.get("sink") or values.get("source", "")
@@ -179,11 +201,11 @@ class Settings(BaseModel):
         """
         values: dict[str, object] = {
             name: os.environ[PREFIX + name.upper()]
-            for name in cls.model_fields
+            for name in (*cls.model_fields, *EARLIER_NAMES.values())
             if PREFIX + name.upper() in os.environ
         }
-        values.update({k: v for k, v in options.items() if v is not None})
-        return cls.model_validate(values)
+        given = {k: v for k, v in options.items() if v is not None}
+        return cls.model_validate(_present_names(values) | _present_names(given))
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment from which `load` restores these settings, for child processes."""

@@ -113,7 +113,7 @@ def _heal(checks: Sequence[Check], session: Session, *, may_alter_system: bool) 
             if check.fix.startswith(_SETTING):
                 session.execute("SELECT pg_reload_conf()")
             said[check.name] = ""
-            failpoint("init.heal.after")
+            failpoint("init.repair.after")
         except TidemarkError as error:
             said[check.name] = error.detail
     return said

@@ -41,7 +41,7 @@ MIN_FILES = 4096
 MOST_SKEW_S = 1.0
 RECENT_S = 30.0
 # Memory besides the pipeline: the API process, and the kernel's page cache for files.
-BESIDE_MB = 300
+OTHERS_MB = 300
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 # Problems that prevent logical replication only.
 _REPLICATION_CODES = frozenset(
@@ -294,14 +294,14 @@ def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:
 
 def _memory(settings: Settings) -> str:
     allowed = memory_mb()
-    needed = settings.memory * 5 // 4 + BESIDE_MB
+    needed = settings.memory * 5 // 4 + OTHERS_MB
     shown = f"{allowed} MiB available, about {needed} needed with --memory {settings.memory}"
     if allowed < needed:
         raise TidemarkError(
             "memory.too_little",
             "this machine or container has less memory than the service may use",
             detail=shown,
-            hint=f"use --memory {max((allowed - BESIDE_MB) * 4 // 5, 0)}, or a larger limit",
+            hint=f"use --memory {max((allowed - OTHERS_MB) * 4 // 5, 0)}, or a larger limit",
         )
     return shown
 

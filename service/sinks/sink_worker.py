@@ -246,7 +246,7 @@ class SinkWorker:
             epochs = [self._unreported]
         if epochs:
             self._route.sink.write(epochs)
-            failpoint("follower.written.before")
+            failpoint("sink.notify.before")
             self.rows_total += rows
             self._written(epochs[-1])
         self.reached = Reached(reached, has_begun=True)

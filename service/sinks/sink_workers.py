@@ -93,7 +93,7 @@ class SinkWorkers:
             if identity in self._sink_workers:
                 self._sink_workers[identity].fail(error)
             else:
-                self._give_up(identity, error)
+                self._fail(identity, error)
 
     def hold(self, written: int) -> int:
         """Return the epoch up to which the outbox may be trimmed; record the sinks' progress.
@@ -155,7 +155,7 @@ class SinkWorkers:
             try:
                 self._attach(row)
             except TidemarkError as error:
-                self._give_up(row.identity, error)
+                self._fail(row.identity, error)
         return bool(waiting)
 
     def _has_begun(self, row: SinkRow) -> bool:
@@ -180,7 +180,7 @@ class SinkWorkers:
             raise SinkError(
                 "sink.state_lost",
                 "the state lacks epochs that the sink needs",
-                detail="the state does not know the sink",
+                detail="the state has no entry for the sink",
                 hint=ADD_AGAIN,
             )
         table = found[0].published
@@ -225,7 +225,7 @@ class SinkWorkers:
                 else:
                     # Not again, unless requested again.
                     self._failed_removals.add(identity)
-                    self._give_up(identity, removal.failure)
+                    self._fail(identity, removal.failure)
 
     def _forget(self, row: SinkRow) -> None:
         sink_records.delete_sink(self._control, row.identity)
@@ -264,7 +264,7 @@ class SinkWorkers:
             elif backlog_bytes > self._budget_bytes:
                 worker.fail(_backlog_error(backlog_bytes, self._budget_bytes))
             if worker.status == FAILED and worker.error is not None:
-                self._give_up(identity, worker.error)
+                self._fail(identity, worker.error)
                 continue
             self._report(
                 identity,
@@ -294,7 +294,7 @@ class SinkWorkers:
             for f in self._sink_workers.values()
         }
 
-    def _give_up(self, identity: str, error: TidemarkError) -> None:
+    def _fail(self, identity: str, error: TidemarkError) -> None:
         self._abandoned[identity] = error
         self._end(identity)
         self._report(identity, status=FAILED, **_facts(error))

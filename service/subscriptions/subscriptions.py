@@ -1,11 +1,11 @@
 """Subscriptions: a view's rows and then its epochs, for any number of subscribers.
 
-A subscription starts with the view's rows and their epoch, from one snapshot of the sink; or with
-that epoch only; or after the last progress marker of a subscriber; or, for a named subscriber,
-after the epoch that it has acknowledged: then the view's history has what the log lacks. From there
-on it is the view's log. Invariant: what lies between two markers is exactly the change between
-their epochs. A subscriber that reads too slowly falls behind the log's retention, or times out, and
-gets an error; nothing is stored for it.
+A subscription starts in one of four ways. It sends the view's rows and their epoch, from one
+snapshot of the sink; or that epoch only. It continues after the last progress marker of a
+subscriber. Or it continues after the epoch that a named subscriber has acknowledged, reading from
+the view's history what the log lacks. From there on it is the view's log. Invariant: the changes
+between two markers are exactly the difference between their epochs. A subscriber that reads too
+slowly falls behind the log's retention or times out, and gets an error; nothing is stored for it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
 
 
 @dataclass(frozen=True)
-class Wish:
+class StreamOptions:
     """The request of a subscriber.
 
     resume: a token, or "". subscription: its name, or "". role: whose rights on the view's history
@@ -92,14 +92,14 @@ class Subscriptions:
         self._control = factory.control()
         self._feeds = feeds
         self._sinks: dict[str, PostgresSink] = {}
-        self.timeout_s = float(factory.settings.changes_patience_s)
+        self.timeout_s = float(factory.settings.changes_timeout_s)
 
-    async def open(self, view: str, wish: Wish) -> Subscription:
+    async def open(self, view: str, options: StreamOptions) -> Subscription:
         """Add a subscriber. TidemarkError view.not_found, view.not_live, changes.bad_token,
         changes.expired, changes.too_many, changes.unavailable; with a name subscription.not_found,
         history.*, auth.rights.
         """
-        token = parsed_token(wish.resume)
+        token = parsed_token(options.resume)
         row = await run_in_threadpool(self._live_view, view)
         if self._feeds.readers >= self._settings.changes_readers:
             raise TemporaryError(
@@ -111,43 +111,45 @@ class Subscriptions:
         settings = self._settings.for_group(group_of(row))
         folder = settings.state / FOLDER / row.identity
         acknowledged: int | None = None
-        if wish.subscription:
-            acknowledged = await run_in_threadpool(self._acknowledged, row, wish, token)
+        if options.subscription:
+            acknowledged = await run_in_threadpool(self._acknowledged, row, options, token)
         elif token is not None:
             _require_log(await run_in_threadpool(read_head, folder), token)
         head = await self._log(folder, row)
         feed = self._feeds.enter(folder, head)
         try:
-            return await self._begun(row, feed, wish, token, acknowledged)
+            return await self._begun(row, feed, options, token, acknowledged)
         except BaseException:
             self._feeds.leave(feed)
             raise
 
-    def _acknowledged(self, row: ViewRow, wish: Wish, token: tuple[str, int] | None) -> int:
+    def _acknowledged(
+        self, row: ViewRow, options: StreamOptions, token: tuple[str, int] | None
+    ) -> int:
         """Return the epoch after which a named subscriber reads: that of its token, if newer."""
         found = history_records.subscriptions(self._control, row.identity)
-        epoch = next((s.epoch for s in found if s.name == wish.subscription), None)
+        epoch = next((s.epoch for s in found if s.name == options.subscription), None)
         if epoch is None:
             raise TidemarkError(
                 "subscription.not_found",
-                f'view "{row.title}" has no subscription "{wish.subscription}"',
+                f'view "{row.title}" has no subscription "{options.subscription}"',
                 hint="see GET /views/{view}/subscriptions",
             )
         require_changes(row)
         epoch = epoch if token is None else max(epoch, token[1])
-        point_of(self._settings.sink, table_of(row), str(epoch), wish.role)
+        point_of(self._settings.sink, table_of(row), str(epoch), options.role)
         return epoch
 
     async def _begun(
         self,
         row: ViewRow,
         feed: ChangeFeed,
-        wish: Wish,
+        options: StreamOptions,
         token: tuple[str, int] | None,
         acknowledged: int | None,
     ) -> Subscription:
-        rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=wish.has_rows)
-        subscription = Subscription(self, row, feed, rows, wish)
+        rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=options.has_rows)
+        subscription = Subscription(self, row, feed, rows, options)
         if acknowledged is not None:
             # The log has everything after what the sink shows now.
             until = (await run_in_threadpool(rows.progress)).epoch
@@ -259,7 +261,7 @@ class Subscription:
         row: ViewRow,
         feed: ChangeFeed,
         rows: _Rows,
-        wish: Wish,
+        options: StreamOptions,
     ) -> None:
         self.epoch: int | None = None
         self.past: _Past | None = None
@@ -271,8 +273,8 @@ class Subscription:
         self._row = row
         self._feed = feed
         self._rows = rows
-        self._heartbeat_s = wish.heartbeat_s
-        self._marker_name: MarkerName = wish.marker
+        self._heartbeat_s = options.heartbeat_s
+        self._marker_name: MarkerName = options.marker
         self._is_closed = False
 
     async def frames(

@@ -140,14 +140,14 @@ class Supervisor:
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
-        elif found == "given up":
-            log.error("process.given_up", name=child.name, code=code)
+        elif found == "not restarted":
+            log.error("process.not_restarted", name=child.name, code=code)
         else:
             pause_s = round(child.restarts.start_at - now, 3)
             log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
-            if child.restarts.dies_again:
+            if child.restarts.is_crash_looping:
                 times = child.restarts.in_a_row
-                log.error("process.dies_again", name=child.name, code=code, times=times)
+                log.error("process.crash_loop", name=child.name, code=code, times=times)
         self._report()
         if found == "again":
             failpoint("supervisor.child.ended")

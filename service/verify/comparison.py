@@ -254,7 +254,7 @@ class Verify:
                 "verify.too_costly",
                 f'the query of view "{row.title}" exceeds the cost limit',
                 detail=f"PostgreSQL's estimate is {cost:.0f}, the limit is {limits.most_cost:.0f}",
-                hint="raise verify_most_cost, or verify the view on request",
+                hint="raise verify_max_cost, or verify the view on request",
             )
 
     @contextmanager
@@ -285,7 +285,7 @@ class Verify:
         try:
             verification_records.record(self._control, row.identity, facts)
         except TemporaryError as error:
-            log.warning("verify.untold", view=row.title, code=error.code)
+            log.warning("verify.unwritten", view=row.title, code=error.code)
 
 
 def _not_live(title: str) -> TidemarkError:

@@ -238,7 +238,7 @@ def left_out(
         factory,
         rows,
         sources=sources,
-        asker=row.created_by,
+        requester=row.created_by,
         names=names_in(row.plan),
         options=row.options,
     )

@@ -46,8 +46,8 @@ class VerificationModel(BaseModel):
     view: str
     result: Literal["equal", "different", "open"]
     rows: int = Field(description="rows of the view, all of them compared")
-    missing: int = Field(description="rows that PostgreSQL answers and the view lacks")
-    surplus: int = Field(description="rows of the view that PostgreSQL does not answer")
+    missing: int = Field(description="rows of PostgreSQL's answer that the view lacks")
+    surplus: int = Field(description="rows of the view that are not in PostgreSQL's answer")
     different: int = Field(description="rows whose key is in both, with other values")
     alike: int = Field(description="rows equal in value, printed in another form (1.5 and 1.50)")
     examples: list[dict[str, Any]] = Field(
@@ -59,7 +59,7 @@ class VerificationModel(BaseModel):
     retained_since: str | None = Field(
         default=None, description="windows that begin before it are frozen, and not compared"
     )
-    reasons: list[str] = Field(default=[], description="why PostgreSQL may answer otherwise")
+    reasons: list[str] = Field(default=[], description="why PostgreSQL may return other rows")
     positions: dict[str, str] = Field(description="position of the comparison, by source")
     took_ms: float
     at: str

@@ -32,7 +32,7 @@ class VerifyRounds:
         self._settings = settings
         self._verify = verify
         self._control = control
-        self._limits = Limits(settings.verify_timeout_s, settings.verify_most_cost)
+        self._limits = Limits(settings.verify_timeout_s, settings.verify_max_cost)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verify", daemon=True)
 

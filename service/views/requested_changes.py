@@ -1,6 +1,6 @@
 """Requested changes of a view as a whole, in tidemark.views: columns `change` and `replacing`.
 
-A change is under way from its request until the sink shows it or it is cancelled. Its id ensures
+A change is in progress from its request until the sink shows it or it is cancelled. Its id ensures
 that its outcome is never reported for another change.
 """
 
@@ -22,7 +22,7 @@ from service.views.name_tracking import names_facts, names_in
 from storage import clock
 
 VERSION, RENAME = "version", "rename"
-UNDER_WAY, FAILED, CANCELLED = "under way", "failed", "cancelled"
+IN_PROGRESS, FAILED, CANCELLED = "in progress", "failed", "cancelled"
 
 
 def new_version(
@@ -49,7 +49,7 @@ def new_version(
         "options": dict(options),
         "warnings": warnings,
     }
-    replacing = _under_way(change["id"], kind) | {"version": version, "warnings": warnings}
+    replacing = _in_progress(change["id"], kind) | {"version": version, "warnings": warnings}
     return change, replacing | ({"query": query} if query != row.query else {})
 
 
@@ -93,11 +93,11 @@ def new_name(
         "name": name,
         "readers": dict(readers),
     }
-    return change, _under_way(change["id"], RENAME) | {"version": row.version}
+    return change, _in_progress(change["id"], RENAME) | {"version": row.version}
 
 
-def _under_way(identifier: str, kind: str) -> dict[str, Any]:
-    return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": clock.wall()}
+def _in_progress(identifier: str, kind: str) -> dict[str, Any]:
+    return {"id": identifier, "kind": kind, "status": IN_PROGRESS, "requested_at": clock.wall()}
 
 
 def abandoned(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:

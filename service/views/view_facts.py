@@ -48,9 +48,11 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
 
 
 def changed_facts(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
-    """The same where the catalog knows otherwise what it has by this number: its tables may have
-    changed since it was planned (names, types, what may be NULL), and now() stands for another
-    moment once it was built again."""
+    """Return the facts of a version whose catalog row has others; {} if they are equal.
+
+    Since it was planned, its tables may have changed (names, types, what may be NULL). After a
+    rebuild, now() may stand for another moment.
+    """
     known, plan = row.plan or {}, definition.plan
     is_same = (row.query, table_of(row)) == (definition.query, definition.table)
     stands_for = names_in(known), known.get("pinned", {})
@@ -130,18 +132,18 @@ def is_pausing(row: ViewRow) -> bool:
 
 
 def busy(row: ViewRow) -> TidemarkError:
-    """Return the error for a second change of a view while one is under way."""
+    """Return the error for a second change of a view while one is in progress."""
     going = "pause" if is_pausing(row) else (row.replacing or {}).get("kind", "change")
     return TidemarkError(
         "view.busy",
         f'view "{row.title}" is being changed',
-        detail=f"a {going} is under way",
+        detail=f"a {going} is in progress",
         hint="wait until it is done, or cancel it",
     )
 
 
 def require_free(row: ViewRow) -> None:
-    """Require that no change of the view is under way and it is not being dropped. TidemarkError
+    """Require that no change of the view is in progress and it is not being dropped. TidemarkError
     view.busy.
     """
     if row.change is not None or row.desired == DesiredState.DROPPED:

@@ -48,7 +48,7 @@ BAG = "SELECT region, note, id > 150 AS late FROM orders"
 @pytest.fixture(scope="module")
 def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("changes")
-    with RunningService(place.dsn, folder, changes_patience_s=4) as running:
+    with RunningService(place.dsn, folder, changes_timeout_s=4) as running:
         running.create("regions", KEYED, backfill="local")
         running.create("notes", BAG, backfill="local")
         yield running
@@ -280,7 +280,7 @@ def test_who_takes_nothing_is_let_go_with_a_code(service: RunningService, place:
             )
             await asyncio.to_thread(place.execute, fill, (12_000,))
             await until(quick, events(service.url, "lines"), position_of(place))
-            # More than the sockets hold waits for it; it wakes up when patience is at its end.
+            # More than the sockets hold waits for it; it wakes up after the time limit.
             while "changes.too_slow" not in service.log_tail():
                 await asyncio.sleep(0.05)
             async for name, body, _ in stream:

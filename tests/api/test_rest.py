@@ -81,7 +81,7 @@ def test_methods_and_unknown_parameters(service: RunningService) -> None:
 
 
 def test_what_takes_longer_than_one_waits(service: RunningService) -> None:
-    """The view goes on being dropped; there is no body, as described."""
+    """The view is still being dropped; there is no body, as described."""
     service.create("dropped", "SELECT id FROM t", backfill="local")
     answer = ask(service, "DELETE", "/views/dropped?wait_s=0")
     assert (answer.status_code, answer.content) == (202, b"")

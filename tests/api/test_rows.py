@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control, ViewRow
 from dataflow.errors import TidemarkError
 from service.api import reading
 from service.api.reading import Reading
-from service.api.row_pages import RowWish
+from service.api.row_pages import RowOptions
 from service.factory.service_factory import ServiceFactory
 from service.runtime.settings import Settings
 from tests.harness.postgres import Database
@@ -180,13 +180,13 @@ def test_a_view_that_changes_while_it_is_read(
     other_columns = [first, {**second, "name": "gone"}]
     for before in (stale, replace(stale, fields=other_columns), replace(stale, name="before")):
         looked.append(before)
-        assert len(json.loads(read.page("moved", RowWish())[0])["rows"]) == 2
+        assert len(json.loads(read.page("moved", RowOptions())[0])["rows"]) == 2
     place.execute("DROP TABLE moved")
     assert service.call("GET", "/views/moved/rows").json()["code"] == "sink.table_missing"
     looked.append(stale)
     place.execute("UPDATE tidemark.views SET desired = 'dropped' WHERE name = 'moved'")
     with pytest.raises(TidemarkError, match=r"view\.not_found"):
-        read.page("moved", RowWish())
+        read.page("moved", RowOptions())
     service.await_so(lambda: service.call("GET", "/views/moved").status_code == 404)
 
 

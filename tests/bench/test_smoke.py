@@ -62,7 +62,7 @@ def test_quick_run_writes_records_and_the_page(tmp_path: Path) -> None:
     assert main(arguments) == 0
     text = (tmp_path / "RESULTS.md").read_text()
     titles = ("W1", "A single change", "Growth", "Memory of the engine", "Memory of the service")
-    titles = (*titles, "The whole path", "Subscriptions", "Clients of Kafka")
+    titles = (*titles, "Source to sink", "Subscriptions", "Clients of Kafka")
     for title in (*titles, "From a topic through a view"):
         assert f"\n## {title}\n" in text
     assert "**wrong**" not in text

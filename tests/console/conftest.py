@@ -21,7 +21,7 @@ from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-PATIENCE_MS = 20_000
+TIMEOUT_MS = 20_000
 
 HOSTILE_NAME = '"><img src=x onerror=alert(1)>'
 HOSTILE_TEXTS = (
@@ -150,7 +150,7 @@ def open_page(browser: Browser, shop: Shop) -> Iterator[Open]:
     def show(address: str = "#/", *, url: str = "", **options: object) -> Watched:
         options.setdefault("viewport", {"width": 1280, "height": 860})
         context = browser.new_context(**options)  # type: ignore[arg-type]
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         watched = Watched(context.new_page())
         watched.watch(url or shop.service.url)
         opened.append(watched)

@@ -1,6 +1,6 @@
 """Oracle: PostgreSQL's own answer to each query, asked at the position that the view has reached.
 
-After every statement of DDL the views equal it again: untouched, under the new name, or built anew
+After every statement of DDL the views equal it again: untouched, under the new name, or rebuilt
 with their old rows readable meanwhile. Where there is no such answer, the view says why.
 """
 
@@ -44,7 +44,7 @@ def check(case: Case, queries: Queries) -> None:
 
 
 def is_untouched(case: Case, queries: Queries, before: Mapping[str, str]) -> None:
-    """None of the views was built anew."""
+    """None of the views was rebuilt."""
     for name in queries:
         assert case[0].call("GET", f"/views/{name}").json()["live_at"] == before[name], name
 
@@ -237,7 +237,7 @@ def test_the_first_view_of_a_service_continues_too(database: Database, tmp_path:
 
 
 def test_a_column_that_only_a_paused_view_used(case: Case) -> None:
-    """The stream was opened for that view too, and goes on without it."""
+    """The stream was opened for that view too, and continues without it."""
     service, database = case
     database.execute("CREATE TABLE shared (id int PRIMARY KEY, a int, b int)")
     kept = {"of_a": "SELECT id, a FROM shared"}

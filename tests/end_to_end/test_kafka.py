@@ -259,7 +259,7 @@ def test_a_join_of_two_topics_never_shows_half_a_transaction(
         shop.end(id, orders=1, items=2)
         _await(lambda id=id: id in shown(), service)
     assert shown() == {f"t{n}" for n in range(4)}
-    # A transaction topic that is not the one that was read stops the source; all begin anew.
+    # A transaction topic that is not the one that was read stops the source; all begin again.
     drop_topic(broker, shop.marks)
     wait_until(lambda: shop.marks not in topic_names(broker))
     new_topic(broker, name=shop.marks)

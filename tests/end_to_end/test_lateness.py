@@ -159,6 +159,27 @@ def test_error_fails_the_view_alone(service: RunningService, database: Database)
     _verify(service, table)
 
 
+@pytest.mark.parametrize("emptied", ["TRUNCATE {0}", "DELETE FROM {0}"])
+def test_a_reloaded_table_has_no_late_rows(
+    service: RunningService, database: Database, emptied: str
+) -> None:
+    """In one transaction, whose deletions and insertions come in several parts."""
+    table = _table(database, "reloaded_" + emptied.split()[0].lower())
+    rows = (
+        "SELECT i, timestamptz '2024-05-01 12:00+00' + i * interval '1 second', 1"
+        " FROM generate_series(1, 3000) i"
+    )
+    database.execute(f"INSERT INTO {table} {rows}")
+    _create(service, table, late="error")
+    _await_mark(service, database, table, "49:50")
+    database.execute(f"{emptied.format(table)}; INSERT INTO {table} {rows}")
+    _settle(service, database, table)
+    assert _verify(service, table)["left_out"] == 0
+    # What was never there is late all the same.
+    _insert(database, table, (4000, "00:01", 1))
+    service.await_status(f"{table}_minutes", "failed")
+
+
 def test_the_watermark_never_goes_back(service: RunningService, database: Database) -> None:
     table = _table(database, "back")
     _insert(database, table, (1, "05:00", 1), (2, "03:00", 1))
@@ -193,7 +214,7 @@ def test_least_of_partitions_and_idle_time_out(service: RunningService, database
     )
     _await_mark(service, database, "parts", "01:50")
     insert(3, "a", "06:00")
-    # b is silent for longer than the time-out, while a goes on.
+    # b is silent for longer than the time-out, while a continues.
     numbers = iter(range(10, 1000))
 
     def is_passed() -> bool:
@@ -301,7 +322,7 @@ def test_frozen_windows_stay(service: RunningService, database: Database) -> Non
     assert database.rows(rows) == after
     assert [row[1:3] for row in _late(database, table) if row[1] == "frozen"] != []
     _verify(service, table)
-    # All of it is frozen; new windows go on.
+    # All of it is frozen; new windows continue.
     _insert(database, table, (7, "20:00", 1))
     _await_mark(service, database, table, "19:50")
     _insert(database, table, (8, "20:01", 1), (9, "03:30", 1))

@@ -259,7 +259,7 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     assert shop.rows("SELECT * FROM sums ORDER BY 1") == stood
     answer = service.call("GET", "/views/sums/wait?position=0/1")
     assert (answer.status_code, answer.json()["code"]) == (409, "view.paused")
-    # Nothing is kept for views that all stand still.
+    # Nothing is retained for views that are all paused or failed.
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     service.await_so(lambda: shop.rows(slots) == [(0,)], 20)
     page = service.call("GET", "/views/sums/rows").json()
@@ -281,7 +281,7 @@ def test_what_reads_a_view_that_was_paused_just_then_is_refused(
         row = next(r for r in control.list_views() if r.name == "above")
         change, told = new_version(row, row.query, row.options, [], "resume")
         told = {"replacing": told, "desired": "live"}
-        assert change_requests.ask_change(control, row.identity, "paused", change, **told)
+        assert change_requests.request_change(control, row.identity, "paused", change, **told)
     asked = lambda: service.call("GET", "/views/above").json()  # noqa: E731
     service.await_so(lambda: asked()["replacing"]["status"] == "failed", 20)
     view = asked()
@@ -322,7 +322,7 @@ def test_a_change_is_given_up(service: RunningService, shop: Database) -> None:
     answer = service.call("DELETE", "/views/sums")
     assert (answer.status_code, answer.json()["code"]) == (409, "view.has_dependents")
     answer = service.call("POST", "/views/sums/replace", {"query": LARGE})
-    assert (answer.status_code, answer.json()["replacing"]["status"]) == (202, "under way")
+    assert (answer.status_code, answer.json()["replacing"]["status"]) == (202, "in progress")
     assert refused(service, "sums/pause")["code"] == "view.busy"
     answer = service.call("DELETE", "/views/sums/replace")
     if answer.status_code == 200:

@@ -1,4 +1,4 @@
-"""Oracle: PostgreSQL's own answers for the views that go on, and a table that nobody may touch.
+"""Oracle: PostgreSQL's own answers for the views that continue, and a table that nobody may touch.
 
 An event trigger takes the view's name just after its rows were staged, which no check foresees.
 """

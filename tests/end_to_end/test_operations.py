@@ -169,7 +169,7 @@ def refused_by_a_newer_state(service: RunningService, database: Database) -> Non
     logged = len(service.log_tail(10_000_000))
     service.start()
     await_true(lambda: "state.version" in reasons(service), service)
-    await_true(lambda: "process.given_up" in service.log_tail(10_000_000)[logged:], service)
+    await_true(lambda: "process.not_restarted" in service.log_tail(10_000_000)[logged:], service)
     time.sleep(1)
     assert service.log_tail(10_000_000)[logged:].count("pipeline.refused") == 1
     assert service.pid_of("pipeline") is None

@@ -1,7 +1,7 @@
 """Oracle: PostgreSQL's own answer to each query that has one; what never ends there ends here.
 
 A recursion without an end has error rows until it ends again, or fails its own view; the other
-views go on.
+views continue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Oracle: PostgreSQL's own answer to each query, while views that have much in common come and go.
 
-A writer goes on all the time, the pipeline is killed in the middle, columns leave with their last
+A writer runs all the time, the pipeline is killed in the middle, columns leave with their last
 reader. What a plan says of sharing is checked against what is known of the queries.
 """
 

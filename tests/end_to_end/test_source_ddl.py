@@ -68,7 +68,7 @@ def check(service: RunningService, database: Database, queries: dict[str, str]) 
 
 @contextmanager
 def busy(database: Database, statement: str) -> Iterator[None]:
-    """Somebody goes on writing meanwhile."""
+    """Somebody writes meanwhile."""
     is_over = threading.Event()
 
     def write() -> None:
@@ -211,7 +211,7 @@ def test_unused_columns_come_and_go(service: RunningService, database: Database)
 
 @pytest.mark.whole
 def test_the_last_view_fails(service: RunningService, database: Database) -> None:
-    """The slot goes on being confirmed, and goes with the view."""
+    """The slot is still being confirmed, and goes with the view."""
     service.create("notes", OF_ORDERS["notes"], backfill="local")
     database.execute("ALTER TABLE orders DROP COLUMN note; " + CHANGE_ORDERS)
     assert service.await_status("notes", "failed")["error"]["code"] == "source.column_dropped"

@@ -131,7 +131,7 @@ def test_a_creator_declares_no_sources(people: None, place: Database) -> None:
 
 
 def test_a_dropped_table_fails_its_view_alone(people: None, place: Database) -> None:
-    """An owner may drop the table; the views of others go on."""
+    """An owner may drop the table; the views of others continue."""
     as_role(place, "ann", "CALL tidemark.create_view('mine', 'SELECT id, shown FROM open')")
     as_role(place, "bob", "CALL tidemark.create_view('his', 'SELECT id FROM open')")
     as_role(place, "ann", "DROP TABLE mine")

@@ -70,7 +70,7 @@ def test_cancel_ends_the_waiting_alone(service: RunningService, place: Database)
 
 
 def test_a_killed_api_does_it_once(service: RunningService, place: Database) -> None:
-    """Also a caller that waits goes on waiting, and hears of it from the next process."""
+    """Also a caller that waits still waits, and hears of it from the next process."""
     with closed_gate(place):
         waiting = waiting_psql(place)
         assert service.kill_child("api")

@@ -72,7 +72,7 @@ def test_what_has_not_changed_is_not_written(engine: tidemark.Engine) -> None:
         engine.register("still", lambda: rows, key=key)
         before = engine.execute(positions + "still")
         for again in (rows, list(reversed(rows))):
-            # Registering anew forgets the digest of the last reading: the tables are compared.
+            # Registering again forgets the digest of the last reading: the tables are compared.
             engine.register("still", lambda again=again: again, key=key)
             done = engine.refresh("still")["still"]
             assert (done.rows, done.is_changed) == (1000, False)

@@ -78,7 +78,7 @@ def test_everything_is_retained_and_nothing_is_left(folder: Path) -> None:
     with tidemark.Engine(state_dir=folder) as engine, tidemark.Engine() as other:
         view = engine.client.view("by_of")
         assert sorted(view.rows()) == [("a", 1), ("b", 1)]
-        # The function of this run goes on where that of the last one was.
+        # The function of this run continues where that of the last one was.
         engine.register("users", [{"id": 2, "of": "b"}, {"id": 3, "of": "b"}], key="id")
         other.register("users", [{"id": 9, "of": "c"}], key="id")
         assert list(other.view(QUERY, "by_of").rows()) == [("c", 1)]

@@ -73,7 +73,7 @@ def _is_for_good(error: Exception, number: int) -> bool:
 
 
 def fail_state(pick: random.Random, seed: int, folder: Path, number: int, good: dict) -> str:
-    """Stream until the disk refuses; go on with room."""
+    """Stream until the disk refuses; continue with room."""
     outcome = "went on"
     with failing(pick, folder / "state", number, 3000 if number == errno.ENOSPC else 120) as at:
         told = f"{_NAMES[number]} at call {at} of the state, seed {seed}"

@@ -136,7 +136,7 @@ def make(seed: int, folder: Path, *, is_closed: bool = False) -> None:
     """Stream, sync and confirm now and then, with a sink that is a few epochs behind.
 
     is_closed: let go of the state in the end; else whoever calls this is to die. What the disk
-    refuses is raised; what the world knows then is written down, and the state is let go of.
+    refuses is raised; what the world knows then is written down, and the state is released.
     """
     known = Known(seed, MemorySink())
     # As if there were a second between two that are forced to disk.
@@ -200,7 +200,7 @@ def go_on(folder: Path, known: Known, world: World) -> dict[str, Counter]:
     writer = None
     try:
         if not engine.views:
-            # The catalog knows them: they are built anew (`Desk.rebuild_lost`).
+            # The catalog knows them: they are rebuilt (`CatalogReconciler.rebuild_lost`).
             return {}
         writer, mute = recover(engine, sink, PipelineMetrics(folder), (), 1 << 20)  # type: ignore[arg-type]
         writer.drain()

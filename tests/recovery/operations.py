@@ -82,7 +82,7 @@ class Operations:
             self.done["cut"] += 1
 
     def settle(self, timeout_s: float = 300) -> None:
-        """Until nothing is under way; then the scene knows what each view is to show."""
+        """Until nothing is in progress; then the scene knows what each view is to show."""
         scene, deadline = self._scene, time.monotonic() + timeout_s
         while True:
             found = [v for v in _views(scene) if v["name"] in NAMES or not _is_calm(v)]
@@ -108,5 +108,5 @@ def _views(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _is_calm(view: dict[str, Any]) -> bool:
-    is_going = (view.get("replacing") or {}).get("status") == "under way"
+    is_going = (view.get("replacing") or {}).get("status") == "in progress"
     return view["status"] == "live" and not is_going

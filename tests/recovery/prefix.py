@@ -54,7 +54,7 @@ class Model:
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def by_owner(self) -> Counter:
-        """Rows of the view by_owner as a bag."""
+        """Rows of the view by_owner as a multiset."""
         found: dict[str, list[int]] = {}
         for account, amount in self.entries.values():
             row = found.setdefault(self.owners[account], [0, 0])
@@ -63,7 +63,7 @@ class Model:
         return Counter((owner, n, total) for owner, (n, total) in found.items())
 
     def rich(self) -> Counter:
-        """Rows of the view rich as a bag."""
+        """Rows of the view rich as a multiset."""
         return Counter((self.owners[i], b) for i, b in self.balances.items() if b > 0)
 
 

@@ -231,7 +231,7 @@ def look_on(checker: Checker, seconds: float) -> None:
 
 
 def halt(pid: int | None, checker: Checker, seconds: float) -> None:
-    """Stop a process in the middle of whatever it does, and let it go on."""
+    """Stop a process in the middle of whatever it does, and let it continue."""
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     look_on(checker, seconds)

@@ -67,7 +67,7 @@ def replace(scene: Scene, points: Sequence[str]) -> None:
 
 
 def pause(scene: Scene, points: Sequence[str]) -> None:
-    """A pause; and a view that stands still is kept up to date again."""
+    """A pause; then the view is resumed and kept up to date again."""
     _prepared(scene, "sums", SUMS[0])
     scene.arm(points)
     scene.ask("sums/pause")
@@ -97,7 +97,7 @@ def drop(scene: Scene, points: Sequence[str]) -> None:
 
 
 def ddl(scene: Scene, points: Sequence[str]) -> None:
-    """A column that a view uses becomes wider: the view is built anew."""
+    """A column that a view uses becomes wider: the view is rebuilt."""
     _prepared(scene, "narrow", OF_WIDE)
     column = scene.database.rows(
         "SELECT atttypid::regtype::text FROM pg_attribute "
@@ -179,12 +179,12 @@ LIVE = [
         ),
         build,
     ),
-    Scenario(("build.compare.before", "view.replace.renewed", "sink.change.after"), replace),
+    Scenario(("build.compare.before", "view.replace.installed", "sink.change.after"), replace),
     Scenario(("view.pause.before", "view.pause.after"), pause),
     Scenario(("view.rename.before", "view.rename.after"), rename),
     Scenario(("view.drop.state", "view.drop.table"), drop),
-    Scenario(("ddl.look.after", "ddl.mend.after"), ddl),
+    Scenario(("ddl.refresh.after", "ddl.recovery.after"), ddl),
     Scenario(("changes.begin.headless", "changes.record.before"), subscription),
-    Scenario(("api.view.created", "api.change.asked"), asked_of_the_api),
+    Scenario(("api.view.created", "api.change.requested"), asked_of_the_api),
     Scenario(("supervisor.child.ended",), supervisor),
 ]

@@ -40,7 +40,7 @@ BUSY = (
     "JOIN accounts a ON a.id = e.account JOIN big b ON b.id = a.id GROUP BY a.owner"
 )
 OF_WIDE = "SELECT count(*) AS n FROM wide WHERE v > 3"
-# What a state directory has while nothing is under way.
+# What a state directory has while nothing is in progress.
 STATE_FILES = {"version.json", "store", "builds", "changes", "groups"}
 TEMPORARY = (".new", ".draft", ".spool", ".tmp", ".part")
 # A child that has built a view waits for the next one.
@@ -132,12 +132,12 @@ class Scene:
         assert answer.status_code in (200, 202, 409), answer.text
 
     def settled(self, name: str, status: str = "live", timeout_s: float = 120) -> dict[str, Any]:
-        """The view once nothing is under way; states are compared meanwhile."""
+        """The view once nothing is in progress; states are compared meanwhile."""
         deadline = time.monotonic() + timeout_s
         while True:
             view = self.service.call("GET", f"/views/{name}").json()
             going = view.get("replacing") or {}
-            if view.get("status") == status and going.get("status") != "under way":
+            if view.get("status") == status and going.get("status") != "in progress":
                 return view
             assert time.monotonic() < deadline, f"{view}\n{self.log()}"
             self.look(0.05)
@@ -225,7 +225,7 @@ class Scene:
             folder = state / name
             left += [str(p) for p in folder.iterdir()] if folder.is_dir() else []
         left += [str(p) for p in files_below(state) if p.name.endswith(TEMPORARY)]
-        # A merge goes on with the rows that come, and may stand still for as long as none do.
+        # A merge continues with the rows that come, and may wait for as long as none do.
         in_hand = set().union(*map(_open_files, self.processes()))
         return [path for path in left if path not in in_hand]
 

@@ -2,7 +2,7 @@
 
 Each action is one that an operator, a reader or a machine takes on some day. Refusals that tell of
 a moment (busy, restarting, gone) are taken as they are; any other answer is a fault. `check`
-stands still for a moment and compares every view with PostgreSQL's answer at its position.
+pauses for a moment and compares every view with PostgreSQL's answer at its position.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Soak:
         self.done[name] += 1
 
     def check(self) -> None:
-        """Wait until nothing is under way, and compare."""
+        """Wait until nothing is in progress, and compare."""
         with self._load.held():
             position = self._position()
             for view in self._settled():
@@ -230,7 +230,7 @@ class Soak:
         while True:
             answer = self._answer("GET", "/views", None)
             views = answer.json()["views"] if answer.status_code == 200 else None
-            going = [v for v in views or () if _is_under_way(v)]
+            going = [v for v in views or () if _is_in_progress(v)]
             if views is not None and not going:
                 return views
             told = [f"{going}", *self.asked[-100:], self._service.log_tail(20_000)]
@@ -251,9 +251,11 @@ class Soak:
             self.faults.append(f"{name} is not {wanted}: {found[:5]}")
 
 
-def _is_under_way(view: dict[str, Any]) -> bool:
+def _is_in_progress(view: dict[str, Any]) -> bool:
     going = view.get("replacing") or {}
-    return view["status"] not in ("live", "paused", "failed") or going.get("status") == "under way"
+    return (
+        view["status"] not in ("live", "paused", "failed") or going.get("status") == "in progress"
+    )
 
 
 def _listen(url: str, seconds: float) -> None:

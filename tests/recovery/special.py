@@ -41,8 +41,8 @@ class Special:
 FIRST = ("state.version.before", "state.create.unmarked", "catalog.step.after")
 SLOT = ("source.slot.before", "source.slot.after")
 FORGET = (
-    *("source.forget.before", "source.forget.slot"),
-    *("source.forget.state", "source.forget.progress"),
+    *("source.reset.before", "source.reset.slot"),
+    *("source.reset.state", "source.reset.progress"),
 )
 LARGE = ("outbox.put.parts",)
 # Of values that are pickles: tests/recovery/test_older_states.py.
@@ -50,9 +50,9 @@ UPGRADE = ("state.upgrade.value", "state.upgrade.after")
 SPARK = ("spark.job.before", "spark.part.after", "spark.slot.after", "spark.files.before")
 TOPICS = (
     *("topic.rows.flushed", "topic.commit.before", "topic.commit.after"),
-    "follower.written.before",
+    "sink.notify.before",
 )
-INIT = ("init.heal.after", "init.schema.before")
+INIT = ("init.repair.after", "init.schema.before")
 
 
 def first_and_last_view(_: Any, database: Database, folder: Path) -> None:
@@ -95,9 +95,9 @@ def state_behind_the_sink(_: Any, database: Database, folder: Path) -> None:
         service.kill()
         shutil.rmtree(service.state)
         shutil.copytree(older, service.state)
-        scene.arm(["epoch.muted.before"])
+        scene.arm(["epoch.replayed.before"])
         service.start()
-        scene.await_reached(["epoch.muted.before"])
+        scene.await_reached(["epoch.replayed.before"])
         scene.move_on(10)
         scene.finish()
     finally:
@@ -216,7 +216,7 @@ def _init(dsn: str, role: str, more: dict[str, str]) -> subprocess.CompletedProc
 
 SPECIAL = [
     Special((*FIRST, *SLOT, *FORGET), first_and_last_view),
-    Special(("epoch.muted.before",), state_behind_the_sink),
+    Special(("epoch.replayed.before",), state_behind_the_sink),
     Special(LARGE, large_epoch),
     Special(UPGRADE, older_state),
     Special(SPARK, spark_job, is_slow=True),
@@ -226,6 +226,6 @@ SPECIAL = [
 # Reached by a store alone, in tests/unit/storage/test_recovery.py.
 STORAGE = ("merge.flush.step", "merge.runs.step", "merge.runs.entered")
 # Killed at in tests/recovery/test_sink_rewind.py.
-SET_BACK = ("sink.return.before", "sink.return.after")
+SET_BACK = ("sink.repair.before", "sink.repair.after")
 # Killed at in tests/recovery/test_checkpoints.py.
 CHECKPOINTS = tuple(f"checkpoints.{what}" for what in ("copied", "sent", "finished", "pruned"))

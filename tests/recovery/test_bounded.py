@@ -186,7 +186,7 @@ def test_an_idle_source_beside_a_busy_database_keeps_no_wal(
 
 @pytest.mark.whole
 def test_many_views_at_once(case: Case) -> None:
-    """Built a few at a time, while one that is live goes on; then a kill, and all are dropped."""
+    """Built a few at a time, while one that is live continues; then a kill, and all are dropped."""
     service, database = case
     service.create("live", "SELECT sum(v) AS total FROM ticks", backfill="local")
     stopping, builders = threading.Event(), _Builders(service)

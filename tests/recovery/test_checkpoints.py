@@ -155,7 +155,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
         assert world.is_equal("late", "SELECT count(*) AS n FROM accounts")
         assert not database.rows("SELECT FROM pg_class WHERE relname = 'before'")
         told = service.log_tail(1_000_000)
-        assert "recover.muted" in told
+        assert "recover.replay" in told
         assert not _rebuilt(told) & {f"public.{name}" for name in VIEWS}, "restored, not rebuilt"
         run.count, run.epochs = 1, world.checker.states
         world.checker.close()
@@ -243,7 +243,7 @@ class Copied:
         self.engine.store.close()
 
     def restored(self, number: int | None = None, **options: Any) -> dict[str, Counter]:
-        """What comes of a copy when it is brought back and goes on to the end of history."""
+        """What comes of a copy when it is brought back and continues to the end of history."""
         state = self.folder / "restored"
         shutil.rmtree(state, ignore_errors=True)
         wanted = {"key": read_key(self.folder / "state" / KEY_FILE), **options}

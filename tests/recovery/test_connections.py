@@ -28,7 +28,7 @@ from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 RUN = "pytest tests/recovery/test_connections.py"
 FAULTS = count("TIDEMARK_TEST_FAULTS", 3, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
-SILENCE_S = 3.0
+LIVENESS_TIMEOUT_S = 3.0
 # From the end of a fault until the views move on; the machine may be busy with other tests.
 WITHIN_S = 45.0
 # PostgreSQL itself is asked for this one's values.
@@ -58,7 +58,7 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
             before_source.dsn(database.dsn),
             tmp_path / "service",
             sink=before_sink.dsn(sink.dsn),
-            silence_s=SILENCE_S,
+            liveness_timeout_s=LIVENESS_TIMEOUT_S,
             allow_folders=tmp_path / "stock",
         ) as service,
     ):
@@ -191,7 +191,9 @@ def test_other_sources_continue_while_the_database_is_away(
         part.write_text("amount\n1\n")
         part.rename(folder / f"{number}.csv")
         shown = [(number + 1,)]
-        service.await_so(lambda n=shown: world.sink.rows("SELECT n FROM stock") == n, SILENCE_S + 7)
+        service.await_so(
+            lambda n=shown: world.sink.rows("SELECT n FROM stock") == n, LIVENESS_TIMEOUT_S + 7
+        )
     started = time.monotonic()
     view, health = service.call("GET", "/views/people").json(), service.call("GET", "/health")
     assert time.monotonic() - started < 5

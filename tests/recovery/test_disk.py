@@ -2,7 +2,7 @@
 that works; for the service, PostgreSQL's own answer.
 
 A disk that is full, or that does not take what it is given, stops the work that needs it with a
-code, nothing of which was confirmed to the source; with room again it goes on by itself.
+code, nothing of which was confirmed to the source; with room again it continues by itself.
 TIDEMARK_TEST_DISK sets how many cases there are, TIDEMARK_TEST_SEED where the seeds begin.
 """
 

@@ -1,5 +1,5 @@
 """Oracle: the numbers that each topic was given, in order: a view over it shows a run of them that
-begins where the topic began for it and only grows; what is made anew has other numbers."""
+begins where the topic began for it and only grows; what is recreated has other numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Topic:
 
 
 class Writer:
-    """Writes to every open topic until it is closed; stands still within `pause`."""
+    """Writes to every open topic until it is closed; pauses within `pause`."""
 
     def __init__(self, broker: EmbeddedKafka, topics: list[Topic]) -> None:
         self._broker = broker

@@ -1,5 +1,5 @@
 """Oracle: PostgreSQL's answer over the rows that were not left out, by `verify`, after the sink or
-the state went back in time: a view that depends on the order of rows is built anew."""
+the state went back in time: a view that depends on the order of rows is rebuilt."""
 
 from __future__ import annotations
 

@@ -68,12 +68,12 @@ class Watcher:
 
 
 def settled(service: RunningService, timeout_s: float = 90) -> dict:
-    """The view once nothing is under way."""
+    """The view once nothing is in progress."""
     deadline = time.monotonic() + timeout_s
     while True:
         view = service.call("GET", "/views/sums").json()
         going = view.get("replacing") or {}
-        if view.get("status") == "live" and going.get("status") != "under way":
+        if view.get("status") == "live" and going.get("status") != "in progress":
             return view
         assert time.monotonic() < deadline, f"{view}\n{service.log_tail()}"
         time.sleep(0.05)

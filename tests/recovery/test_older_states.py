@@ -178,7 +178,7 @@ def started(
 
 
 def test_live_views_continue_and_no_epoch_is_lost(started: Started) -> None:
-    """Nothing is built anew: the state of before is the state of now."""
+    """Nothing is rebuilt: the state of before is the state of now."""
     engine = started.engine
     assert sorted(d.table.name for d in engine.views.values()) == sorted(NAMES)
     assert set(started.store.names()) == started.before

@@ -84,7 +84,7 @@ def _start(pair: Pair) -> tuple[Writer, Checker]:
 
 def test_a_promoted_standby_with_the_slot_continues(sink: Database, tmp_path: Path) -> None:
     """PostgreSQL 17 and later: the slot is copied, nothing is sent before the standby has it, and
-    no commit is acknowledged before. Twice nothing is built anew, under load."""
+    no commit is acknowledged before. Twice nothing is rebuilt, under load."""
     primary = {"synchronized_standby_slots": SLOT, "synchronous_standby_names": "*"}
     command = f"TIDEMARK_TEST_SEED={SEED} {RUN}"
     with figures.counted("promotions", command) as run, _pair(sink, tmp_path, NEW, primary) as pair:

@@ -79,7 +79,7 @@ class Interrupted:
     def snapshot(
         self, source: PostgresSource, stream: ReplicationStream
     ) -> Iterator[tuple[list[SnapshotPart], Counter, BackfillManifest]]:
-        """The parts to read as a process that starts anew has them, and the table at this time."""
+        """The parts to read as a process that starts again has them, and the table at this time."""
         kept = BackfillManifest(self.folder, FolderExchange(self.folder), "v1")
         kept.recall()
         columns = kept.columns([self.relation], {self.relation.name: self.columns})

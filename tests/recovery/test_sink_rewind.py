@@ -82,7 +82,7 @@ def _scene(source: Database, sink: Database, folder: Path, **settings: Any) -> I
 
 def test_a_standby_that_lags_gets_again_what_it_lacks(database: Database, tmp_path: Path) -> None:
     """Under load the sink's primary is lost, and its standby takes over without the newest epochs:
-    nothing is built anew, nothing is lost or doubled."""
+    nothing is rebuilt, nothing is lost or doubled."""
     with EmbeddedPostgres(settings={**SERVER_SETTINGS, "synchronous_commit": "on"}) as first:
         Database(first, "postgres").execute("CREATE DATABASE sink")
         with Standby(first) as second:
@@ -99,7 +99,7 @@ def test_a_standby_that_lags_gets_again_what_it_lacks(database: Database, tmp_pa
                 (replayed,) = scene.told("recover.outbox")
                 assert replayed["epochs"] > 10, "the standby did not lag"
                 assert len(scene.told("build.started")) == len(VIEWS)
-                assert not scene.told("sink.set_back", "view.state_lost")
+                assert not scene.told("sink.rewound", "view.state_lost")
     _add_figures(scene)
 
 
@@ -120,7 +120,7 @@ def _set_back(server: EmbeddedPostgres, copy: Path) -> None:
 
 @pytest.fixture
 def any_broker(request: pytest.FixtureRequest) -> EmbeddedKafka | None:
-    """The shared broker; None where its jars are not there: what is without topics goes on."""
+    """The shared broker; None where its jars are not there: what is without topics continues."""
     return None if missing() else request.getfixturevalue("broker")
 
 
@@ -130,7 +130,7 @@ def test_an_older_sink_is_brought_back_in_one_transaction(
 ) -> None:
     """The folder of the sink is set back to a copy, under the running service and while it does not
     run. Views that the copy knows as they are come back all at once; one that it does not know is
-    gone, one that it knows otherwise is built anew. A topic goes on all the while."""
+    gone, one that it knows otherwise is rebuilt. A topic continues all the while."""
     topic = unique_name("prefix")
     with EmbeddedPostgres(settings={**SERVER_SETTINGS, "synchronous_commit": "on"}) as server:
         Database(server, "postgres").execute("CREATE DATABASE sink")
@@ -157,7 +157,7 @@ def test_an_older_sink_is_brought_back_in_one_transaction(
             service.await_status("other")
             assert service.call("GET", "/views/later").status_code == 404
             assert sink.rows("TABLE other") == [(0,)]
-            assert len(scene.told("sink.returns")) == 1
+            assert len(scene.told("sink.repaired")) == 1
             service.await_so(lambda: service.call("GET", "/health").json()["status"] == "ok")
             # Once more, while nobody looks, and killed around what brings it back.
             service.kill()
@@ -184,7 +184,7 @@ def _positions(sink: Database) -> int:
 def _await_told_behind(scene: Scene, at: int) -> None:
     """Until the views have come back: what is shown and told of them is the older position."""
     deadline, is_reported = time.monotonic() + WITHIN_S, False
-    while not scene.told("sink.returns"):
+    while not scene.told("sink.repaired"):
         assert time.monotonic() < deadline, scene.service.log_tail()
         scene.checker.check()
         health = scene.service.call("GET", "/health").json()

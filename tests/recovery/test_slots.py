@@ -284,7 +284,7 @@ def test_each_is_reported_by_name_and_can_be_corrected(world: World, case: str) 
 
 
 def test_no_connection_is_free_for_a_while(world: World) -> None:
-    """Nothing is refused: it is tried again, and the view says why it stands still."""
+    """Nothing is refused: it is tried again, and the view says why it stopped."""
     _altered("CONNECTION LIMIT 0")(world)
     world.await_so(lambda: "away" in str(world.service.call("GET", "/views/seen").json()))
     assert world.problem()["code"] == "source.unreachable"

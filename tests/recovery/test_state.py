@@ -64,7 +64,7 @@ def test_state_older_than_the_sink_catches_up_muted(database: Database, tmp_path
         service.start()
         _run_a_while(service, database, writer, checker)
         _finish(service, database, writer, checker)
-        assert "recover.muted" in service.log_tail(1_000_000)
+        assert "recover.replay" in service.log_tail(1_000_000)
 
 
 @pytest.mark.whole
@@ -137,7 +137,7 @@ def test_dropped_slot_is_reported_and_not_made_again(database: Database, tmp_pat
 def test_the_state_of_another_database_is_refused(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """Two directories were mixed up; put right again, each goes on."""
+    """Two directories were mixed up; put right again, each continues."""
     with new_database(postgres) as one, new_database(postgres) as two:
         services = [
             RunningService(database.dsn, tmp_path / name, prefix=f"tide{name}")

@@ -92,8 +92,8 @@ class World:
 def test_state_older_than_the_sink(
     broker: EmbeddedKafka, database: Database, tmp_path: Path, is_lost: bool
 ) -> None:
-    """What the sink has is told again and not written again; what is lost is built anew. A folder
-    cannot tell again what was there in between: what reads it is built anew, and nothing else."""
+    """What the sink has is told again and not written again; what is lost is rebuilt. A folder
+    cannot tell again what was there in between: what reads it is rebuilt, and nothing else."""
     views = VIEWS
     world = World(broker, database, tmp_path / "shop", views)
     world.go_on()
@@ -119,7 +119,7 @@ def test_state_older_than_the_sink(
         world.go_on()
         service.await_so(world.is_shown)
         log = service.log_tail(1_000_000)
-        assert ("view.state_lost" if is_lost else "recover.muted") in log
+        assert ("view.state_lost" if is_lost else "recover.replay") in log
         if not is_lost:
             lost = {line for line in log.splitlines() if "view.state_lost" in line}
             assert len(lost) == 1 and "public.stock" in lost.pop()

@@ -68,7 +68,7 @@ def _refusal(service: RunningService) -> dict:
 
 @contextlib.contextmanager
 def _asleep(service: RunningService) -> Iterator[None]:
-    """All of its processes stand still."""
+    """All of its processes are stopped."""
     family = [p for p in psutil.process_iter(["environ"]) if _is_of(p, service)]
     for process in family:
         process.send_signal(signal.SIGSTOP)

@@ -88,6 +88,8 @@ SEEDS = {
     ): "a comparison of a repair went on as a rebuild",
     (910102, "ddl"): "a build went on after a rename, and knew its changes by the names of before",
     (920308, "rocks", "ddl"): "a failure was written, its answer lost, and could not be repeated",
+    (2, "lateness"): "rows that a transaction deleted and inserted again were taken for late ones",
+    (1070, "lateness"): "a view failed in an epoch that was shown before the catalog knew of it",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
 }
 

@@ -1,5 +1,5 @@
 """Oracle: the list of hostile statements, each with its code, and a database that stays what it
-was. Sizes: an answer within seconds, whatever is asked, from a process that goes on."""
+was. Sizes: an answer within seconds, whatever is asked, from a process that continues."""
 
 from __future__ import annotations
 

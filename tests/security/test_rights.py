@@ -156,8 +156,8 @@ def test_groups_ranks_and_composites_are_as_without_a_role(place: Database, dsn:
     assert answers[0][0] == [(5, b"1,3"), (6, b"2")]
 
 
-def _plan(dsn: str, query: str, asker: str = "") -> str:
-    with PostgresAnalyzer(dsn, "source", asker=asker) as analyzer:
+def _plan(dsn: str, query: str, requester: str = "") -> str:
+    with PostgresAnalyzer(dsn, "source", requester=requester) as analyzer:
         plan_view(query, analyzer)
         return analyzer.role
 
@@ -218,9 +218,9 @@ def test_a_domains_condition_is_nobodys_way_in(place: Database) -> None:
         "CREATE TABLE traps (id integer PRIMARY KEY, x inner_trap, y fine)"
     )
     for query in ("SELECT id, x FROM traps", "SELECT id, 1::trap AS v FROM traps"):
-        for asker in ("", creator):
+        for requester in ("", creator):
             with pytest.raises(SqlError) as refused:
-                _plan(place.dsn, query, asker)
+                _plan(place.dsn, query, requester)
             assert refused.value.code == "sql.untrusted_function", query
     assert _plan(place.dsn, "SELECT id, y FROM traps", creator) == creator
 
@@ -244,7 +244,7 @@ def test_check_role(place: Database) -> None:
 
 def test_what_is_evaluated_is_shared_among_equal_rights_only(place: Database) -> None:
     creator = _role(place, "creator")
-    with PostgresAnalyzer(place.dsn, "source", asker=creator) as analyzer:
+    with PostgresAnalyzer(place.dsn, "source", requester=creator) as analyzer:
         plan = plan_view("SELECT id, who(a) AS w FROM t WHERE a > 1", analyzer)
     store = MemoryStore()
     asked: list[str] = []

@@ -16,18 +16,19 @@ from dataflow.schema import Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, NUMERIC, UTC, SqlType
+from tests.simulation import clock, zones
 from tests.simulation.reads import SCHEMA, canonical, reads
-from tests.simulation.shop import TABLES
+from tests.simulation.shop import EVERY
 
 _PLANS: dict[object, tuple[ViewPlan, KnownNames]] = {}
-_OUTPUT = re.compile(r"SELECT (?:DISTINCT )?(.*?) FROM ", re.DOTALL)
+_SELECT = re.compile(r"\s*SELECT (?:DISTINCT )?")
 
 
 def plan_once(query: str, analyzer: Analyzer) -> ViewPlan:
     """As plan_view, which gives the same plan for the same query over the same views."""
     if not isinstance(analyzer, SimAnalyzer):
         return plan_view(query, analyzer)
-    key = query, analyzer.views_in(query), analyzer.tables(query)
+    key = query, analyzer.views_in(query), analyzer.tables(query), analyzer.time_zone
     if key not in _PLANS:
         _PLANS[key] = plan_view(query, analyzer), analyzer.named
     plan, analyzer.named = _PLANS[key]
@@ -38,13 +39,15 @@ class SimAnalyzer:
     """As dataflow.sql.bind.analysis.Analyzer. views: maintained ones; feeds: of other sources."""
 
     role = ""
-    time_zone = UTC
     named = KnownNames()
 
-    def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
+    def __init__(
+        self, views: Iterable[Relation], feeds: Iterable[Relation] = (), time_zone: str = UTC
+    ) -> None:
+        self.time_zone = time_zone
         self._views = {v.name.name: v for v in views}
         self._feeds = {(f.name.schema, f.name.name): f for f in feeds}
-        self._tables: Mapping[str, Relation] = TABLES
+        self._tables: Mapping[str, Relation] = EVERY
 
     def __enter__(self) -> SimAnalyzer:
         return self
@@ -55,11 +58,9 @@ class SimAnalyzer:
     def analyze(self, query: str) -> Analysis:
         """The query itself, with the types of its output."""
         query = canonical(query)
-        found = _OUTPUT.search(query)
-        assert found is not None
         known = self._columns_of(query)
         fields = []
-        for text in found[1].split(", "):
+        for text in _output(query):
             expression, _, name = text.partition(" AS ")
             named = name or expression.rsplit(".", 1)[-1]
             fields.append(Field(named, self._type(expression, known)))
@@ -123,7 +124,9 @@ class SimAnalyzer:
     def _columns_of(self, query: str) -> dict[str, Field]:
         """The columns that a query may name, by their names in it."""
         known: dict[str, Field] = {}
-        for read in reads(query):
+        # What a subquery reads is named by its alias.
+        found = sorted(reads(query), key=lambda read: read.schema in clock.CLOCKS)
+        for read in found:
             relation = self._find(read.schema, read.name)
             if relation is None:
                 continue
@@ -135,6 +138,8 @@ class SimAnalyzer:
 
     @staticmethod
     def _type(expression: str, known: dict[str, Field]) -> SqlType:
+        if (found := zones.type_of(expression)) is not None:
+            return found
         call = re.fullmatch(r"(\w+)\((.*)\)", expression)
         if call is None and ("/" in expression or "%" in expression):
             # Integers alone are divided here.
@@ -154,3 +159,19 @@ class SimAnalyzer:
         if expression.isdecimal():
             return INT4
         return known[expression].type if expression in known else BOOL
+
+
+def _output(query: str) -> list[str]:
+    """The expressions that a query selects, with their names."""
+    begin = _SELECT.match(query)
+    assert begin is not None
+    found, depth, start = [], 0, begin.end()
+    for at in range(start, len(query)):
+        depth += {"(": 1, ")": -1}.get(query[at], 0)
+        is_end = query.startswith(" FROM ", at)
+        if not depth and (is_end or query.startswith(", ", at)):
+            found.append(query[start:at])
+            start = at + 2
+            if is_end:
+                return found
+    raise AssertionError(query)

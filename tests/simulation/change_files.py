@@ -23,8 +23,9 @@ from service.subscriptions.change_log import (
     read_head,
     segment_floors,
 )
-from tests.simulation.rows import Rows
-from tests.simulation.sink import Database, Violation
+from tests.simulation.faults import Violation
+from tests.simulation.rows import Rows, row_of
+from tests.simulation.sink import Database
 
 
 def want_logs(state: Path, database: Database, random: Random, now: float) -> None:
@@ -113,6 +114,5 @@ def _told(lines: list[dict[str, Any]]) -> Rows:
     found: Rows = Rows()
     for line in lines:
         for row, weight in zip(line["rows"], line["weights"], strict=True):
-            values = row.values() if isinstance(row, dict) else row
-            found[tuple(v.encode() if isinstance(v, str) else v for v in values)] += weight
+            found[row_of(row)] += weight
     return Rows({row: n for row, n in found.items() if n})

@@ -13,16 +13,17 @@ from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from dataflow.errors import SqlError
 from dataflow.schema import Relation
 from dataflow.sql.bind.analysis import Analysis
+from dataflow.types import UTC
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.ddl_source import await_free
 from tests.simulation.ddl_tables import DdlServer, Shape
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA, canonical, reads, with_reads
-from tests.simulation.shop import TABLES
+from tests.simulation.shop import EVERY
 from tests.simulation.stream import away
 from tests.simulation.topics import RELATIONS
 
-COLUMNS = {f.name for r in (*TABLES.values(), *RELATIONS) for f in r.fields}
+COLUMNS = {f.name for r in (*EVERY.values(), *RELATIONS) for f in r.fields}
 
 
 class DdlAnalyzer(SimAnalyzer):
@@ -34,8 +35,9 @@ class DdlAnalyzer(SimAnalyzer):
         faults: Faults,
         views: Iterable[Relation],
         feeds: Iterable[Relation] = (),
+        time_zone: str = UTC,
     ) -> None:
-        super().__init__(views, feeds)
+        super().__init__(views, feeds, time_zone)
         self._server = server
         self._faults = faults
         self._looked_at = ""

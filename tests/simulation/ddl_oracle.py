@@ -24,9 +24,9 @@ from service.engine.encoding.registered import decode
 from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import Past
 from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten
+from tests.simulation.faults import Violation
 from tests.simulation.reads import SCHEMA, Read, reads, with_reads
 from tests.simulation.shop import Failing, Oracle, expanded, failing_like
-from tests.simulation.sink import Violation
 
 # As many as a table may ever have.
 WIDTH = 24
@@ -56,7 +56,7 @@ class DdlOracle(Oracle):
         known = self._plans.setdefault(json.loads(progress)["epoch"], {})
         known |= plans
 
-    def bound(self, row: ViewRow, epoch: int) -> str:
+    def _over_tables(self, row: ViewRow, epoch: int) -> str:
         found = self._plan(row, epoch)
         if found is None:
             return row.query

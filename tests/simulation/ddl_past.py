@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tests.simulation.ddl_analysis import plain_columns_in, tables_in
 from tests.simulation.ddl_tables import Shape, first_shapes
+from tests.simulation.faults import Violation
 from tests.simulation.reads import reads
-from tests.simulation.sink import Violation
 
 # By code, the statements of which one must have touched what a view uses.
 REASONS = {

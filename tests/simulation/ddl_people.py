@@ -48,7 +48,8 @@ class DdlApplication(Application):
 
     def begin(self, labels: Iterable[str]) -> None:
         """A transaction that may write to these tables."""
-        self._shapes = {label: self._tables.now[label] for label in sorted(labels)}
+        now = self._tables.now
+        self._shapes = {label: now[label] for label in sorted(labels) if now[label].is_altered}
         self._held = {label: self._rows_of(label) for label in self._shapes}
 
     def _rows_of(self, label: str) -> Any:
@@ -117,7 +118,7 @@ class Changer:
         self._random = random
         self._has_keys = has_keys
         self._writer = DdlApplication(server, random, FIRST_OWN_KEY)
-        self._oid = max(s.oid for s in first_shapes()) + 100
+        self._oid = max(r.oid for r in TABLES.values()) + 100
 
     def act_for_a_while(self) -> None:
         """Now and then, until it grows calm."""
@@ -152,7 +153,8 @@ class Changer:
     def _publish(self) -> None:
         """Someone takes a table out of the publication, and puts it in again or not."""
         server, random = self._server, self._random
-        labels = sorted(server.memberships.keys() & server.now.keys() - server.locked)
+        found = server.memberships.keys() & server.now.keys() - server.locked
+        labels = sorted(label for label in found if server.now[label].is_altered)
         if not labels:
             return
         shape = server.now[random.choice(labels)]
@@ -188,7 +190,7 @@ class Changer:
 
     def _drawn(self) -> list[Statement]:
         """Statements that follow one another."""
-        random, now = self._random, dict(self._server.now)
+        random, now = self._random, {n: s for n, s in self._server.now.items() if s.is_altered}
         found: list[Statement] = []
         for _ in range(random.choice((1, 1, 1, 2, 3))):
             for statement in self._one(now):

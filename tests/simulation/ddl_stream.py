@@ -16,9 +16,11 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
+from dataflow.types import TIMESTAMPTZ, SqlType
 from tests.simulation.ddl_tables import DdlServer, Shape, Written
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA
+from tests.simulation.rows import moment_text
 from tests.simulation.server import Row
 from tests.simulation.shop import Change, Commit
 from tests.simulation.stream import SimStream
@@ -153,21 +155,22 @@ def _is_same(old: Row, new: Row, number: int) -> bool:
 
 def _values(shape: Shape, row: Row, unsent: set[int] | None = None) -> bytes:
     parts = [struct.pack(">H", len(shape.columns))]
-    for number in (c.number for c in shape.columns):
-        is_unsent = unsent is not None and number in unsent
-        parts.append(b"u" if is_unsent else _value(row[number - 1]))
+    for column in shape.columns:
+        is_unsent = unsent is not None and column.number in unsent
+        parts.append(b"u" if is_unsent else _value(column.field.type, row[column.number - 1]))
     return b"".join(parts)
 
 
 def _keys(shape: Shape, row: Row) -> bytes:
     parts = [struct.pack(">H", len(shape.columns))]
-    for number in (c.number for c in shape.columns):
-        parts.append(_value(row[number - 1]) if number in shape.key else b"n")
+    for column in shape.columns:
+        is_key = column.number in shape.key
+        parts.append(_value(column.field.type, row[column.number - 1]) if is_key else b"n")
     return b"".join(parts)
 
 
-def _value(value: Any) -> bytes:
+def _value(type: SqlType, value: Any) -> bytes:
     if value is None:
         return b"n"
-    text = str(value).encode()
+    text = (moment_text(value) if type == TIMESTAMPTZ else str(value)).encode()
     return b"t" + struct.pack(">I", len(text)) + text

@@ -17,7 +17,7 @@ from dataflow.schema import Field, Relation, RelationName
 from tests.simulation.fibers import Process
 from tests.simulation.reads import SCHEMA
 from tests.simulation.server import Row, Server, write_row
-from tests.simulation.shop import TABLES, Change, Commit
+from tests.simulation.shop import EVERY, TABLES, Change, Commit
 
 # The kind of a change that is a statement: (label, ALTER, the table before, the table after).
 ALTER = "A"
@@ -56,6 +56,11 @@ class Shape:
         return f"t{self.oid}"
 
     @property
+    def is_altered(self) -> bool:
+        """Whether anybody alters it, or writes to it among the others."""
+        return self.template in TABLES
+
+    @property
     def is_full(self) -> bool:
         """Whether it has REPLICA IDENTITY FULL."""
         return self.tells_all or not self.key
@@ -88,9 +93,9 @@ class Shape:
 
 
 def first_shapes() -> list[Shape]:
-    """The tables of the shop as they begin."""
+    """The tables of the source as they begin."""
     found = []
-    for name, relation in TABLES.items():
+    for name, relation in EVERY.items():
         columns = tuple(Column(n, f) for n, f in enumerate(relation.fields, 1))
         key = tuple(i + 1 for i in relation.key)
         found.append(Shape(relation.oid, name, name, columns, len(columns), key))

@@ -35,7 +35,7 @@ class Standby:
             offset = max(0, len(past) - 1 - random.randrange(1, most))
             # A sink that knows nothing of the state is another one (`sink.empty`).
             at = past[offset].progress if past and self._database.progress else None
-            if at and not faults.is_calm and faults.is_allowed("sink.set_back"):
+            if at and not faults.is_calm and faults.is_allowed("sink.rewound"):
                 faults.late.clear()
                 self._database.rewound(offset)
                 faults.trace("set back", f"to epoch {at.epoch}")

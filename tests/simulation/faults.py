@@ -21,6 +21,10 @@ from tests.simulation.fibers import Killed, Loop, Process
 TRACE = 2_000
 
 
+class Violation(AssertionError):
+    """The product violated a guarantee."""
+
+
 @dataclass
 class Plan:
     """How likely each fault is, at each occasion; crash: of a process, machine: share of crashes

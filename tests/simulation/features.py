@@ -31,6 +31,12 @@ SHARES = {
     "clock": 0.15,
     # Their primary keys too.
     "keys": 0.3,
+    # Views in time zones, over a clock that comes to where the clocks of some change.
+    "zones": 0.1,
+    # Rows that come late, and views that watch how late they are.
+    "lateness": 0.12,
+    # Views whose past is retained, compared at the end by the real sink.
+    "history": 0.06,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
@@ -39,6 +45,8 @@ ODDS = {
     "feed.away": (0, 0.01, 0.05),
     "feed.stall": (0, 0.01, 0.05),
     "clock.set": (0, 0.005, 0.05),
+    "clock.still": (0, 0.002, 0.02),
+    "clock.week": (0, 0.3, 0.6),
     "topic.away": (0, 0.01, 0.08),
     "topic.unknown": (0, 0.03, 0.15),
     "topic.answer_lost": (0, 0.02, 0.1),

@@ -18,8 +18,7 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
-from tests.simulation.faults import Faults
-from tests.simulation.sink import Violation
+from tests.simulation.faults import Faults, Violation
 from tests.simulation.source import SimPart
 from tests.simulation.topics import FORGETFUL, Broker, Record, Topic
 

@@ -107,13 +107,13 @@ class SimParts:
         self,
         views: Sequence[Relation],
         feeds: Sequence[Relation] = (),
-        asker: str = "",
+        requester: str = "",
         time_zone: str = UTC,
     ) -> SimAnalyzer:
         server = self._world.server
         if isinstance(server, DdlServer):
-            return DdlAnalyzer(server, self._world.faults, views, feeds)
-        return SimAnalyzer(views, feeds)
+            return DdlAnalyzer(server, self._world.faults, views, feeds, time_zone)
+        return SimAnalyzer(views, feeds, time_zone)
 
     def view_sink(self, row: SinkRow, table: SinkTable) -> SimViewSink:
         return view_sink(self._world, row, table)

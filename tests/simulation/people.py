@@ -6,7 +6,7 @@ and what they do may fail half-way like anything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -58,7 +58,7 @@ class Application:
         return changes
 
     def _rows(self) -> dict[str, Any]:
-        return {n: rows for n, rows in self._server.tables.items() if TABLES[n].key}
+        return {n: rows for n, rows in self._server.tables.items() if n in TABLES and TABLES[n].key}
 
     def _tag(self, name: str, bag: Any) -> Change:
         random, rows = self._random, sorted(bag.elements(), key=repr)
@@ -112,7 +112,7 @@ class Application:
 
 class Operator:
     """Creates, drops, replaces, pauses, resumes, rebuilds and renames views. queries, sources: that
-    there are."""
+    there are. options: of a view that asks a query, where a view has any."""
 
     def __init__(
         self,
@@ -121,7 +121,9 @@ class Operator:
         random: Random,
         queries: Sequence[str],
         sources: Sequence[SourceRow],
+        options: Callable[[str], dict[str, Any]] = lambda query: {},
     ) -> None:
+        self._options = options
         self._parts = parts
         self._queries = queries
         self._sources = sources
@@ -153,7 +155,13 @@ class Operator:
             return self._drop(row, rows)
         self._faults.trace("people", f"{kind} {name}")
         if kind == "replace":
-            self._life.replace(name, random.choice(self._queries), by=OPEN)
+            query = random.choice(self._queries)
+            if row.options.get("emit") == "final":
+                # Its readers would not know what becomes of the windows that they have.
+                query, own = row.query, {}
+            else:
+                own = self._options(query)
+            self._life.replace(name, query, own, by=OPEN)
         elif kind == "rebuild":
             self._life.rebuild(name, by=OPEN)
         elif kind == "pause":
@@ -176,8 +184,9 @@ class Operator:
         if parents and self._random.random() < 0.4:
             query = self._random.choice(NESTED).format(self._random.choice(parents))
         identity = f"{self._count:032x}"
+        own = self._options(query)
         definition = plan_definition(
-            identity, name, query, self._parts, rows, sources=self._sources
+            identity, name, query, self._parts, rows, sources=self._sources, options=own
         )
         require_parents(definition, rows, "default")
         plan = definition.plan
@@ -189,7 +198,11 @@ class Operator:
                 query,
                 identity,
                 kind=kind_of(plan),
-                options={"group": "default", **({"changes_retention_s": 60} if keeps else {})},
+                options={
+                    "group": "default",
+                    **({"changes_retention_s": 60} if keeps else {}),
+                    **own,
+                },
                 key=key_names(plan),
                 fields=output_fields.to_json(plan.root.fields),
                 plan=plan_facts(definition, None),

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.simulation import topics
+from tests.simulation import topics, zones
 
 SCHEMA = "public"
 # Of any table, as a pattern.
-SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES, 'clock'))})"
+SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES, 'clock', zones.ZONED))})"
 _READ = re.compile(rf"\b{SCHEMAS}\.(\w+)(?: ([a-z]\w*))?(?:\(([^)]*)\))?")
 
 

@@ -20,7 +20,7 @@ from service.engine.state_version import STORE
 from storage.rocks import RocksStore
 from storage.store import BulkFile
 from tests.simulation.disk import Disk, Image
-from tests.simulation.sink import Violation
+from tests.simulation.faults import Violation
 
 # Within so long RocksDB's own threads come to rest once nobody writes.
 REST_S = 60.0

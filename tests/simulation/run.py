@@ -26,7 +26,7 @@ from service.factory import planning
 from service.subscriptions import change_feed, subscriptions
 from storage import failpoints
 from tests.harness import figures
-from tests.simulation import event_loop
+from tests.simulation import event_loop, past
 from tests.simulation.analysis import plan_once
 from tests.simulation.fibers import Fiber
 from tests.simulation.world import Outcome, SimProcess, World
@@ -128,6 +128,9 @@ def _many(first: int, count: int, parts: Sequence[str] | None) -> int:
     """On all cores; how many failed."""
     shares = [range(n, min(n + SHARE, first + count)) for n in range(first, first + count, SHARE)]
     started, total, failed = time.monotonic(), Counter[str](), 0
+    if parts is None or "history" in parts:
+        # One for all processes, which ends with this one.
+        past.server_port()
     context = multiprocessing.get_context("spawn")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

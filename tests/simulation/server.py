@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.simulation.shop import TABLES, Change, Commit
-from tests.simulation.sink import Violation
+from tests.simulation.faults import Violation
+from tests.simulation.shop import EVERY, Change, Commit
 
 Row = tuple[Any, ...]
 
@@ -30,7 +30,7 @@ class Server:
     confirmed: int | None = None
     published: set[str] = field(default_factory=set)
     tables: dict[str, Counter[Row]] = field(
-        default_factory=lambda: {name: Counter() for name in TABLES}
+        default_factory=lambda: {name: Counter() for name in EVERY}
     )
     moved: int = 0
 

@@ -135,6 +135,7 @@ class SimSink(Session):
 
         def staged() -> int:
             self.database.staged[table.schema, table.name] = Table(table, +found, token)
+            self.database.put_down("stage", (table, +found, token))
             return sum(found.values())
 
         return self._own_call("sink.staged", staged)
@@ -144,13 +145,18 @@ class SimSink(Session):
         return found is not None and found.identity == token
 
     def drop_staged(self, table: SinkTable) -> None:
-        self._own_call(
-            "sink.drop_staged",
-            lambda: self.database.staged.pop((table.schema, table.name), None),
-        )
+        def drop() -> None:
+            self.database.staged.pop((table.schema, table.name), None)
+            self.database.put_down("drop staged", table)
+
+        self._own_call("sink.drop_staged", drop)
 
     def drop(self, tables: Sequence[SinkTable]) -> None:
-        self._own_call("sink.drop", lambda: self.database.drop(tables))
+        def drop() -> None:
+            self.database.drop(tables)
+            self.database.put_down("drop", list(tables))
+
+        self._own_call("sink.drop", drop)
 
     def holds(self, table: SinkTable) -> bool:
         def is_there() -> bool:
@@ -160,7 +166,11 @@ class SimSink(Session):
         return self.call("sink.holds", is_there)
 
     def forget_progress(self) -> None:
-        self._own_call("sink.forget_progress", self.database.forget_progress)
+        def forget() -> None:
+            self.database.forget_progress()
+            self.database.put_down("forget", None)
+
+        self._own_call("sink.forget_progress", forget)
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         found = self.call("sink.read_rows", lambda: self._found(table))
@@ -207,11 +217,16 @@ class SimTables(Session):
 
         self.call("tables.check", find)
 
+    def check_history(self, table: SinkTable) -> None:
+        """No other relation has the name of what readers of the past read."""
+
     def change(self, changes: Sequence[ViewChange]) -> None:
         def apply() -> None:
+            before = list(self.database.views)
             for change in changes:
                 self.database.change(change)
                 self.database.retitle_errors(change.before, change.table)
+            self.database.put_down("change", list(changes), before)
 
         self.call("tables.change", apply)
 
@@ -341,7 +356,7 @@ class SimControl(Session):
 
         return self.call("catalog.delete_source", delete)
 
-    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self.rows(sql, *parameters)
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -354,7 +369,7 @@ class SimControl(Session):
             return self.call("catalog.rows", list)
         columns = re.findall(r'"(\w+)" = %s', sql)
 
-        def ask_change() -> list[tuple[Any, ...]]:
+        def request_change() -> list[tuple[Any, ...]]:
             change, *rest, identity, desired = values
             row = self.database.view(identity)
             if row is None or row.change is not None or row.desired == "dropped":
@@ -372,7 +387,7 @@ class SimControl(Session):
             reported = dict(zip(columns, rest, strict=True)) | {"change": None}
             return [(1,)] * self.database.update(identity, reported)
 
-        def ask_pause() -> list[tuple[Any, ...]]:
+        def request_pause() -> list[tuple[Any, ...]]:
             row = self.database.view(values[0])
             if row is None or row.change is not None or row.desired == "dropped":
                 return []
@@ -380,9 +395,9 @@ class SimControl(Session):
             return [(1,)] * (is_live and self.database.update(row.identity, {"desired": "paused"}))
 
         if "desired = 'paused'" in sql:
-            return self.call("catalog.pause", ask_pause)
+            return self.call("catalog.pause", request_pause)
         is_asked = "change = %s" in sql
-        return self.call("catalog.change", ask_change if is_asked else end_change)
+        return self.call("catalog.change", request_change if is_asked else end_change)
 
 
 def _columns(table: SinkTable) -> list[tuple[str, Any]]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.types import INT4, INT8, TEXT
-from tests.simulation import clock, topics
+from dataflow.types import INT4, INT8, TEXT, UTC
+from tests.simulation import clock, moments, topics, zones
 from tests.simulation.reads import SCHEMA, Read, is_alike, reads, with_reads
 
 
@@ -49,6 +49,9 @@ TABLES = {
         _relation("tags", 1003, [Field("tag", TEXT), Field("n", INT4)]),
     )
 }
+
+# With the one that nobody alters.
+EVERY = {**TABLES, moments.NAME: moments.RELATION}
 
 QUERIES = (
     " SELECT id, owner, balance FROM public.accounts WHERE (balance > 0)",
@@ -129,15 +132,17 @@ class Oracle:
         self._places: dict[tuple[str, str], str] = {}
         self._answers: dict[tuple[int, str, str], Counter[tuple[Any, ...]]] = {}
         self._session = sqlite3.connect(":memory:", isolation_level=None)
-        for schema in (SCHEMA, *topics.SOURCES, clock.CLOCK):
+        for schema in (SCHEMA, *topics.SOURCES, *clock.CLOCKS):
             self._session.execute(f"ATTACH ':memory:' AS {schema}")
+        zones.add_functions(self._session)
         self._create()
 
     def _create(self) -> None:
-        for name, relation in TABLES.items():
+        for name, relation in EVERY.items():
             columns = ", ".join(f.name for f in relation.fields)
             self._session.execute(f"CREATE TABLE public.{name} ({columns})")
-        self._session.execute("CREATE TABLE clock.now (id, at)")
+        for name in clock.CLOCKS:
+            self._session.execute(f"CREATE TABLE {name}.now (id, at)")
         for relation in topics.RELATIONS:
             columns = ", ".join(f.name for f in relation.fields)
             self._session.execute(f"CREATE TABLE {relation.name} ({columns})")
@@ -152,21 +157,25 @@ class Oracle:
             for key in (self._broker.topics if self._broker else ())
             if ".".join(key) in query
         }
-        at = clock.at_of((offsets or {}).get(clock.CLOCK)) if "clock.now" in query else None
+        at = {n: clock.at_of((offsets or {}).get(n)) for n in clock.CLOCKS if f"{n}.now" in query}
         shown = repr((sorted(read.items()), at))
         found = self._answers.get((prefix, query, shown))
         if found is None:
             self._go_to(prefix)
             self._fill(read)
-            self._session.execute("DELETE FROM clock.now")
-            if at is not None:
-                self._session.execute("INSERT INTO clock.now VALUES (1, ?)", (at,))
+            self._set_clocks(at)
             failing = failing_like(query)
             guarded = failing.guarded(query) if failing else query
             rows = self._session.execute(guarded).fetchall()
             found = Counter(tuple(map(_physical, row)) for row in rows)
             self._answers[prefix, query, shown] = found
         return found
+
+    def _set_clocks(self, at: Mapping[str, int | None]) -> None:
+        for name, us in at.items():
+            self._session.execute(f"DELETE FROM {name}.now")
+            if us is not None:
+                self._session.execute(f"INSERT INTO {name}.now VALUES (1, ?)", (us,))
 
     def errors(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
         """(state, message, row) of the rows for which a query fails, with their counts."""
@@ -192,7 +201,11 @@ class Oracle:
 
     def bound(self, row: ViewRow, epoch: int) -> str:
         """Return the query of a view over what its names stand for, as of an epoch that shows
-        it."""
+        it, in sqlite's words."""
+        return zones.in_sqlite(self._over_tables(row, epoch), row.options.get("time_zone", UTC))
+
+    def _over_tables(self, row: ViewRow, epoch: int) -> str:
+        """Return the query over what its names stand for."""
         return row.query
 
     def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
@@ -206,7 +219,7 @@ class Oracle:
 
     def _go_to(self, prefix: int) -> None:
         if prefix < self._at:
-            for name in TABLES:
+            for name in EVERY:
                 self._session.execute(f"DELETE FROM public.{name}")
             self._at = 0
         for commit in self._log[self._at : prefix]:
@@ -231,7 +244,7 @@ class Oracle:
         if kind == "T":
             self._session.execute(f"DELETE FROM public.{name}")
         if kind in "UD":
-            names = [f.name for f in TABLES[name].fields]
+            names = [f.name for f in EVERY[name].fields]
             same = " AND ".join(f"{n} IS ?" for n in names)
             found = f"SELECT rowid FROM public.{name} WHERE {same} LIMIT 1"
             done = self._session.execute(f"DELETE FROM public.{name} WHERE rowid = ({found})", old)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,19 @@ from connectors.sink import NOT_STAGED, Progress, SinkEpoch, SinkLagging, SinkTa
 from connectors.view_states import is_legal
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
+from dataflow.notes import NOTES
+from tests.simulation import clock
+from tests.simulation.clock import SimClock
+from tests.simulation.faults import Violation
+from tests.simulation.lateness import (
+    LateOracle,
+    LateState,
+    Shown,
+    is_final,
+    is_watched,
+    without,
+)
+from tests.simulation.past import Act, Journal
 from tests.simulation.rows import Rows, as_json
 from tests.simulation.shop import Commit, Oracle, expanded
 from tests.simulation.topics import FORGETFUL
@@ -32,10 +46,6 @@ STANDING = ("failed", "degraded", "paused", "backfilling", "analyzing")
 
 # What the sink says of a table that was changed by hand.
 SPOILT = ("sink.table_missing", "sink.table_changed")
-
-
-class Violation(AssertionError):
-    """The product violated a guarantee."""
 
 
 @dataclass
@@ -54,8 +64,10 @@ class Table:
 @dataclass
 class Database:
     """All of it. durable: the positions that the state would have after a crash of the machine;
-    history: by identity, the rows of each epoch that changed anything; counts: how often the last
-    view went."""
+    history: by identity, the rows of each epoch that changed anything, for a view of final rows
+    those that its readers were sent until then; counts: how often the last view went; late: by
+    identity, what is known of views that watch for late rows; clock: of the run, if it has one;
+    journal: of all that is done to it, if anybody wants it, of which it has so much."""
 
     log: list[Commit]
     oracle: Oracle
@@ -80,6 +92,17 @@ class Database:
     lost: list[tuple[int, dict[str, list[tuple[int, SinkTable, Rows]]]]] = field(
         default_factory=list
     )
+    journal: Journal | None = None
+    journaled: int = 0
+    now: Callable[[], float] = float
+    late: dict[str, LateState] = field(default_factory=dict)
+    clock: SimClock | None = None
+    late_oracle: LateOracle = field(init=False)
+    _joined: set[str] = field(default_factory=set)
+    _final: dict[str, Rows] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.late_oracle = LateOracle(self.log)
 
     @property
     def prefix(self) -> int:
@@ -107,7 +130,7 @@ class Database:
     def _copied(self) -> Database:
         """Return the same, for itself; what changes in place is copied, all else is never
         changed."""
-        copied = {"tables", "staged", "views", "sources", "sinks", "errors"}
+        copied = {"tables", "staged", "views", "sources", "sinks", "errors", "late"}
         own = {name: copy(getattr(self, name)) for name in copied}
         history = {identity: list(rows) for identity, rows in self.history.items()}
         return replace(self, **own, history=history, past=[])
@@ -118,9 +141,12 @@ class Database:
         if self.progress is not None:
             self.lost.append((self.progress.epoch, self.history))
         del self.past[offset + 1 :]
-        for name in ("tables", "staged", "views", "sources", "sinks", "errors", "history"):
+        for name in ("tables", "staged", "views", "sources", "sinks", "errors", "history", "late"):
             setattr(self, name, getattr(found, name))
         self.progress, self.owner = found.progress, found.owner
+        self.journaled = found.journaled
+        if self.journal is not None:
+            self.journal.cut(self.journaled)
         self.version += 1
         self.timeline += 1
 
@@ -137,6 +163,7 @@ class Database:
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
         errors = self.errors.copy()
+        self._joined, self._final = set(), {}
         try:
             self._apply(epoch)
         except SinkError:
@@ -148,16 +175,36 @@ class Database:
         self.commits += 1
         self._check_kept(positions)
         self._check_progress(before)
+        if epoch.repair is None:
+            self._check_clocks(before)
         self.check()
+        if self.journal is not None:
+            self.put_down("epoch", self.journal.of_epoch(epoch), kept[2])
         self.save()
+
+    def put_down(self, kind: str, what: Any, views: Sequence[ViewRow] | None = None) -> None:
+        """Put down what was done. views: the catalog before it, if it was changed."""
+        if self.journal is None:
+            return
+        rows = {t.identity: (t.table, t.rows) for t in self.tables.values()}
+        at_us = round(self.now() * 1e6)
+        self.journal.acts.append(
+            Act(kind, what, at_us, list(self.views) if views is None else views, rows)
+        )
+        self.journaled = len(self.journal.acts)
 
     def _apply(self, epoch: SinkEpoch) -> None:
         if epoch.repair is not None:
             self._recall_others(epoch.repair.live)
+            self.late = {}
         for change in epoch.ddl.changes:
             self.change(change)
         for swap in epoch.ddl.swaps:
             self._swap(epoch.progress.epoch, swap.table, swap.token)
+        for change in epoch.ddl.changes:
+            if change.status in STANDING:
+                # It has left the state since, also where it is called dropping.
+                self.move(change.identity, moves=False)
         for table, error in epoch.ddl.refusals:
             self._tell_refusal(table, error.code)
         for part in epoch.rows.parts():
@@ -183,6 +230,9 @@ class Database:
         self.errors = +self.errors
 
     def _add(self, epoch: int, table: SinkTable, delta: Delta) -> None:
+        if table.final is not None:
+            self._publish(epoch, table, delta)
+            return
         found = self.tables.get((table.schema, table.name))
         if found is None:
             raise SinkError("sink.table_missing", table.title, relation=table.relation)
@@ -201,8 +251,25 @@ class Database:
         self.tables[table.schema, table.name] = replace(found, rows=rows)
         self._remember(epoch, found.identity, table, rows)
 
+    def _publish(self, epoch: int, table: SinkTable, delta: Delta) -> None:
+        """The readers of a view get final rows, which go to no table."""
+        row = self.view_named(table.schema, table.name)
+        if row is None:
+            raise Violation(f"{table.title} has final rows, and the catalog does not know it")
+        found: Rows = Rows()
+        for values, weight in delta.rows():
+            if weight < 0:
+                raise Violation(f"epoch {epoch} takes the final row {values} of {table.title} back")
+            found[values] += weight
+        self._final[row.identity] = self._final.get(row.identity, Rows()) + found
+        history = self.history.setdefault(row.identity, [])
+        sent = history[-1][2] if history else Rows()
+        history.append((epoch, table, sent + found))
+
     def _remember(self, epoch: int, identity: str, table: SinkTable, rows: Rows) -> None:
-        self.history.setdefault(identity, []).append((epoch, table, rows))
+        row = self.view(identity)
+        if row is None or not is_final(row):
+            self.history.setdefault(identity, []).append((epoch, table, rows))
 
     def _swap(self, epoch: int, table: SinkTable, token: str) -> None:
         name = table.schema, table.name
@@ -216,6 +283,7 @@ class Database:
             return
         if row is None:
             raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
+        self._joined.add(row.identity)
         # To be rebuilt before it was ever seen.
         moves = row.status != "degraded"
         self.tables[name] = Table(table, staged.rows, row.identity, moves=moves)
@@ -245,6 +313,8 @@ class Database:
         reported: dict[str, Any] = dict(change.facts)
         if before != after:
             reported |= {"schema": after[0], "name": after[1]}
+        if change.is_replaced or change.status:
+            self._joined.add(change.identity)
         row = self.view(change.identity)
         if row is None:
             return
@@ -268,7 +338,7 @@ class Database:
             return
         for source, position in before.positions.items():
             now = self.progress.positions.get(source)
-            if now is None:
+            if now is None or (source in clock.CLOCKS and not self._is_followed(source)):
                 continue
             if isinstance(now, int):
                 is_back = now < position
@@ -276,6 +346,27 @@ class Database:
                 is_back = any(_is_before(now[n], position[n]) for n in now.keys() & position.keys())
             if is_back:
                 raise Violation(f"the position of {source} went back from {position} to {now}")
+
+    def _is_followed(self, name: str) -> bool:
+        """Whether a view reads a clock that has done so before; else it may begin at the present
+        moment, and be forgotten before."""
+        queries = {row.name: row.query for row in self.views}
+        for table in self.tables.values():
+            row = self.view(table.identity)
+            if row is None or not table.moves or row.identity in self._joined:
+                continue
+            is_read = f"{name}.now" in expanded(row.query, queries)
+            if is_read or (name == clock.CLOCK and is_watched(row)):
+                return True
+        return False
+
+    def _check_clocks(self, before: Progress | None) -> None:
+        """A clock that has moved tells of no time in which nothing ran."""
+        assert self.progress is not None
+        for name in clock.CLOCKS if before is not None and self.clock is not None else ():
+            was, now = (clock.at_of(p.positions.get(name)) for p in (before, self.progress))  # type: ignore[union-attr]
+            if was is not None and now is not None and now > was:
+                self.clock.require_new(name, now)  # type: ignore[union-attr]
 
     def _places(self) -> Mapping[str, Any]:
         return {} if self.progress is None else self.progress.positions
@@ -294,17 +385,22 @@ class Database:
         """What is shown is the answer over the prefix that the progress names."""
         prefix, epoch = self.prefix, self.progress.epoch if self.progress else 0
         queries = {row.name: self.oracle.bound(row, epoch) for row in self.views}
+        self.late = {i: s for i, s in self.late.items() if i not in self._joined}
         for table in self.tables.values():
             row = self.view(table.identity)
             if row is None or table.spoilt:
                 continue
             if not table.moves:
+                self.late.pop(table.identity, None)
                 if row.status == "live":
                     raise Violation(f"{row.title} is called live and stands still")
                 continue
             self.oracle.require_right(row, epoch, prefix)
             query = expanded(queries[row.name], queries)
-            expected = self.oracle.answer(query, prefix, self._places())
+            if is_watched(row):
+                expected = self._expected_in_time(row, table, epoch)
+            else:
+                expected = self.oracle.answer(query, prefix, self._places())
             self.states += 1
             self._check_errors(table.table, query)
             if table.rows != expected:
@@ -315,11 +411,27 @@ class Database:
                     f"{row.query}"
                 )
 
+    def _expected_in_time(self, row: ViewRow, table: Table, epoch: int) -> Rows:
+        """The rows of a view that watches for late ones; what it tells of them is checked."""
+        oracle, before = self.late_oracle, self.late.get(row.identity)
+        told = Counter[tuple[str, str]]()
+        for error, n in self.errors_of(table.table).items():
+            told[str(error[2], "utf-8"), str(error[4], "utf-8")] += n
+        at = clock.at_of(self._places().get(clock.CLOCK))
+        sent = self._final.pop(row.identity, Rows())
+        shown = Shown(row, table.rows, self.prefix, at, told, sent)
+        state = self.late[row.identity] = oracle.next(before, shown)
+        query = without(row.query, state.left_out)
+        bound = self.oracle.bound(replace(row, query=query), epoch)
+        answer = self.oracle.answer(bound, self.prefix, self._places())
+        return oracle.expected(state, before, answer)
+
     def _check_errors(self, table: SinkTable, query: str) -> None:
         """What stands among the errors of a view are the rows that it lacks, and no others (P9)."""
         expected = self.oracle.errors(query, self.prefix)
         reported = self.errors_of(table)
-        found = Rows({tuple(str(v, "utf-8") for v in r[2:]): n for r, n in reported.items()})
+        texts = Rows({tuple(str(v, "utf-8") for v in r[2:]): n for r, n in reported.items()})
+        found = Rows({text: n for text, n in texts.items() if text[0] not in NOTES})
         if found != expected:
             lacks, extra = expected - found, found - expected
             raise Violation(f"the errors of {table.title} lack {dict(lacks)}, have {dict(extra)}")
@@ -377,6 +489,8 @@ class Database:
         after = reported.get("status", row.status)
         if "status" in reported and not is_legal(row.status, after):
             raise Violation(f"{row.title} goes from {row.status} to {after}, which is illegal")
+        if reported.get("code") == "view.late_row":
+            self.late_oracle.require_late(row)
         self.oracle.judge(row, self.views, reported)
         changed = replace(row, **reported)
         self.views = [changed if r.identity == identity else r for r in self.views]

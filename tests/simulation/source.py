@@ -15,7 +15,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 from tests.simulation.faults import Faults
 from tests.simulation.server import Row, Server
-from tests.simulation.shop import TABLES
+from tests.simulation.shop import EVERY
 from tests.simulation.stream import SimStream, away
 
 
@@ -137,7 +137,7 @@ class SimCatalog:
     def read(
         self, oids: Sequence[int], known: Mapping[int, TableFacts]
     ) -> tuple[int, dict[int, TableFacts]]:
-        found = {r.oid: _facts(r) for r in TABLES.values() if r.oid in oids}
+        found = {r.oid: _facts(r) for r in EVERY.values() if r.oid in oids}
         return self.digest(found), found
 
     def write_marker(self) -> int:

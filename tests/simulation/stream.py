@@ -15,10 +15,9 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
-from tests.simulation.faults import Faults
+from tests.simulation.faults import Faults, Violation
 from tests.simulation.server import Row, Server
-from tests.simulation.shop import TABLES, Change, Commit
-from tests.simulation.sink import Violation
+from tests.simulation.shop import EVERY, Change, Commit
 
 
 class SimStream:
@@ -125,7 +124,7 @@ class SimStream:
         return [self._changes(self._relations[name], part) for name, part in found]
 
     def _changes(self, relation: Relation, changes: list[Change]) -> Changes:
-        full = TABLES[relation.name.name]
+        full = EVERY[relation.name.name]
         offsets = [[f.name for f in full.fields].index(f.name) for f in relation.fields]
         kinds: list[int] = []
         rows: list[Row] = []

@@ -14,15 +14,23 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from connectors.clock.source import RELATION, ClockFeed
 from connectors.postgres.analysis.table_names import KnownNames
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.schema.history_target import Recorded
+from connectors.postgres.sink import sink_epoch
+from connectors.postgres.sink.history_tables import Histories
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
 from dataflow.collect import ErrorRows
-from dataflow.delta import Delta
+from dataflow.delta import Column, Delta
 from dataflow.due import DueSearch
 from dataflow.errors import TidemarkError
+from dataflow.expressions.time_zones import Offsets
+from dataflow.operators.lateness.late_rows import LateRowsOperator
+from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.plan.nodes import ViewPlan
+from dataflow.types import EPOCH_2000_US
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
@@ -107,7 +115,7 @@ def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
         self.position = position
 
 
-def impatient(self: ViewBuild, newest: int) -> bool:
+def joins_too_early(self: ViewBuild, newest: int) -> bool:
     """A view joins before what came since its snapshot is replayed."""
     if self._view is None:
         self._open_view()
@@ -232,11 +240,101 @@ def late_ticks(self: DueSearch) -> int:
     return found if found == n else found + 5
 
 
+def never_late(self: LateRowsOperator, rows: Delta, mark: int, is_gone: np.ndarray) -> np.ndarray:
+    """Late rows are taken, whatever the view's policy is."""
+    return np.zeros(len(rows), np.bool_)
+
+
+class Farthest:
+    """What was seen of the partition that has come farthest."""
+
+    def __init__(self, seen: Any) -> None:
+        self._seen = seen
+
+    def scan(self) -> Iterator[Delta]:
+        """Yield its row."""
+        for rows in [Delta.concat(parts)] if (parts := list(self._seen.scan())) else []:
+            yield rows.take(np.array([rows.columns[-2].values.argmax()]))
+
+
+def greatest_partition(self: WatermarkOperator, now: int, watched: int) -> Delta:
+    """The watermark is that of the partition that has come farthest."""
+    with patch.object(self, "_seen", Farthest(self._seen)):
+        return PUBLISH(self, now, watched)
+
+
+def never_idle(self: WatermarkOperator, step_us: int) -> int:
+    """No partition ever falls silent."""
+    return 0
+
+
+def never_closed(column: Column, *_: Any) -> np.ndarray:
+    """Rows that come into a window that is closed are taken for those of an open one."""
+    return np.zeros(len(column), np.bool_)
+
+
+def in_steps(self: ClockFeed, max_rows: int, *, until: Any = None) -> SourceBatch | None:
+    """A clock catches up a second at a time."""
+    if until is None and self._is_due and self.has_waited:
+        present = self.candidates(2)[1] + EPOCH_2000_US
+        until = {RELATION: {"us": int(min(present, self._us + 1_000_000))}}
+    return POLL_CLOCK(self, max_rows, until=until)
+
+
+def without_changes(self: Offsets, instants: np.ndarray) -> np.ndarray:
+    """The clocks of a zone never change."""
+    return instants + self.us[0]
+
+
+def later_offset(self: Offsets, local: np.ndarray) -> np.ndarray:
+    """A time that is skipped, or is there twice, is taken for the earlier moment."""
+    at = np.searchsorted(self.starts, local, side="right") - 1
+    return local - self.us[at]
+
+
+def never_ended(self: Recorded, is_double: bool, *, is_looked_up: bool) -> Any:
+    """The past does not say until when a row was there."""
+    closed = f", {self.history.column(3)} = (SELECT committed_at FROM now)"
+    return [part.replace(closed, "") for part in ENDED(self, is_double, is_looked_up=is_looked_up)]
+
+
+def ended_late(self: Recorded, is_double: bool, *, is_looked_up: bool) -> Any:
+    """A row of the past is there for an epoch too long."""
+    parts = ENDED(self, is_double, is_looked_up=is_looked_up)
+    return [
+        p.replace("= (SELECT epoch FROM now),", "= (SELECT epoch + 1 FROM now),") for p in parts
+    ]
+
+
+def begun_again(*given: Any, **named: Any) -> bool:
+    """Every version of a view has a past of its own."""
+    return False
+
+
+def rewind_unsaid(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
+    """A rewound sink does not know which epochs it has lost."""
+    return [s for s in BEGIN_EPOCH(key, token, epoch) if b"note_rewind" not in s]
+
+
+def kept_too_long(self: Histories, cursor: Any, recorded: int) -> list[bytes]:
+    """Nothing of the past ever goes."""
+    return []
+
+
+def never_removed(
+    self: LateRowsOperator, keys: list[Column], went: np.ndarray, came: np.ndarray
+) -> np.ndarray:
+    """A row that was deleted in another part of a transaction comes as a new one."""
+    return np.zeros(len(went), np.bool_)
+
+
 def nothing_changed(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
     """Keep what the catalog of a rewound sink says of views from before they were rebuilt."""
     return {}
 
 
+PUBLISH, POLL_CLOCK = WatermarkOperator._publish, ClockFeed.poll
+ENDED, BEGIN_EPOCH = Recorded._ended, sink_epoch.begin
 REFRESH, ACCEPT = SourceWatch.refresh, SourceWatch.accept
 POSITION = ChangeReader.position_after
 HOLD, BEGIN = SinkWorkers.hold, SinkWorker._begin
@@ -264,7 +362,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         unaware_of_snapshot,
         (),
     ),
-    "joined too early": ("service.backfill.view_build.ViewBuild.catch_up", impatient, ()),
+    "joined too early": ("service.backfill.view_build.ViewBuild.catch_up", joins_too_early, ()),
     "outcome not asked for": (
         "service.pipeline.sink_writer.SinkWriter._is_in_sink",
         never_there,
@@ -335,6 +433,78 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "unread and refused": ("service.ingest.database_feed.Feed.was_opened_for", always, ("ddl",)),
     "names looked at once": ("service.factory.planning._plan", names_looked_at_once, ("ddl",)),
     "ticks late": ("dataflow.due.DueSearch.first", late_ticks, ("clock",)),
+    "clock in steps": ("connectors.clock.source.ClockFeed.poll", in_steps, ("zones",)),
+    "zone without changes": (
+        "dataflow.expressions.time_zones.Offsets.local",
+        without_changes,
+        ("zones",),
+    ),
+    "later offset": ("dataflow.expressions.time_zones.Offsets.instants", later_offset, ("zones",)),
+    "late and taken": (
+        "dataflow.operators.lateness.late_rows.LateRowsOperator._late",
+        never_late,
+        ("lateness",),
+    ),
+    "reloaded and late": (
+        "dataflow.operators.lateness.late_rows.LateRowsOperator._exchange",
+        never_removed,
+        ("lateness",),
+    ),
+    "failed and unsaid": (
+        "service.pipeline.view_failures.Failures.are_unreported",
+        False,
+        ("lateness",),
+    ),
+    "greatest partition": (
+        "dataflow.operators.lateness.watermark.WatermarkOperator._publish",
+        greatest_partition,
+        ("lateness",),
+    ),
+    "never idle": (
+        "dataflow.operators.lateness.watermark.WatermarkOperator._watch",
+        never_idle,
+        ("lateness",),
+    ),
+    "final twice": (
+        "dataflow.operators.lateness.final_rows.is_closed",
+        never_closed,
+        ("lateness",),
+    ),
+    "frozen and changed": (
+        "dataflow.operators.lateness.retained_aggregate.is_closed",
+        never_closed,
+        ("lateness",),
+    ),
+    "decided again": (
+        "service.engine.definition.ViewDefinition.depends_on_history",
+        False,
+        ("lateness",),
+    ),
+    "past never ended": (
+        "connectors.postgres.schema.history_target.Recorded._ended",
+        never_ended,
+        ("history",),
+    ),
+    "past ended late": (
+        "connectors.postgres.schema.history_target.Recorded._ended",
+        ended_late,
+        ("history",),
+    ),
+    "past begun again": (
+        "connectors.postgres.sink.history_tables._is_whole",
+        begun_again,
+        ("history",),
+    ),
+    "past kept": (
+        "connectors.postgres.sink.history_tables.Histories.pruning",
+        kept_too_long,
+        ("history",),
+    ),
+    "rewind unsaid": (
+        "connectors.postgres.sink.postgres_sink.begin",
+        rewind_unsaid,
+        ("failovers", "history"),
+    ),
     "names of before": (
         "service.pipeline.sink_rewind.changed_facts",
         nothing_changed,
@@ -344,6 +514,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 # Where to begin with what few seeds find: at one that is known to.
 BEGIN_AT = {
     "failures told late": 268,
+    "failed and unsaid": 1070,
     "unread and refused": 2187,
     "names looked at once": 700215,
     "names of before": 5142,

@@ -1,4 +1,4 @@
-"""Oracle: docs/VIEWS.md: of each view one change is under way at most, a pause among them."""
+"""Oracle: docs/VIEWS.md: of each view one change is in progress at most, a pause among them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_view_that_is_being_paused_is_busy(world: World) -> None:
     ):
         with pytest.raises(TidemarkError, match="is being changed") as refused:
             asked(world, ask)
-        assert (refused.value.code, refused.value.detail) == ("view.busy", "a pause is under way")
+        assert (refused.value.code, refused.value.detail) == ("view.busy", "a pause is in progress")
     query = NESTED[0].format("v")
     child = plan_definition("2", ("public", "c"), query, parts, world.database.views)
     with pytest.raises(TidemarkError, match="is not live") as refused:
@@ -92,7 +92,7 @@ def test_a_pause_does_not_pass_a_change(world: World) -> None:
     parts: Any = SimParts(world, world.host(Process(0)))
     row, life = live_view(world, parts), Life(parts, Authorization(parts))
     world.database.update(row.identity, {"change": {"id": "x", "kind": "version", "version": 1}})
-    assert not asked(world, lambda: change_requests.ask_pause(parts.control(), row.identity))
+    assert not asked(world, lambda: change_requests.request_pause(parts.control(), row.identity))
     with pytest.raises(TidemarkError, match="is being changed"):
         asked(world, lambda: life.pause("public.v", by=OPEN))
     assert world.database.views[0].desired == "live"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,11 +18,12 @@ from typing import Any
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.sink import SinkLagging
 from dataflow.errors import SinkError, TidemarkError
+from dataflow.types import UTC
 from service.pipeline.composition import compose
 from service.pipeline.pipeline import Pipeline
 from service.runtime.restart_policy import Restarts, exit_code
 from storage.errors import StorageError
-from tests.simulation import clock, features, topics
+from tests.simulation import clock, features, moments, past, topics, zones
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, let_go, want_logs
 from tests.simulation.clock import SimClock
@@ -31,14 +32,14 @@ from tests.simulation.ddl_people import Changer, DdlApplication
 from tests.simulation.ddl_tables import DdlServer
 from tests.simulation.disk import Disk
 from tests.simulation.failover import Standby
-from tests.simulation.faults import Faults, Plan
+from tests.simulation.faults import Faults, Plan, Violation
 from tests.simulation.fibers import FiberHost, Hang, Killed, Loop, Process
 from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
 from tests.simulation.rocks import RocksDisk
 from tests.simulation.server import Server
 from tests.simulation.shop import FAILING, QUERIES, Oracle
-from tests.simulation.sink import Database, Violation
+from tests.simulation.sink import Database
 from tests.simulation.subscribers import Api
 from tests.simulation.topics import Broker, declared
 from tests.simulation.view_sinks import TOPIC_FAULTS, SinkPeople, Topics
@@ -112,6 +113,7 @@ class World:
         self.pipeline: Pipeline | None = None
         self._is_over = False
         self.is_reported = "feeds" not in self.parts
+        self.is_written = not self.has_moments
         self.clock: SimClock | None = None
         self.api: Api | None = None
         self.topics: Topics | None = None
@@ -127,38 +129,10 @@ class World:
         try:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
-            if "ddl" in self.parts:
-                self.loop.start(self._guarded(self._changer().act_for_a_while), "ddl")
-            if "errors" in self.parts:
-                self._stream("source.evaluation")
-            if "feeds" in self.parts:
-                self._stream("feed.away")
-                self._stream("feed.stall")
-                self.database.sources += self._sources()
-                self.loop.start(self._guarded(self._report), "topics")
-            if "clock" in self.parts:
-                own = self._stream("clock.set")
-                self.clock = SimClock(lambda: self.loop.now, self.faults, own)
-                self.database.sources.append(clock.declared())
-            if "sinks" in self.parts:
-                for kind in TOPIC_FAULTS:
-                    self._stream(kind)
-                self.topics = Topics(self.loop, self.database, self.faults, self.seed)
-                people = SinkPeople(self._api_parts(), self.topics, self.seed)
-                self.loop.start(self._guarded(people.act_for_a_while), "sinks")
-            if "subscribers" in self.parts:
-                random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
-                self.api = Api(self.loop, self.database, self.faults, random, parts)
-                self.loop.start(self._guarded(self.api.supervise), "api")
-            if "failovers" in self.parts:
-                standby = Standby(
-                    self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
-                )
-                self.loop.start(self._guarded(standby.take_over), "failovers")
-            if "refusals" in self.parts:
-                hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
-                self.loop.start(self._guarded(hand.act_for_a_while), "hand")
+            self._begin_parts()
             self.loop.run(lambda: self._is_over, MOST_SWITCHES)
+            if self.database.journal is not None:
+                past.replay(self.database.journal, features.stream(self.seed, "past"))
         except Exception as error:
             failure = error
         finally:
@@ -177,6 +151,44 @@ class World:
             list(self.faults.lines),
             self.parts,
         )
+
+    def _begin_parts(self) -> None:
+        """Whatever is beside the plain pipeline."""
+        if "ddl" in self.parts:
+            self.loop.start(self._guarded(self._changer().act_for_a_while), "ddl")
+        if "errors" in self.parts:
+            self._stream("source.evaluation")
+        if "feeds" in self.parts:
+            self._stream("feed.away")
+            self._stream("feed.stall")
+            self.database.sources += self._sources()
+            self.loop.start(self._guarded(self._report), "topics")
+        if not {"clock", "zones", "lateness"}.isdisjoint(self.parts):
+            self.clock = self.database.clock = self._clock()
+            self.database.sources += self._clocks()
+        if self._has_past:
+            self.database.journal = past.Journal()
+            self.database.now = lambda: self.loop.now
+        if self.has_moments:
+            self.loop.start(self._guarded(self._write_moments), "moments")
+        if "sinks" in self.parts:
+            for kind in TOPIC_FAULTS:
+                self._stream(kind)
+            self.topics = Topics(self.loop, self.database, self.faults, self.seed)
+            people = SinkPeople(self._api_parts(), self.topics, self.seed)
+            self.loop.start(self._guarded(people.act_for_a_while), "sinks")
+        if "subscribers" in self.parts:
+            random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
+            self.api = Api(self.loop, self.database, self.faults, random, parts)
+            self.loop.start(self._guarded(self.api.supervise), "api")
+        if "failovers" in self.parts:
+            standby = Standby(
+                self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
+            )
+            self.loop.start(self._guarded(standby.take_over), "failovers")
+        if "refusals" in self.parts:
+            hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
+            self.loop.start(self._guarded(hand.act_for_a_while), "hand")
 
     def _source(self) -> tuple[Server, Oracle]:
         """The database, and who knows what queries over it say."""
@@ -211,11 +223,66 @@ class World:
         """What views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
         found = [*QUERIES, *failing, *(topics.QUERIES if "feeds" in self.parts else ())]
-        return [*found, *(2 * clock.QUERIES if "clock" in self.parts else ())]
+        found += 2 * clock.QUERIES if "clock" in self.parts else ()
+        found += 2 * zones.QUERIES if "zones" in self.parts else ()
+        return [
+            *found,
+            *(
+                2 * (*moments.LATE_QUERIES, *2 * [moments.BY_MINUTE])
+                if "lateness" in self.parts
+                else ()
+            ),
+        ]
 
     def _sources(self) -> list[SourceRow]:
-        """What there is beside the database."""
+        """What there is beside the database, but for clocks."""
         return declared() if "feeds" in self.parts else []
+
+    def _clock(self) -> SimClock:
+        own = self._stream("clock.set")
+        if "zones" not in self.parts:
+            return SimClock(lambda: self.loop.now, self.faults, own)
+        for kind in ("clock.still", "clock.week"):
+            self._stream(kind)
+        _, base_us = zones.drawn(features.stream(self.seed, "zones"))
+        more: Any = {"zoned_us": base_us, "jumps": clock.LONG_JUMPS_S}
+        return SimClock(lambda: self.loop.now, self.faults, own, **more)
+
+    def _clocks(self) -> list[SourceRow]:
+        """Those that some view may read."""
+        is_zoned = "zones" in self.parts
+        is_plain = not {"clock", "lateness"}.isdisjoint(self.parts)
+        names = [*([clock.CLOCK] if is_plain else []), *([zones.ZONED] if is_zoned else [])]
+        return [clock.declared(name) for name in names]
+
+    @property
+    def _has_past(self) -> bool:
+        """Whether the past of views is compared; the journal has nothing of what is done by
+        hand."""
+        return "history" in self.parts and "refusals" not in self.parts
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether there is a table of moments, with rows."""
+        return not {"zones", "lateness"}.isdisjoint(self.parts)
+
+    def _options(self, random: Random) -> Callable[[str], dict[str, Any]]:
+        """Return what gives the options of a view that asks a query."""
+        home, _ = zones.drawn(features.stream(self.seed, "zones"))
+
+        def options(query: str) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            if "lateness" in self.parts:
+                found |= moments.late_options(query, random)
+            if self._has_past:
+                found["history"] = random.choice((*past.PERIODS, *past.PERIODS, "none"))
+            if "zones" in self.parts:
+                is_zoned = f"{zones.ZONED}." in query
+                some = random.choice((home, home, random.choice(zones.ZONES)))
+                found["time_zone"] = some if is_zoned else UTC
+            return found
+
+        return options
 
     def _stream(self, kind: str) -> Random:
         """Return the random numbers of a kind of fault that has its own; how likely it is comes
@@ -271,6 +338,10 @@ class World:
         image = self.disk.start()
         self.database.restarted(image.views())
         self.faults.trace("started", f"{process.pid}, state at {image.epoch}")
+        if self.clock is not None:
+            if "zones" in self.parts and self.pids > 1 and self.faults.happens("clock.week"):
+                self.clock.sleep_for_a_week()
+            self.clock.started(image.positions())
         self.loop.start(lambda: self._main(process), "pipeline", process)
         return process
 
@@ -317,6 +388,24 @@ class World:
             self.faults.trace("commit", f"{count} at {commit.end}, {len(commit.changes)} changes")
             self.loop.pause(self.random.choice((0.0, 0.01, 0.05, 0.4)))
 
+    def _write_moments(self) -> None:
+        """Moments come, in their own transactions."""
+        random, server, found = features.stream(self.seed, "moments"), self.server, self.clock
+        assert found is not None
+        is_changing = isinstance(server, DdlServer)
+        table = f"t{moments.RELATION.oid}" if is_changing else moments.NAME
+        base_us = found.bases[zones.ZONED]
+        writer = moments.Writer(
+            *(lambda: list(server.tables[table]), table, random, found.shown),
+            lambda now_us: zones.due_us(random, now_us + base_us),
+        )
+        for _ in range(3 * self.steps):
+            commit = server.commit(writer.transaction(), self.loop.now)
+            count = len(server.log)
+            self.faults.trace("moments", f"{count} at {commit.end}, {len(commit.changes)} changes")
+            self.loop.pause(random.choice((0.0, 0.02, 0.2, 0.6)))
+        self.is_written = True
+
     def _report(self) -> None:
         """Records come to the topics."""
         random = self.broker.random
@@ -327,7 +416,9 @@ class World:
 
     def _operate(self) -> None:
         parts = self._api_parts()
-        operator = Operator(parts, self.faults, self.random, self._queries(), self._sources())
+        sources = [*self._sources(), *self._clocks()]
+        own = self._options(features.stream(self.seed, "options"))
+        operator = Operator(parts, self.faults, self.random, self._queries(), sources, own)
         for _ in range(2):
             operator.act()
         for _ in range(self.steps):

@@ -9,7 +9,7 @@ from tests.sql.planning import plan
 
 SETTINGS = "computed with TimeZone UTC"
 TIES, ORDER, JOINED = "leaves open", "the order inside", "a subquery that is joined"
-LENT = "which PostgreSQL need not keep"
+SORTED_SUBQUERY = "which PostgreSQL need not preserve"
 PARTITION = "which PostgreSQL leaves open: write ORDER BY inside OVER"
 DROPPED = "ORDER BY is dropped"
 LATEST = "(SELECT l.product FROM lines l WHERE l.order_id = o.id ORDER BY l.line DESC LIMIT 1)"
@@ -39,7 +39,7 @@ def test_each_kind_of_stable_call_is_reported_once(shop: Database) -> None:
     query = "SELECT id, now() AS a, CURRENT_DATE AS b, settled(customer) AS c FROM orders"
     once, kept = plan(shop, f"{query} WHERE note @@ 'x'").warnings
     assert '"now"' in once and "CURRENT_DATE" in once and once.endswith("when the view is created")
-    assert '"public.settled"' in kept and "operator @@" in kept and "when it comes" in kept
+    assert '"public.settled"' in kept and "operator @@" in kept and "when it arrives" in kept
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_each_kind_of_stable_call_is_reported_once(shop: Database) -> None:
         ),
         (
             "SELECT vip, json_agg(id) FROM (SELECT * FROM customers ORDER BY name) s GROUP BY vip",
-            (ORDER, LENT),
+            (ORDER, SORTED_SUBQUERY),
         ),
         (
             "SELECT array_agg(id) OVER (PARTITION BY vip) FROM"
@@ -95,5 +95,5 @@ def test_an_open_order_is_reported_and_no_other(
     shop: Database, query: str, told: tuple[str, ...]
 ) -> None:
     warnings = plan(shop, query).warnings
-    known = (TIES, ORDER, JOINED, LENT, PARTITION, DROPPED)
+    known = (TIES, ORDER, JOINED, SORTED_SUBQUERY, PARTITION, DROPPED)
     assert {k for k in known if any(k in w for w in warnings)} == set(told), warnings

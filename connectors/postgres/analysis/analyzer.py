@@ -89,10 +89,10 @@ class PostgresAnalyzer:
 
     views: the maintained views, with tables in this database or, with has_stubs, in another. With
     has_stubs, and for feeds (relations of other sources), each relation that a query names appears
-    here as an empty temporary table. The database's own names take precedence. asker: whose rights
-    a query has, and who must be able to read its relations; "" for the session's own. keeps_rows: a
-    table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError or
-    TemporaryError when the database does not answer.
+    here as an empty temporary table. The database's own names take precedence. requester: whose
+    rights a query has, and who must be able to read its relations; "" for the session's own.
+    keeps_rows: a table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError
+    or TemporaryError when the database does not answer.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class PostgresAnalyzer:
         *,
         has_stubs: bool = False,
         feeds: Sequence[Relation] = (),
-        asker: str = "",
+        requester: str = "",
         keeps_rows: bool = True,
         time_zone: str = UTC,
     ) -> None:
         self.time_zone = time_zone
         self._dsn = dsn
         self._keeps_rows = keeps_rows
-        self._asker = asker
+        self._requester = requester
         self._is_bound = False
         self._sandbox: sandbox.Sandbox | None = None
         # The role whose rights apply, set by the first question; "" for the session's own.
@@ -148,8 +148,8 @@ class PostgresAnalyzer:
             self.named = self._named()
             if self._keeps_rows:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
-            if self._asker:
-                check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
+            if self._requester:
+                check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._requester)
             if _FULL_JOIN in found.text:
                 self._check_plan(find_words(query, ["full"]))
             return found
@@ -266,13 +266,13 @@ class PostgresAnalyzer:
             cursor = self._cursor()
             cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
             return cursor.fetchone() is not None
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def names(self, oids: Iterable[int]) -> KnownNames:
         """Return the current names of these tables; dropped ones are absent."""
         with self._step("the catalog cannot be read"):
             return read_names(self._cursor(), oids)
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
         """Return columns declared as (name, type), as PostgreSQL understands them. SqlError."""
@@ -292,7 +292,7 @@ class PostgresAnalyzer:
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = pg_temp")
             return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
-        raise AssertionError("a step neither answers nor fails")
+        raise AssertionError("a step neither finishes nor fails")
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """Return what an expression over c1, c2 ... calls; see `Analyzer`."""
@@ -354,7 +354,7 @@ class PostgresAnalyzer:
         called = sorted({int(oid) for oid in _CALLS.findall(tree)})
         foreign_code.check_trusted(cursor, oid, self.role)
         if self._is_bound:
-            foreign_code.check_harmless(cursor, oid, called, self._asker)
+            foreign_code.check_harmless(cursor, oid, called, self._requester)
         cursor.execute(_ROUTINES, (called,))
         routines = tuple(Routine(*row) for row in cursor.fetchall())
         if self._keeps_rows:
@@ -392,7 +392,7 @@ class PostgresAnalyzer:
             connection = connect(self._dsn, side="source", settings=_SETTINGS)
             try:
                 cursor = connection.cursor()
-                self.role, self._is_bound = sandbox.choose_role(cursor, self._asker)
+                self.role, self._is_bound = sandbox.choose_role(cursor, self._requester)
                 self._sandbox = sandbox.enter(cursor, self._dsn, self.role, self.time_zone)
             except psycopg2.Error as error:
                 connection.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-_MAY_ASK = "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
+_MAY_READ_CONTROL = "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
 _SERVER = """
 SELECT concat_ws('/', s.system_identifier, d.oid)
 FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
@@ -60,7 +60,7 @@ def read_names(cursor: Cursor, oids: Iterable[int]) -> KnownNames:
     requested = sorted(set(oids))
     if not requested:
         return KnownNames()
-    cursor.execute(_MAY_ASK)
+    cursor.execute(_MAY_READ_CONTROL)
     if not (cursor.fetchone() or (False,))[0]:
         return KnownNames()
     cursor.execute(_SERVER)

@@ -364,7 +364,7 @@ class Control:
         sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({placeholders}) RETURNING {returned}"
         return self._query(sql, *values)[0]
 
-    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run one statement, commit, and return its rows."""
         return self._query(sql, *parameters)
 

@@ -1,7 +1,7 @@
 """Changes of views that users requested, and their progress, in tidemark.views.
 
-Invariant: each view has at most one change under way. It has an id, so a late report never applies
-to another change.
+Invariant: each view has at most one change in progress. It has an id, so a late report never
+applies to another change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from connectors.view_states import DesiredState, ViewState
 _STAYS = f"desired <> '{DesiredState.DROPPED}'"
 
 
-def ask_change(
+def request_change(
     control: Control, identity: str, seen: str, change: Mapping[str, Any], **changes: Any
 ) -> bool:
     """Request a change of a view and set the given columns.
 
-    seen: the desired state that the caller read. Return False when another change is under way, the
-    view is gone, or its desired state differs from `seen`.
+    seen: the desired state that the caller read. Return False when another change is in progress,
+    the view is gone, or its desired state differs from `seen`.
     """
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
@@ -35,11 +35,11 @@ def ask_change(
     return bool(control.rows(sql, *values))
 
 
-def ask_pause(control: Control, identity: str) -> bool:
+def request_pause(control: Control, identity: str) -> bool:
     """Request the pause of a live view.
 
-    Return False when a change is under way, the view is to be dropped, or it is no longer live. (A
-    rewound sink may have forgotten that it was.)
+    Return False when a change is in progress, the view is to be dropped, or it is no longer live.
+    (A rewound sink may have forgotten that it was.)
     """
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), desired = '{DesiredState.PAUSED}' "
@@ -50,7 +50,7 @@ def ask_pause(control: Control, identity: str) -> bool:
 
 
 def end_change(control: Control, identity: str, change_id: str, **changes: Any) -> bool:
-    """Withdraw a change or report it as cancelled; return False when it is not under way."""
+    """Withdraw a change or report it as cancelled; return False when it is not in progress."""
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), change = NULL{sets} "

@@ -63,13 +63,13 @@ class DeadLetters:
             "ORDER BY source, relation, position LIMIT %s"
         )
         chosen = (source, source, relation, relation, after)
-        found = self._control.ask(sql, *chosen, among is None, sources, relations, limit)
+        found = self._control.execute(sql, *chosen, among is None, sources, relations, limit)
         return [_letter(row) for row in found]
 
     def counts(self) -> dict[RelationName, int]:
         """Return the number by relation; relations without any are absent."""
         sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
-        return {RelationName(s, s, r): n for s, r, n in self._control.ask(sql)}
+        return {RelationName(s, s, r): n for s, r, n in self._control.execute(sql)}
 
     def mark(self, desired: str, source: str, relation: str, positions: Sequence[str]) -> int:
         """Request "retry" or "drop"; return the number of records. positions: of one relation, []
@@ -80,12 +80,14 @@ class DeadLetters:
             "AND (%s = '' OR relation = %s) AND (%s OR position = ANY (%s)) RETURNING 1"
         )
         chosen = list(positions)
-        found = self._control.ask(sql, desired, source, relation, relation, not chosen, chosen)
+        found = self._control.execute(sql, desired, source, relation, relation, not chosen, chosen)
         return len(found)
 
     def mark_gone(self, source: str) -> None:
         """Delete all records of a dropped source."""
-        self._control.ask("DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source)
+        self._control.execute(
+            "DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source
+        )
 
     def marked(self, sink_key: str, limit: int) -> list[DeadLetter]:
         """Return up to `limit` records of a reader with a request."""
@@ -94,7 +96,7 @@ class DeadLetters:
             "WHERE sink_key = %s AND desired IS NOT NULL "
             "ORDER BY source, relation, desired, position LIMIT %s"
         )
-        return [_letter(row) for row in self._control.ask(sql, sink_key, limit)]
+        return [_letter(row) for row in self._control.execute(sql, sink_key, limit)]
 
     def unmark(self, sink_key: str, name: RelationName, positions: Sequence[str]) -> None:
         """Clear requests that are being carried out."""
@@ -102,7 +104,7 @@ class DeadLetters:
             "UPDATE tidemark.dead_letters SET desired = NULL "
             "WHERE (sink_key, source, relation) = (%s, %s, %s) AND position = ANY (%s) RETURNING 1"
         )
-        self._control.ask(sql, sink_key, name.source, name.name, list(positions))
+        self._control.execute(sql, sink_key, name.source, name.name, list(positions))
 
 
 def to_delta(letters: Sequence[DeadLetter]) -> Delta:

@@ -38,4 +38,4 @@ def read_left_out(
         f"SELECT {_COLUMNS} FROM tidemark.errors WHERE view = %s {beyond}"
         "ORDER BY first_seen DESC, hash DESC LIMIT %s"
     )
-    return [LeftOut(*row) for row in control.ask(sql, view, *values, limit)]
+    return [LeftOut(*row) for row in control.execute(sql, view, *values, limit)]

@@ -65,7 +65,7 @@ class Request:
     id: int
     operation: str
     arguments: Mapping[str, Any]
-    asker: str
+    requester: str
     status: str
     identity: str
     target: str | None

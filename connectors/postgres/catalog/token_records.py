@@ -41,7 +41,7 @@ def insert_token(control: Control, row: TokenRow) -> None:
     Two concurrent calls do not see each other; a first token that is not an admin's is refused
     anyway.
     """
-    found = control.ask(
+    found = control.execute(
         "INSERT INTO tidemark.tokens (id, name, role, hash, db_role, created_by, expires_at)"
         " SELECT %s, %s, %s, %s, %s, %s, %s::timestamptz"
         f" WHERE %s = '{FIRST_ROLE}' OR EXISTS (SELECT FROM tidemark.tokens)"
@@ -66,17 +66,17 @@ def insert_token(control: Control, row: TokenRow) -> None:
 
 def list_tokens(control: Control) -> list[TokenRow]:
     """Return all tokens ever created, oldest first."""
-    found = control.ask(f"SELECT {_COLUMNS} FROM tidemark.tokens ORDER BY created_at, id")
+    found = control.execute(f"SELECT {_COLUMNS} FROM tidemark.tokens ORDER BY created_at, id")
     return [replace(row, hash=bytes(row.hash)) for row in (TokenRow(*facts) for facts in found)]
 
 
 def revoke_token(control: Control, name: str) -> bool:
     """Revoke a token permanently; return False when there is none of this name."""
     sql = "UPDATE tidemark.tokens SET revoked_at = now() WHERE name = %s AND revoked_at IS NULL"
-    return bool(control.ask(sql + " RETURNING 1", name))
+    return bool(control.execute(sql + " RETURNING 1", name))
 
 
 def mark_used(control: Control, ids: list[str]) -> None:
     """Record that tokens were used just now."""
     sql = "UPDATE tidemark.tokens SET last_used_at = now() WHERE id = ANY (%s) RETURNING 1"
-    control.ask(sql, ids)
+    control.execute(sql, ids)

@@ -346,20 +346,20 @@ def _login(cursor: Any) -> str:
     return cursor.fetchone()[0]
 
 
-def choose_role(cursor: Any, asker: str) -> tuple[str, bool]:
-    """Return whose frames an asker's text gets: a role ("" for QUERY_ROLE), and a flag.
+def choose_role(cursor: Any, requester: str) -> tuple[str, bool]:
+    """Return whose frames a requester's text gets: a role ("" for QUERY_ROLE), and a flag.
 
-    The flag says that the login may not act as the asker. No text gets a superuser's rights: it
+    The flag says that the login may not act as the requester. No text gets a superuser's rights: it
     gets QUERY_ROLE's.
     """
-    if not asker:
+    if not requester:
         return "", False
     word = "SET" if cursor.connection.server_version >= 160000 else "MEMBER"
-    cursor.execute(_MAY_SET, (word, asker))
+    cursor.execute(_MAY_SET, (word, requester))
     found = cursor.fetchone()
     if found is None or not found[1]:
         return "", True
-    return ("" if found[0] else asker), False
+    return ("" if found[0] else requester), False
 
 
 def no_role(role: str, why: str, *, is_super: bool = False) -> SourceError:

@@ -91,7 +91,7 @@ class Answer:
 def prepare(dsn: str, query: str, role: str = "", *, reads_tables: bool = True) -> OneShot:
     """Analyze a query. SqlError as for a view; TidemarkError query.not_allowed, auth.rights."""
     try:
-        with PostgresAnalyzer(dsn, "query", asker=role, keeps_rows=False) as analyzer:
+        with PostgresAnalyzer(dsn, "query", requester=role, keeps_rows=False) as analyzer:
             analysis = analyzer.analyze(query)
     except SourceError as error:
         if error.code not in _RIGHTS:

@@ -159,7 +159,7 @@ class ReplicationStream:
     def has_truncation(self, xid: int, oid: int, position: int) -> bool:
         """Return whether that transaction truncated the table; it lies before `position`.
 
-        Wait briefly for what is under way; False also when that does not arrive.
+        Wait briefly for what is in progress; False also when that does not arrive.
         """
         with self._ready:
             self._ready.wait_for(
@@ -324,7 +324,7 @@ class ReplicationStream:
         try:
             self._wake_in.send(b"!")
         except BlockingIOError:
-            return  # a wake is under way already
+            return  # a wake is already in progress
 
     def _report(self) -> None:
         """Send status when there is a confirmation, a requested reply, or the interval is over."""
@@ -334,7 +334,7 @@ class ReplicationStream:
         if not (is_due or self._is_reply_due or confirmed > self._sent_confirmed):
             return
         silent_s = now - self._heard_at
-        if silent_s > self._limits.silence_s:
+        if silent_s > self._limits.liveness_timeout_s:
             what = f"the source has been silent for {silent_s:.0f} s"
             raise TemporaryError("source.unreachable", what)
         is_silent = silent_s > self._limits.status_s / 2

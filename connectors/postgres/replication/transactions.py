@@ -25,8 +25,8 @@ class StreamLimits:
 
     queue_bytes: what may wait for poll before reading stops. spill_bytes: what one transaction may
     keep in memory. chunk_rows, chunk_bytes: what is decoded at a time. status_s: the interval of
-    status messages, 0: as often as the server requires. silence_s: how long the server may leave a
-    probe unanswered before it counts as lost.
+    status messages, 0: as often as the server requires. liveness_timeout_s: how long the server may
+    leave a probe unanswered before it counts as lost.
     """
 
     queue_bytes: int = 64 << 20
@@ -34,7 +34,7 @@ class StreamLimits:
     chunk_rows: int = 20_000
     chunk_bytes: int = 16 << 20
     status_s: float = 0.0
-    silence_s: float = 60.0
+    liveness_timeout_s: float = 60.0
 
 
 class Transaction:

@@ -195,7 +195,7 @@ class WalConnection:
         status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, needs_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
-        deadline = time.monotonic() + TIME_LIMITS.silence_s
+        deadline = time.monotonic() + TIME_LIMITS.liveness_timeout_s
         while (left := _pq.PQflush(self._pointer)) != 0:
             if left < 0:
                 raise self._lost()

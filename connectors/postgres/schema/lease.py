@@ -26,7 +26,7 @@ FENCED_STATE = "TM001"
 # Seconds for a disconnected session to end.
 RELEASE_S = 5.0
 _LOCK = 0x71DE
-_SINK, _OTHER, _STREAM = "tidemark sink", "tidemark beside", "tidemark stream"
+_SINK, _AUXILIARY, _STREAM = "tidemark sink", "tidemark auxiliary", "tidemark stream"
 
 
 class Claim:
@@ -57,8 +57,8 @@ class Claim:
 
     @property
     def other_application(self) -> str:
-        """Return that of auxiliary sessions: staging, dropping and reading."""
-        return f"{_OTHER} {self._token}"
+        """Return the name of auxiliary sessions: staging, dropping and reading."""
+        return f"{_AUXILIARY} {self._token}"
 
     @property
     def stream_application(self) -> str:

@@ -8,8 +8,8 @@ DECLARE
     number bigint;
     found record;
     said text;
-    told text := '';
-    told_at timestamptz := '-infinity';
+    reported text := '';
+    reported_at timestamptz := '-infinity';
     alone_since timestamptz;
 BEGIN
     -- A SET clause would forbid COMMIT: each transaction sets the path again.
@@ -51,14 +51,14 @@ BEGIN
     LOOP
         SELECT * INTO found FROM tidemark.look(number);
         EXIT WHEN found.status IS NULL OR found.status IN ('done', 'failed');
-        IF found.progress <> told AND (told_at < clock_timestamp() - interval '1 second'
-            OR split_part(found.progress, ',', 1) <> split_part(told, ',', 1)) THEN
-            IF told = '' THEN
+        IF found.progress <> reported AND (reported_at < clock_timestamp() - interval '1 second'
+            OR split_part(found.progress, ',', 1) <> split_part(reported, ',', 1)) THEN
+            IF reported = '' THEN
                 RAISE NOTICE 'request % is accepted; Ctrl-C ends the waiting, not the work', number;
             END IF;
             RAISE NOTICE '%', found.progress;
-            told := found.progress;
-            told_at := clock_timestamp();
+            reported := found.progress;
+            reported_at := clock_timestamp();
         END IF;
         IF tidemark.is_served() THEN
             alone_since := NULL;
@@ -73,7 +73,7 @@ BEGIN
         END IF;
         COMMIT;
         PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        PERFORM pg_sleep(CASE WHEN told_at = '-infinity' THEN 0.02 ELSE 0.1 END);
+        PERFORM pg_sleep(CASE WHEN reported_at = '-infinity' THEN 0.02 ELSE 0.1 END);
         COMMIT;
         PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     END LOOP;

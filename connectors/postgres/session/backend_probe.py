@@ -39,25 +39,26 @@ WHERE pg_backend_pid() = %(own)s AND {_IS_ORPHAN}
 class TimeLimits:
     """Time limits of this process, set from the settings at start.
 
-    silence_s: how long a server may give no sign of life before a connection to it counts as lost.
+    liveness_timeout_s: how long a server may give no sign of life before a connection to it counts
+    as lost.
     """
 
-    silence_s: float = 60.0
+    liveness_timeout_s: float = 60.0
 
     @property
     def first_probe_s(self) -> float:
         """Return how long a call may take before the server is probed, in seconds."""
-        return self.silence_s / 3
+        return self.liveness_timeout_s / 3
 
     @property
     def next_probe_s(self) -> float:
         """Return the seconds until the next probe after a bad answer."""
-        return self.silence_s / 9
+        return self.liveness_timeout_s / 9
 
     @property
     def connect_s(self) -> int:
         """Return the timeout for opening a session, in seconds."""
-        return max(2, round(min(10.0, self.silence_s / 6)))
+        return max(2, round(min(10.0, self.liveness_timeout_s / 6)))
 
     def transport(self) -> dict[str, str]:
         """Return libpq's settings that detect a dead host."""
@@ -68,10 +69,10 @@ class TimeLimits:
     def server_settings(self) -> dict[str, str]:
         """Return session settings by which the server notices that we are gone."""
         return {
-            "tcp_keepalives_idle": str(max(1, round(min(10.0, self.silence_s / 6)))),
-            "tcp_keepalives_interval": str(max(1, round(min(5.0, self.silence_s / 12)))),
+            "tcp_keepalives_idle": str(max(1, round(min(10.0, self.liveness_timeout_s / 6)))),
+            "tcp_keepalives_interval": str(max(1, round(min(5.0, self.liveness_timeout_s / 12)))),
             "tcp_keepalives_count": "3",
-            "tcp_user_timeout": str(round(min(30.0, self.silence_s / 2) * 1000)),
+            "tcp_user_timeout": str(round(min(30.0, self.liveness_timeout_s / 2) * 1000)),
         }
 
 
@@ -115,7 +116,7 @@ class ProbedSession(Protocol):
         ...
 
 
-def ask(lost: ProbedSession) -> Verdict:
+def probe(lost: ProbedSession) -> Verdict:
     """Return what the server is doing for one of our sessions."""
     try:
         session = _open_probe(lost)

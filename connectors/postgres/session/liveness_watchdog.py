@@ -4,8 +4,8 @@ TCP keepalives detect a dead host. They do not detect a proxy, balancer or poole
 of the connection and lost the other one. A statement timeout does not help either, since the server
 enforces it. So a watchdog thread checks long calls: it asks the server, in a session of its own,
 whether it still works for us. Invariant: a call is ended only when the server itself waits for us,
-or could not be asked for `TIME_LIMITS.silence_s`. Then it fails like a lost connection, with an
-equally unknown outcome.
+or could not be asked for `TIME_LIMITS.liveness_timeout_s`. Then it fails like a lost connection,
+with an equally unknown outcome.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Watched(ext.connection):
 
     def _run_probe(self, number: int) -> None:
         try:
-            verdict = backend_probe.ask(self)
+            verdict = backend_probe.probe(self)
             now = time.monotonic()
             if verdict in (backend_probe.Verdict.WORKING, backend_probe.Verdict.UNKNOWN):
                 self._sign(now)
@@ -183,7 +183,7 @@ class Watched(ext.connection):
             self._strikes += verdict is backend_probe.Verdict.WAITING
             if self._strikes >= _STRIKES:
                 self.cut("the connection is lost: both ends wait for each other", number)
-            elif now - self._sign_at > TIME_LIMITS.silence_s:
+            elif now - self._sign_at > TIME_LIMITS.liveness_timeout_s:
                 self.cut(f"no sign of life for {now - self._sign_at:.0f} s", number)
             if self.why_cut:
                 backend_probe.terminate_orphan(self)
@@ -281,7 +281,7 @@ class _Watcher:
 
     def _run(self) -> None:
         while True:
-            time.sleep(min(1.0, TIME_LIMITS.silence_s / 20))
+            time.sleep(min(1.0, TIME_LIMITS.liveness_timeout_s / 20))
             with self._lock:
                 sessions = list(self._sessions)
             for session in sessions:

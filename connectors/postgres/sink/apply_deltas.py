@@ -5,10 +5,10 @@ it names, else the epoch fails and nothing is written. A wrong key or a table th
 changed is never hidden. Callers own the transaction.
 
 Measured on tables of 200,000 and 2M rows: arrays in one statement take 0.2 to 0.8 of COPY's time
-below 5,000 rows, and 0.6 to 1.1 of it from there to 50,000; beyond, their text is the limit. COPY
+below 5,000 rows, and 0.6 to 1.1 of it up to 50,000. Beyond that, their text is the limit. COPY
 looks up each row while the batch is small compared with the table; otherwise the planner reads the
-whole table. New rows of a keyed table need no join: COPY into the table itself, from some hundreds
-of rows on, takes the server 0.4 of the time of arrays.
+whole table. New rows of a keyed table need no join: from some hundreds of rows on, COPY into the
+table itself takes the server 0.4 of the time of arrays.
 """
 
 from __future__ import annotations

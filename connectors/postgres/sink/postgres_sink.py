@@ -287,10 +287,10 @@ class PostgresSink:
     def _change_views(self, cursor: Any, epoch: SinkEpoch) -> None:
         for change in epoch.ddl.changes:
             with about(change.table):
-                _patiently(cursor, partial(self._change, epoch=epoch), change)
+                _retry_locked(cursor, partial(self._change, epoch=epoch), change)
         for swap in epoch.ddl.swaps:
             with about(swap.table):
-                _patiently(cursor, partial(self._swap, epoch=epoch), swap)
+                _retry_locked(cursor, partial(self._swap, epoch=epoch), swap)
         failpoint("sink.change.after", psycopg2.OperationalError)
         for table, error in epoch.ddl.refusals:
             sink_tables.report_refusal(cursor, table, error)
@@ -498,7 +498,7 @@ class PostgresSink:
             session.close()
 
 
-def _patiently(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
+def _retry_locked(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
     """Run `act(cursor, target)` inside an open transaction; retry until all locks are free.
 
     PostgreSQL queues new readers behind a waiting exclusive lock, so one open transaction that has
@@ -508,13 +508,13 @@ def _patiently(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
     cursor.execute("SHOW lock_timeout")
     (usual,) = cursor.fetchone()
     while True:
-        cursor.execute(f"SAVEPOINT patience; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
+        cursor.execute(f"SAVEPOINT lock_retry; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
         try:
             act(cursor, target)
         except (states.LockNotAvailable, states.DeadlockDetected):
-            cursor.execute("ROLLBACK TO patience")
+            cursor.execute("ROLLBACK TO lock_retry")
             time.sleep(_PAUSE_S)
             continue
-        cursor.execute("RELEASE patience")
+        cursor.execute("RELEASE lock_retry")
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", (usual,))
         return

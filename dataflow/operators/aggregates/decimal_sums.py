@@ -1,8 +1,8 @@
 """Sums and averages of numeric without a fixed scale.
 
-Slots: for each display scale the number of live values and the sum of their units, so that the
-result has the greatest scale among the live rows, as in PostgreSQL; NaN and infinities are
-counted (numeric.c, NumericAggState). Invariant: exact for every numeric.
+Slots: for each display scale, the number of live values and the sum of their units. So the result
+has the greatest scale among the live rows, as in PostgreSQL. NaN and infinities are counted
+(numeric.c, NumericAggState). Invariant: exact for every numeric.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DecimalSums:
 
 
 def special_text(ledger: Ledger) -> str | None:
-    """Return Return NaN or an infinity where live values make the sum one."""
+    """Return NaN or an infinity where live values make the sum one."""
     is_plus, is_minus = PLUS_INFINITY in ledger, MINUS_INFINITY in ledger
     if NAN in ledger or (is_plus and is_minus):
         return "NaN"

@@ -1,9 +1,9 @@
 """Variance of floats, and covariance, correlation and regression of pairs of them.
 
-As in float_sums every finite double is an integer times a power of two, so the sums of values,
-squares and products are exact integers, and each result is rounded once at its end (PostgreSQL's
-Youden-Cramer sums round at every row: float.c). Invariant: a result does not depend on the order
-of the rows; values that are all equal have variance 0 and no correlation.
+As in float_sums, every finite double is an integer times a power of two, so the sums of values,
+squares and products are exact integers. Each result is rounded once at its end; PostgreSQL's
+Youden-Cramer sums round at every row (float.c). Invariant: a result does not depend on the order of
+the rows; values that are all equal have variance 0 and no correlation.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ class Family(Protocol):
     def entries(
         self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
     ) -> Iterable[Entry]:
-        """Return Return (group, slot, integer to add) of rows in which no column is NULL."""
+        """Return (group, slot, integer to add) of rows in which no column is NULL."""
         ...
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
-        """Return Return (the result or None, the error or None) of a ledger that is not empty."""
+        """Return (the result or None, the error or None) of a ledger that is not empty."""
         ...
 
 

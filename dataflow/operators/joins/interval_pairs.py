@@ -1,11 +1,11 @@
 """Pairs of a join in which a value of one input lies between two bounds of the other.
 
 Both inputs are stored in order by key. A changed row with bounds finds a range of the stored
-values. A changed value finds the stored bounds around it: those are stored by their length as well,
-in classes that double, so that in each class the low ends that may reach the value are a range, at
-most twice as long as its longest interval. Invariant: exactly the pairs with low <= value <= high
-are found; a row whose bounds are empty or NULL, or whose value is, pairs with nothing and is not
-stored.
+values. A changed value finds the stored bounds around it. For that, bounds are also stored by their
+length, in classes that double. In each class, the low ends that may reach the value are one range,
+at most twice as long as the class's longest interval. Invariant: exactly the pairs with low <=
+value <= high are found. A row with empty or NULL bounds, or with a NULL value, pairs with nothing
+and is not stored.
 """
 
 from __future__ import annotations

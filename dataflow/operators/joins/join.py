@@ -51,8 +51,10 @@ class JoinOperator:
 
 
 def _joined(some: Sequence[Pairs]) -> Delta:
-    """Return a pair of a delta row and a stored row is unique: only the two kinds of pairs can
-    cancel out."""
+    """Return the joined rows of pairs, consolidated.
+
+    Pairs of one kind are distinct, so only pairs of different kinds can cancel out.
+    """
     if len(some) == 1:
         return some[0].joined()
     joined = Delta.concat([pairs.joined() for pairs in some])

@@ -68,7 +68,7 @@ class NotInOperator:
             yield from self._turning(keys, turn(old, old + change[_MATCHES]), most_rows)
 
     def _count_changes(self, right: Delta) -> tuple[tuple[Column, ...], np.ndarray]:
-        """Return Return (right values, NULL last; int64[2, values] of matches and nulls that they
+        """Return (right values, NULL last; int64[2, values] of matches and nulls that they
         gain)."""
         column = right.columns[self._keys[1][0]]
         mask = column.mask()

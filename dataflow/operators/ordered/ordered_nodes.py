@@ -1,10 +1,10 @@
 """The nodes of ordered rows as stored in arrangements, and the descent to a row.
 
-A partition is a B+-tree. A leaf holds rows; an inner node holds entries, one for each child: the
-child's number, the number of rows below it, and a separator: a row not above the child's first one,
-and above every row of the previous child. The root is always node 0, so that a small partition is
-one leaf, found in one lookup. Invariant: a node with siblings has at least LEAST items, any node at
-most MOST. A separator changes only when its node is split or merged.
+A partition is a B+-tree. A leaf holds rows. An inner node holds an entry for each child: the
+child's number, the number of rows below it, and a separator. The separator is not above the child's
+first row, and above every row of the previous child. The root is always node 0, so a small
+partition is one leaf, found in one lookup. Invariant: a node with siblings has at least LEAST
+items, any node at most MOST. A separator changes only when its node is split or merged.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class NodeStore:
         return Nodes(part, ids, parent, at, items, owner)
 
     def sizes(self, level: int, items: Delta) -> np.ndarray:
-        """Return Return int64[m]: how many rows, with their weights, each item stands for."""
+        """Return int64[m]: how many rows, with their weights, each item stands for."""
         return items.columns[self.width + ROWS].values if level else items.weights
 
     def sort(self, nodes: Nodes) -> None:

@@ -123,7 +123,7 @@ class OrderedRows:
             self.apply(self.ranges(keys, np.zeros(n, np.int64), sizes).rows.negate())
 
     def sizes(self, keys: Sequence[Column], n: int) -> np.ndarray:
-        """Return Return int64[n]: how many rows, with their weights, each partition has.
+        """Return int64[n]: how many rows, with their weights, each partition has.
 
         keys: the partition columns of n partitions.
         """
@@ -134,7 +134,7 @@ class OrderedRows:
         return out
 
     def ranks(self, rows: Delta, bound: Bound = BEFORE_ROW) -> np.ndarray:
-        """Return Return int64[n]: how many rows of its partition come before a bound at each of n
+        """Return int64[n]: how many rows of its partition come before a bound at each of n
         rows.
 
         BEFORE_ROW and AFTER_ROW: by the total order, without and with its own copies. BEFORE_PEERS

@@ -1,9 +1,9 @@
 """WITH RECURSIVE: all rounds of a recursion, maintained together.
 
 Invariant: after each step the output is the sum of all rounds, as PostgreSQL computes them from the
-present inputs: round 0 is the base, round i + 1 the step over the rows of round i, without those
-found before if it is a UNION. Rounds are resolved in increasing order, each once, so no row is
-derived from a row that is gone, even in cycles.
+current inputs. Round 0 is the base. Round i + 1 is the step over the rows of round i, for UNION
+without those found before. Rounds are resolved in increasing order, each once, so no row is derived
+from a row that is gone, even in cycles.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class RememberOperator:
         return out
 
     def _compute(self, rows: Delta) -> tuple[Delta, Delta]:
-        """Return Return (rows with their values, rows that fail with SQLSTATE and message)."""
+        """Return (rows with their values, rows that fail with SQLSTATE and message)."""
         n = len(rows)
         failed = RowErrors()
         columns = []

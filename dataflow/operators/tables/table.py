@@ -20,7 +20,7 @@ from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 
 def _is_one_of(*kinds: int) -> np.ndarray:
-    """Return Return bool[256]: by kind of change, whether it is one of these."""
+    """Return bool[256]: by kind of change, whether it is one of these."""
     found = np.zeros(256, np.bool_)
     found[list(kinds)] = True
     return found

@@ -1,7 +1,7 @@
 """Window functions over any partition, order and frame.
 
-Invariant: after each epoch the output is each live input row beside the values of its calls, as
-PostgreSQL computes them over the live rows of its partition; rows that tie are in the order of all
+Invariant: after each epoch the output is each live input row with the values of its calls, as
+PostgreSQL computes them over the live rows of its partition. Rows that tie are in the order of all
 their columns by text.
 """
 

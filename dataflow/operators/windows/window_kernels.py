@@ -1,8 +1,8 @@
 """Compiled loops over the sequence of a window: bounds by value, sums of floats, best rows.
 
-Frames are low, high int64[pieces, n], neither decreasing within a piece. Sums of floats go from the
-first row of a frame to its last in double (or single) precision, as PostgreSQL's do: the frame's
-sum is extended where it only grows, and restarted where it loses rows.
+Frames are low, high int64[pieces, n], neither decreasing within a piece. As in PostgreSQL, sums of
+floats go from the first row of a frame to its last, in double (or single) precision. The frame's
+sum is extended while the frame only grows, and restarted when it loses rows.
 """
 
 import numpy as np

@@ -246,7 +246,7 @@ class _Decimal(_Running):
         return Ran(Column.of(KIND_BYTES, values), RowErrors(), stored)
 
     def _after(self, rows: WindowRows, start: Start) -> list[tuple]:
-        """Return Return (units, scale, count, flags) after each row."""
+        """Return (units, scale, count, flags) after each row."""
         column = argument_column(self._call.arguments[0], rows)
         numbers, valid = decimals_of(column), column.mask().tolist()
         base = list(zip(*(b.to_list() for b in start.base), strict=True))

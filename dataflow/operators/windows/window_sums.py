@@ -215,7 +215,7 @@ def decimals_of(column: Column) -> Decimals:
 
 
 def decimal_text(name: str, total: tuple[int, int], count: int, flags: int) -> str | None:
-    """Return Return sum or avg as PostgreSQL prints it. total: units and display scale; flags:
+    """Return sum or avg as PostgreSQL prints it. total: units and display scale; flags:
     those present."""
     if count == 0:
         return None

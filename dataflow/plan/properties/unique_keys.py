@@ -235,7 +235,7 @@ def _threshold_filter(plan: ThresholdFilter, below: Keys, threshold: Keys) -> Ke
 
 
 def _as_of_join(plan: AsOfJoin, left: Keys, right: Keys) -> Keys:
-    """Return that a left row stays one row."""
+    """Return the left input's facts: the join does not multiply a left row."""
     n = len(plan.left.fields)
     present = left.present
     if plan.kind == "inner":
@@ -281,8 +281,8 @@ def _distinct(plan: Distinct, below: Keys) -> Keys:
 
 
 def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
-    """Return rows are those of the left input; in an intersection they also equal rows of the right
-    one."""
+    """Return the left input's facts; for an intersection also the right one's, whose rows are
+    equal."""
     if plan.kind == "intersect":
         left = replace(
             left,
@@ -320,7 +320,7 @@ def _recursive(plan: Recursive, base: Keys, step: Keys) -> Keys:
 
 
 def _top_k(plan: TopK, below: Keys) -> Keys:
-    """At most one row of a partition makes the partition's columns a key."""
+    """Return the input's keys; with at most one row a partition, also the partition's columns."""
     columns = frozenset(e.index for e in plan.partition if isinstance(e, ColumnRef))
     if plan.limit != 1 or plan.with_ties or len(columns) < len(set(plan.partition)):
         return below
@@ -328,7 +328,7 @@ def _top_k(plan: TopK, below: Keys) -> Keys:
 
 
 def _table_function(plan: TableFunction, below: Keys) -> Keys:
-    """Return the ordinality distinguishes the rows of one input row."""
+    """Return the input's keys, each extended by the ordinality; none without one."""
     if not plan.has_ordinality:
         return replace(below, keys=())
     last = len(plan.fields) - 1
@@ -336,7 +336,7 @@ def _table_function(plan: TableFunction, below: Keys) -> Keys:
 
 
 def _window(plan: Window, below: Keys) -> Keys:
-    """Return every row stays; row_number() distinguishes the rows of a partition."""
+    """Return the input's keys, and a partition's columns together with its row_number()."""
     n = len(plan.input.fields)
     partition = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
     if len(partition) < len(plan.partition):

@@ -60,7 +60,7 @@ _KINDS = {
 }
 _OPEN = "is not defined by the query: the values are sorted"
 _BORROWED = (
-    "is that of the sorted subquery, which PostgreSQL need not keep here: "
+    "is that of the sorted subquery, which PostgreSQL need not preserve here: "
     "write ORDER BY inside the aggregate"
 )
 # DISTINCT changes nothing for these.

@@ -260,7 +260,7 @@ class _Threader:
         )
 
     def widening(self, plan: TableFunction | Remember) -> Plan:
-        """Return the fields are the input's, then the node's own."""
+        """Return the node with the round as a column between the input's fields and its own."""
         below, n = self.carry(plan.input), len(plan.input.fields)
         fields = (*plan.fields[:n], ROUND, *plan.fields[n:])
         return _arranged(replace(plan, input=below, fields=fields), n, plan.fields)

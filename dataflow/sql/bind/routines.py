@@ -52,8 +52,8 @@ _CLOCK = frozenset({"age"})
 _CLOCK_HINT = "write age(CURRENT_DATE, x), which is computed on the day when the view is created"
 _ONCE = "is computed once, when the view is created"
 _KEPT = (
-    "is computed for each row when it comes, and kept: a change of whatever else it reads is not "
-    "followed"
+    "is computed for each row when it arrives, and stored: later changes of what else it reads are "
+    "ignored"
 )
 
 _WITH_SETTINGS = "is computed with TimeZone {} and DateStyle ISO"

@@ -77,9 +77,9 @@ class Scalars:
         for node in nodes:
             self._gather(node, required)
         self._context.refuse_sets(required.values())
-        self._ask_types(list(required))
+        self._query_types(list(required))
         self._check_collations(required)
-        self._ask_constants(required)
+        self._compute_constants(required)
 
     def resolve(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes that are only rendered."""
@@ -182,7 +182,7 @@ class Scalars:
                 self._positions[column] = len(self._columns)
                 self._columns.append(column)
 
-    def _ask_types(self, probes: list[str]) -> None:
+    def _query_types(self, probes: list[str]) -> None:
         probes = [p for p in probes if p not in self._types]
         if not probes:
             return
@@ -210,7 +210,7 @@ class Scalars:
         if mixed:
             self._context.analyzer.check_collations([c.type for c in self._columns], mixed)
 
-    def _ask_constants(self, required: dict[str, exp.Expr]) -> None:
+    def _compute_constants(self, required: dict[str, exp.Expr]) -> None:
         """Let PostgreSQL compute the largest subtrees without a column."""
         fixed = {p: n for p, n in required.items() if not self._atoms_in(n) and self._types.get(p)}
         inner = {

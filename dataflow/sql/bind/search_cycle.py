@@ -124,7 +124,7 @@ class Trail:
         ):
             raise self._context.refuse(
                 "SEARCH or CYCLE over a step with GROUP BY, DISTINCT or WITH is not maintained",
-                "keep the path in a column of your own: ARRAY[id], then path || id",
+                "store the path in a column of your own: ARRAY[id], then path || id",
                 "search" if self._search is not None else "cycle",
             )
         step = step.copy()
@@ -180,7 +180,7 @@ def check_records(context: Context, plan: Plan) -> None:
 def _refusal(context: Context) -> Exception:
     return context.refuse(
         "the columns of SEARCH and CYCLE can only be selected as text",
-        "keep an array in a column of your own: ARRAY[id], then path || id",
+        "store an array in a column of your own: ARRAY[id], then path || id",
         "search" if "search" in context.query.lower() else "cycle",
     )
 

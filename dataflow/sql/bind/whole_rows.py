@@ -1,7 +1,7 @@
 """Whole rows as values: `t` in an expression, of the row type of its relation.
 
 A table's row has the type of that name. A row of a subquery, or of columns defined in FROM, is an
-unnamed record: it cannot be passed to PostgreSQL or stored, so it is written out at each use,
+unnamed record, which cannot be passed to PostgreSQL or stored. It is written out at each use,
 always as part of something larger. A row padded by an outer join is NULL, not a row of NULLs: a
 column that is never NULL in the relation shows it.
 """

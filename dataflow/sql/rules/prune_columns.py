@@ -51,7 +51,7 @@ def prune_columns(plan: Plan) -> Plan:
         narrowed = [
             _narrowed(found, columns) if is_keeper or id(below) in shared else found
             for below, found, columns in zip(
-                inputs_of(node), inputs, wishes(node, mine), strict=True
+                inputs_of(node), inputs, required_of_inputs(node, mine), strict=True
             )
         ]
         return _rebuilt(node, sorted(mine), narrowed)
@@ -64,12 +64,14 @@ def columns_read(plan: Plan) -> dict[int, set[int]]:
     required: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
     required[id(plan)] = set(range(len(plan.fields)))
     for node in reversed(nodes_of(plan)):
-        for below, columns in zip(inputs_of(node), wishes(node, required[id(node)]), strict=True):
+        for below, columns in zip(
+            inputs_of(node), required_of_inputs(node, required[id(node)]), strict=True
+        ):
             required[id(below)] |= columns
     return required
 
 
-def wishes(plan: Plan, required: set[int]) -> list[set[int]]:
+def required_of_inputs(plan: Plan, required: set[int]) -> list[set[int]]:
     """Return for each input the columns that it must have, so that the plan has the required
     ones."""
     if isinstance(plan, Filter):

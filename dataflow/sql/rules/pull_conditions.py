@@ -1,7 +1,7 @@
 """Pull conditions on the left row of an Apply out of its right side.
 
-If a right side reads the left row only in filters and select lists, it splits into a plain plan,
-conditions over left and right, and a select list over both: a join replaces the Apply.
+A right side that reads the left row only in filters and select lists is split in three: a plain
+plan, conditions over left and right, and a select list over both. A join then replaces the Apply.
 """
 
 from __future__ import annotations

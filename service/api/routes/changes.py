@@ -29,7 +29,7 @@ from service.access.authorization import authorize_view
 from service.api.problems import problem_json, problem_of
 from service.runtime.log import log
 from service.subscriptions.change_feed import Framing, MarkerName, framed
-from service.subscriptions.subscriptions import Subscription, Subscriptions, Wish, too_slow
+from service.subscriptions.subscriptions import StreamOptions, Subscription, Subscriptions, too_slow
 
 router = APIRouter(prefix="/views", tags=["changes"])
 
@@ -95,7 +95,7 @@ class EventStream(Response):
         await _deliver(put(b"", is_more=False), self._subscription)
 
 
-def _wish(
+def _stream_options(
     *,
     snapshot: HasRows = True,
     resume: Resume = "",
@@ -103,12 +103,12 @@ def _wish(
     subscription: Named = "",
     marker: Marker = "progress",
     last_event_id: Annotated[str, Header(max_length=100)] = "",
-) -> Wish:
+) -> StreamOptions:
     token = last_event_id or resume
-    return Wish(snapshot, token, heartbeat_s, subscription, marker=marker)
+    return StreamOptions(snapshot, token, heartbeat_s, subscription, marker=marker)
 
 
-WishOf = Annotated[Wish, Depends(_wish)]
+GivenOptions = Annotated[StreamOptions, Depends(_stream_options)]
 
 
 @router.get(
@@ -116,21 +116,21 @@ WishOf = Annotated[Wish, Depends(_wish)]
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {"example": _EXAMPLE}}}},
 )
-async def follow_changes(request: Request, name: str, wish: WishOf) -> Response:
+async def follow_changes(request: Request, name: str, options: GivenOptions) -> Response:
     """Send the view's rows, then each epoch as it happens, as server-sent events.
 
     A browser's EventSource resumes by itself: Last-Event-ID takes precedence over `resume`.
     """
-    return EventStream(await _subscriptions(request).open(name, _for_caller(request, wish)))
+    return EventStream(await _subscriptions(request).open(name, _for_caller(request, options)))
 
 
 @router.websocket("/{name}/changes/ws")
-async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -> None:
+async def follow_changes_by_socket(socket: WebSocket, name: str, options: GivenOptions) -> None:
     """Send the same events as texts `{"event": ..., "data": ...}`."""
     await socket.accept()
     try:
         await authorize_view(socket, "view.changes")
-        subscription = await _subscriptions(socket).open(name, _for_caller(socket, wish))
+        subscription = await _subscriptions(socket).open(name, _for_caller(socket, options))
     except TidemarkError as error:
         await socket.send_text(_error_frame("socket", error).decode())
         await socket.close(_CLOSE + problem_of(error).status, error.code)
@@ -204,9 +204,9 @@ async def _deliver(sending: Awaitable[None], subscription: Subscription) -> None
             await sending
 
 
-def _for_caller(connection: Request | WebSocket, wish: Wish) -> Wish:
+def _for_caller(connection: Request | WebSocket, options: StreamOptions) -> StreamOptions:
     """Return the request with the database role of its caller."""
-    return replace(wish, role=connection.state.caller.db_role or "")
+    return replace(options, role=connection.state.caller.db_role or "")
 
 
 def _subscriptions(connection: Request | WebSocket) -> Subscriptions:

@@ -100,13 +100,13 @@ async def move_view(
 async def _done(
     request: Request,
     response: Response,
-    ask: Callable[[Life, Caller], Sequence[AcceptedRequest]],
+    begin: Callable[[Life, Caller], Sequence[AcceptedRequest]],
     wait_s: float,
 ) -> ViewModel:
     """Request the operation, wait, and return the first view that it concerns."""
     life: Life = request.app.state.life
     catalog: Catalog = request.app.state.catalog
-    accepted = await run_limited(request, ask, life, request.state.caller)
+    accepted = await run_limited(request, begin, life, request.state.caller)
     deadline = time.monotonic() + wait_s
     waiting = list(accepted)
     while True:

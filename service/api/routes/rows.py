@@ -19,7 +19,7 @@ from service.api.models import QueryAnswer, RowPage
 from service.api.reading import Reading
 from service.api.routes.paging import Whole
 from service.api.routes.waiting import until_visible
-from service.api.row_pages import WORDS, DifferenceWish, RowWish
+from service.api.row_pages import WORDS, DifferenceOptions, RowOptions
 from service.api.subscription_models import DifferencePage
 
 router = APIRouter(tags=["rows"])
@@ -28,7 +28,7 @@ router = APIRouter(tags=["rows"])
 OPEN_PATH = "/views/{name}/rows"
 
 
-def _wish(
+def _row_options(
     request: Request,
     columns: Annotated[str, Query(description="columns to return, separated by commas")] = "",
     order: Annotated[
@@ -40,16 +40,16 @@ def _wish(
     as_of: Annotated[
         str, Query(max_length=100, description="a time, a position or an epoch of its history")
     ] = "",
-) -> RowWish:
+) -> RowOptions:
     others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]
-    return RowWish(columns, order, limit, after, tuple(others), as_of)
+    return RowOptions(columns, order, limit, after, tuple(others), as_of)
 
 
 @router.get(OPEN_PATH, response_model=RowPage)
 async def read_rows(
     request: Request,
     name: str,
-    wish: Annotated[RowWish, Depends(_wish)],
+    options: Annotated[RowOptions, Depends(_row_options)],
     min_position: Annotated[str, Query(description="wait until this position is visible")] = "",
     wait_s: Annotated[
         float, Query(ge=0, le=3600, description="seconds to wait for min_position")
@@ -60,11 +60,11 @@ async def read_rows(
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
     reading: Reading = request.app.state.reading
     role = request.state.caller.db_role or ""
-    body, tag = await run_in_threadpool(reading.page, name, wish, role)
+    body, tag = await run_in_threadpool(reading.page, name, options, role)
     return unchanged_or(request.headers.get("if-none-match", ""), tag, body)
 
 
-def _difference_wish(
+def _difference_options(
     begin: Annotated[
         str,
         Query(alias="from", min_length=1, max_length=100, description="a time, position or epoch"),
@@ -74,17 +74,17 @@ def _difference_wish(
     ] = "",
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1_000,
     after: Annotated[str, Query(description="`next` of the previous page")] = "",
-) -> DifferenceWish:
-    return DifferenceWish(begin, end, limit, after)
+) -> DifferenceOptions:
+    return DifferenceOptions(begin, end, limit, after)
 
 
 @router.get("/views/{name}/diff", response_model=DifferencePage)
 def read_difference(
-    request: Request, name: str, wish: Annotated[DifferenceWish, Depends(_difference_wish)]
+    request: Request, name: str, options: Annotated[DifferenceOptions, Depends(_difference_options)]
 ) -> Response:
     """Return what changed in a view between two points of its history: rows with weights."""
     reading: Reading = request.app.state.reading
-    body = reading.difference(name, wish, request.state.caller.db_role or "")
+    body = reading.difference(name, options, request.state.caller.db_role or "")
     return Response(body, media_type="application/json")
 
 

@@ -175,7 +175,7 @@ def test_rows_that_are_only_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     kept = SourceMirror(source)
     kept.begin(source)
     (tmp_path / "b.jsonl").write_text(lines(*((i, "x") for i in range(20))))
-    # Interrupted after each piece, a file goes on where it was: Kept refuses a row told twice.
+    # Interrupted after each piece, a file continues where it was: Kept refuses a row told twice.
     while len(kept.rows) < 21:
         before = len(kept.rows)
         kept.follow(source, lambda kept, n=before: len(kept.rows) > n, max_rows=1)

@@ -86,7 +86,7 @@ class TransactionBuffer:
         self.positions.update(batch.positions or {})
 
     def add_changes(self, changes: Changes) -> None:
-        """Rows by key where they replace each other, else as a bag."""
+        """Rows by key where they replace each other, else as a multiset."""
         name, key = changes.relation.name.name, changes.relation.key
         rows = zip(*(column.to_list() for column in changes.columns), strict=True)
         for kind, row in zip(changes.kinds.tolist(), rows, strict=True):

@@ -126,7 +126,7 @@ def send_told(broker: EmbeddedKafka, topic: str, values: list[bytes], partition:
 def read_to(
     source: KafkaSource, held: TransactionBuffer, notes: dict[str, bytes], end: int
 ) -> list[Any]:
-    """A feed of its own up to an offset: (kind, name) of all that it tells; notes go on."""
+    """A feed of its own up to an offset: (kind, name) of all that it tells; notes continue."""
     found: list[Any] = []
     with SourceSubscriptions(source, held, notes) as feed:
         while feed.held.positions["clicks"]["next"].get("0") != end:

@@ -201,7 +201,7 @@ def test_a_topic_that_was_made_again_is_refused(broker: EmbeddedKafka) -> None:
         held = feed.until(lambda held: len(ids(held)) == 10)
         drop_topic(broker, topic)
         new_topic(broker, name=topic)
-        # More than the old one had: the client itself would go on in the middle of the new one.
+        # More than the old one had: the client itself would continue in the middle of the new one.
         send(broker, topic, numbered(50, first=100))
         error = feed.failure()
         assert (error.code, str(error.relation)) == ("source.topic_recreated", "shop.clicks")

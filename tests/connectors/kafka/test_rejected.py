@@ -142,7 +142,7 @@ def test_a_bad_record_stops_its_source_where_it_lies(broker: EmbeddedKafka) -> N
     positions, _ = snapshot_offsets(source)
     with pytest.raises(SourceError, match=r"source\.bad_record"):
         snapshot(source, positions, notes)
-    # Once the source is told to pass them over, it goes on from there.
+    # Once the source is told to pass them over, it continues from there.
     repaired = source_of(broker, {"clicks": topic_options(topic)}, on_error="skip")
     with SourceSubscriptions(repaired, held, notes) as feed:
         feed.until(lambda held: len(ids(held)) == 5)

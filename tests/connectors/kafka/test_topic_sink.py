@@ -143,7 +143,7 @@ def test_the_reader_of_the_documentation(broker: EmbeddedKafka, chosen: dict) ->
 
 
 def test_progress_is_in_the_transaction(broker: EmbeddedKafka, chosen: dict) -> None:
-    """A writer that ends in the middle of an epoch leaves nothing; the next one goes on."""
+    """A writer that ends in the middle of an epoch leaves nothing; the next one continues."""
     model = Model(KEYED, 5)
     first = sink_of(KEYED, chosen, "one")
     assert first.open() is None

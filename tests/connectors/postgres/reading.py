@@ -58,7 +58,7 @@ def raw_rows(database: Database, query: str) -> list[Row]:
 
 
 def table_rows(database: Database, relation: Relation) -> Counter[Row]:
-    """The table now, as a bag of texts."""
+    """The table now, as a multiset of texts."""
     names = ", ".join(f'"{f.name}"' for f in relation.fields)
     return Counter(raw_rows(database, f'SELECT {names} FROM "{relation.name.name}"'))
 

@@ -248,10 +248,10 @@ def test_a_change_that_is_shown_was_not_cancelled(
 def test_only_live_views_can_be_paused(every_database: Database, control: Control) -> None:
     """A sink that was set back may know a view as one that was only asked for."""
     control.insert_view(_VIEW)
-    assert not change_requests.ask_pause(control, _VIEW.identity)
+    assert not change_requests.request_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "live"
     control.change_view(_VIEW.identity, [ViewEvent.SHOW], "")
-    assert change_requests.ask_pause(control, _VIEW.identity)
+    assert change_requests.request_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "paused"
 
 

@@ -1,4 +1,4 @@
-"""Oracle: the control table of further sinks as plain SQL in another session sees it."""
+"""Oracle: the control table of additional sinks as plain SQL in another session sees it."""
 
 from __future__ import annotations
 

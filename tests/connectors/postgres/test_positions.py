@@ -206,7 +206,7 @@ def test_backpressure_keeps_the_connection(
 ) -> None:
     """A poller that is away for longer than wal_sender_timeout, and than the server waits for a
     client that takes nothing, loses nothing."""
-    monkeypatch.setattr(TIME_LIMITS, "silence_s", 2.0)
+    monkeypatch.setattr(TIME_LIMITS, "liveness_timeout_s", 2.0)
     with new_database(own_postgres) as database:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
         database.execute(f"ALTER SYSTEM SET wal_sender_timeout = '{timeout}'")

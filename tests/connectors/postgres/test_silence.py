@@ -19,10 +19,10 @@ from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, UP, Fault, Proxy
 
 
 @pytest.fixture(autouse=True)
-def _impatient() -> Iterator[None]:
-    before, TIME_LIMITS.silence_s = TIME_LIMITS.silence_s, 1.5
+def _short_timeout() -> Iterator[None]:
+    before, TIME_LIMITS.liveness_timeout_s = TIME_LIMITS.liveness_timeout_s, 1.5
     yield
-    TIME_LIMITS.silence_s = before
+    TIME_LIMITS.liveness_timeout_s = before
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_nobody_answers(database: Database, proxy: Proxy) -> None:
 
 def test_what_the_server_says(database: Database) -> None:
     session = connect(database.dsn)
-    assert backend_probe.ask(session) is Verdict.WAITING
+    assert backend_probe.probe(session) is Verdict.WAITING
     busy = threading.Thread(target=lambda: session.cursor().execute("SELECT pg_sleep(2)"))
     busy.start()
-    wait_until(lambda: backend_probe.ask(session) is Verdict.WORKING)
+    wait_until(lambda: backend_probe.probe(session) is Verdict.WORKING)
     busy.join()
     other = connect(database.dsn, application_name="somebody else")
     session.pid = other.pid  # as if the number had been given anew

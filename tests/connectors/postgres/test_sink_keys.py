@@ -173,7 +173,7 @@ def test_an_index_of_the_users_that_is_too_narrow_is_named(
 def test_a_version_of_the_other_kind_takes_the_place_of_a_table(
     every_database: Database, sink: PostgresSink
 ) -> None:
-    """From a plain table to a bag and back, in the epoch that says so."""
+    """From a plain table to a multiset and back, in the epoch that says so."""
     bag = SinkTable("public", "pair", PAIR.fields[1:], ())
     sink.load(PAIR, [_delta({(1, "a"): 1}, 1)], Progress(0, {}))
     sink.stage(bag, [Delta.of("si", [("b", 2)], [2])])

@@ -99,7 +99,7 @@ def test_rows_are_looked_up_in_a_table_that_is_believed_empty(
     sink.write(_epoch(len(TABLES) + 1, *((table, _delta(gone, "v0", -1)) for table in TABLES)))
     _close(every_database, sink)
     read = [_rows_read(every_database, table) - n for table, n in zip(TABLES, before, strict=True)]
-    # A bag's are looked up twice, to be counted down and to be removed.
+    # A multiset's are looked up twice, to be counted down and to be removed.
     assert all(CHANGED <= n <= 8 * CHANGED for n in read), read
     for table in TABLES:
         count = "count(*), count(*) FILTER (WHERE v = 'v1')"

@@ -223,10 +223,10 @@ class OnlyDatabase:
         self.dsn = dsn
 
     def analyzer(
-        self, views: list[Relation], feeds: list[Relation], asker: str, time_zone: str
+        self, views: list[Relation], feeds: list[Relation], requester: str, time_zone: str
     ) -> Any:
         """Of this database."""
-        more: Any = {"feeds": feeds, "asker": asker, "time_zone": time_zone}
+        more: Any = {"feeds": feeds, "requester": requester, "time_zone": time_zone}
         return PostgresAnalyzer(self.dsn, "source", views, **more)
 
 

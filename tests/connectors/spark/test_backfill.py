@@ -113,7 +113,7 @@ class Running:
         return Running(dataflow, tables, positions, errors)
 
     def load(self, plan: Plan) -> Delta:
-        """The in-process road."""
+        """The local engine."""
         deltas = {}
         for name, parts in parts_of(plan).items():
             deltas[name] = Delta.concat([rows for part in parts for rows in part.read()])
@@ -193,7 +193,7 @@ def run_tasks(plan: Plan, exchange: Exchange, buckets: int, *, is_wide: bool = F
 
 
 def check(plan: Plan, result: BackfillResult, state: Path, *, is_wide: bool = False) -> None:
-    """The result is that of the in-process road, and the view goes on alike from its state."""
+    """The result is that of the local engine, and the view continues alike from its state."""
     local = Running.over(plan, MemoryStore())
     wanted = bag(local.load(plan))
     pages = [dict(page.rows()) for page in result.read_output()]

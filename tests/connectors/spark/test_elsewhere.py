@@ -1,4 +1,4 @@
-"""Oracle: the in-process road over the same rows, as in test_backfill.py; here Spark runs outside
+"""Oracle: the local engine over the same rows, as in test_backfill.py; here Spark runs outside
 of this process, shares no folder with it, and has our packages from us alone."""
 
 from __future__ import annotations

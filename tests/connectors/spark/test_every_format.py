@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("java") is None, reason="no Java on this machine, Spark needs it"
 )
 ROWS = 90
-# Groups over a join, and a bag of which some rows fail.
+# Groups over a join, and a multiset of which some rows fail.
 QUERY = """
 SELECT c.region, count(*) AS n, sum(p.price) AS total
 FROM {bought} p JOIN customers c ON c.id = p.customer GROUP BY c.region

@@ -90,7 +90,7 @@ def draw_rows(relation: Relation, rng: Random, keys: range) -> list[tuple]:
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """A snapshot part that draws its rows anew wherever it is read."""
+    """A snapshot part that draws its rows again wherever it is read."""
 
     relation: Relation
     columns: tuple[int, ...]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dataflow.errors import TemporaryError, TidemarkError
-from service.client.course import ChangesWish, Course, Open, Pause, Read, Shut
+from service.client.course import ChangesOptions, Course, Open, Pause, Read, Shut
 from service.client.epochs import Epoch, Gathering, Marker
 
 FIELDS = [{"name": "n", "type": "integer", "nullable": False}]
@@ -58,7 +58,7 @@ class Service:
         return begin() + first + b"".join(later)
 
 
-def wish(**asked: Any) -> ChangesWish:
+def options(**asked: Any) -> ChangesOptions:
     told = {
         "path": "/views/v/changes",
         "has_snapshot": True,
@@ -69,7 +69,7 @@ def wish(**asked: Any) -> ChangesWish:
         "has_progress": False,
         "begins_again": False,
     }
-    return ChangesWish(**{**told, **asked})
+    return ChangesOptions(**{**told, **asked})
 
 
 class Driver:
@@ -77,7 +77,7 @@ class Driver:
 
     def __init__(self, streams: Iterator[Iterator[bytes]], **asked: Any) -> None:
         self.now = 0.0
-        self.course = Course(wish(**asked), lambda: self.now)
+        self.course = Course(options(**asked), lambda: self.now)
         self.opened: list[str | None] = []
         self.pauses: list[float] = []
         self._streams = streams

@@ -50,7 +50,7 @@ def _flow(store: Store, plan: Aggregate = BY_KEY) -> ViewDataflow:
 def test_groups_that_are_put_in_order(
     seed: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large and small groups, that lose extremes, empty and come again; opened anew each time."""
+    """Large and small groups, that lose extremes, empty and come again; reopened each time."""
     monkeypatch.setattr(extremes, "MANY", 5)
     random = Random(seed)
     store: Store = MemoryStore() if kind == "memory" else RocksStore(tmp_path / "state")

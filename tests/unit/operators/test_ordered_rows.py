@@ -155,7 +155,7 @@ def _compare(rows: OrderedRows, model: Counter, random: Random) -> None:
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 @pytest.mark.parametrize("number", range(4))
 def test_equal_to_a_sorted_list(number: int, kind: str, tmp_path: Path) -> None:
-    """Random changes, the rows opened anew each time; all gone at the end, and all state too."""
+    """Random changes, the rows reopened each time; all gone at the end, and all state too."""
     seed = FIRST_SEED + number
     random = Random(seed)
     store: Store = MemoryStore() if kind == "memory" else RocksStore(tmp_path / "state")

@@ -291,7 +291,7 @@ def ties_of(row: Row) -> tuple:
 
 
 def expected_rows(plan: Window, model: Counter) -> Counter:
-    """The answer over a bag of rows, by definition."""
+    """The answer over a multiset of rows, by definition."""
     partitions: dict[tuple, list[Row]] = {}
     columns = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
     for row in model.elements():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from service.api.app import create_app
 from service.backfill.build_status import BuildStatus
-from service.runtime.settings import Settings
+from service.runtime.settings import EARLIER_NAMES, PREFIX, Settings
 
 EARLIER = {
     "Validation": {"why_no_key": "why_bag", "reads": "asks"},
@@ -31,3 +33,15 @@ def test_the_description_marks_the_earlier_names(tmp_path: Path) -> None:
         for new, old in names.items():
             assert "deprecated" not in properties[new]
             assert properties[old]["deprecated"] and f"`{new}`" in properties[old]["description"]
+
+
+@pytest.mark.parametrize(("name", "earlier"), EARLIER_NAMES.items())
+def test_a_setting_has_both_names(name: str, earlier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert getattr(Settings.load(source="x", **{earlier: 77}), name) == 77
+    monkeypatch.setenv(PREFIX + earlier.upper(), "78")
+    settings = Settings.load(source="x")
+    assert getattr(settings, name) == 78
+    # A child has both variables: the present name counts.
+    monkeypatch.setenv(PREFIX + name.upper(), "79")
+    assert getattr(Settings.load(source="x"), name) == 79
+    assert PREFIX + earlier.upper() not in settings.to_environment()

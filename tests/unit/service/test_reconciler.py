@@ -35,7 +35,7 @@ def test_a_version_waits_until_the_sink_has_the_one_before() -> None:
     row = ViewRow("public", "v", "SELECT 0", "1", status="live", change=ASKED)
     desk = worker_of(row, definition)
     assert desk.to_build({}) == [row]
-    build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
+    build: Any = SimpleNamespace(definition=definition, initial_load=SimpleNamespace(count=3))
     desk.joined(build, 6)
     assert desk.to_build({}) == []
     desk.complete(5)
@@ -49,7 +49,7 @@ def test_a_view_to_be_built_again_waits_as_well() -> None:
     definition = SimpleNamespace(identity="1", version=0, plan=SimpleNamespace(pinned={}))
     row = ViewRow("public", "v", "SELECT 0", "1", status="degraded")
     desk = worker_of(row, definition)
-    build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
+    build: Any = SimpleNamespace(definition=definition, initial_load=SimpleNamespace(count=3))
     desk.joined(build, 6)
     desk._engine.views.clear()
     assert desk.to_build({}) == []

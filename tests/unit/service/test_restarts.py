@@ -49,8 +49,8 @@ def test_what_dies_again_and_again_is_known_until_it_stays_up() -> None:
     for turn in range(4):
         restarts.started(now)
         restarts.ended(1, now + 1)
-        assert (restarts.in_a_row, restarts.dies_again) == (turn + 1, turn >= 2)
+        assert (restarts.in_a_row, restarts.is_crash_looping) == (turn + 1, turn >= 2)
         now += 20
     restarts.started(now)
     restarts.ended(1, now + 6)
-    assert not restarts.dies_again
+    assert not restarts.is_crash_looping

@@ -106,7 +106,7 @@ def name_of(view: str) -> RelationName:
 
 
 class Failing:
-    """An operator that cannot go on."""
+    """An operator that cannot continue."""
 
     traits = Traits()
 
@@ -138,7 +138,7 @@ class Hungry:
     ],
 )
 def test_what_an_operator_cannot_do_fails_its_view_by_name(error: Exception, code: str) -> None:
-    """No room for it, or state that does not fit what it is told: the others go on."""
+    """No room for it, or state that does not fit what it is told: the others continue."""
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=scan(2))
     nodes_of(engine, "one")[-1].operator = Hungry(error)

@@ -1,4 +1,4 @@
-"""Oracle: the contract of further sinks: what may pass is tried again, each epoch comes once."""
+"""Oracle: the contract of additional sinks: what may pass is tried again, each epoch comes once."""
 
 from __future__ import annotations
 

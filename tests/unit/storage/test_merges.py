@@ -1,6 +1,6 @@
 """Oracle: a dictionary of the rows, and counters of what was merged and read.
 
-Merges go on in small steps between applies, lookups and commits; these tests look at how much an
+Merges continue in small steps between applies, lookups and commits; these tests look at how much an
 epoch does, at what reads bring about, and at every moment at which a crash may stop a merge.
 """
 
@@ -165,7 +165,7 @@ def test_a_crash_after_any_commit_of_a_merge_keeps_every_row(tmp_path, seed):
     """The directory as it is after each commit is opened as if the machine had gone there.
 
     With one page a step and little allowed an epoch, flushes and merges of all sizes are cut in
-    the middle; from some places the copy goes on for a while.
+    the middle; from some places the copy continues for a while.
     """
     tuning = Tuning(page_rows=4, memory_rows=24, fan=2, fuel=3, epoch_merge_rows=4, merge_pages=1)
     rng = random.Random(seed)

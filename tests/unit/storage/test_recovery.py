@@ -87,7 +87,7 @@ def write(store: RocksStore, epoch: int, changes: list[tuple[Row, int]]) -> None
 
 
 def write_for_ever(path: str, seed: int, done: int, budget: StoreBudget | None) -> None:
-    """What the child does: go on after `done` epochs and say each one that is committed."""
+    """What the child does: continue after `done` epochs and say each one that is committed."""
     history = History(seed)
     for _ in range(done):
         history.step()

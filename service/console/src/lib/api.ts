@@ -20,9 +20,9 @@ export class Problem extends Error {
   }
 }
 
-const KEPT = "tidemark.token";
+const STORAGE_KEY = "tidemark.token";
 
-export const token = signal(sessionStorage.getItem(KEPT) ?? "");
+export const token = signal(sessionStorage.getItem(STORAGE_KEY) ?? "");
 /** Set when the service answered 401: the console asks for a token. */
 export const needsToken = signal(false);
 export const routes = signal<ReadonlySet<string> | null>(null);
@@ -30,8 +30,8 @@ export const routes = signal<ReadonlySet<string> | null>(null);
 export const role = signal("");
 
 export function keepToken(value: string): void {
-  if (value) sessionStorage.setItem(KEPT, value);
-  else sessionStorage.removeItem(KEPT);
+  if (value) sessionStorage.setItem(STORAGE_KEY, value);
+  else sessionStorage.removeItem(STORAGE_KEY);
   token.value = value;
   needsToken.value = false;
 }

@@ -1,12 +1,12 @@
 // Light, dark, or the system's theme. The only setting that is stored across sessions.
 import { signal } from "@preact/signals";
 
-const KEPT = "tidemark.theme";
+const STORAGE_KEY = "tidemark.theme";
 const THEMES = ["system", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 
 function storedTheme(): Theme {
-  const found = localStorage.getItem(KEPT) as Theme | null;
+  const found = localStorage.getItem(STORAGE_KEY) as Theme | null;
   return found && THEMES.includes(found) ? found : "system";
 }
 
@@ -14,7 +14,7 @@ export const theme = signal<Theme>(storedTheme());
 
 export function setTheme(next: Theme): void {
   theme.value = next;
-  localStorage.setItem(KEPT, next);
+  localStorage.setItem(STORAGE_KEY, next);
   apply();
 }
 

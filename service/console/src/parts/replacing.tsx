@@ -13,9 +13,12 @@ const WORDS: Record<string, string> = {
   rename: "The view is being renamed",
 };
 
+// "under way" is the earlier word, in a change that was requested before an upgrade.
+const IN_PROGRESS = ["in progress", "under way"];
+
 export function ReplacingNote({ name, reported, again }: { name: string; reported: Replacing; again: () => void }) {
   const { isBusy, problem, run } = useWork();
-  if (reported.status !== "under way") {
+  if (!IN_PROGRESS.includes(reported.status)) {
     if (!reported.code) return null;
     const why = { title: reported.title ?? reported.detail ?? reported.code, code: reported.code, detail: reported.title ? reported.detail : "", hint: reported.hint };
     return <ProblemNote problem={why} what={`The last ${reported.kind} did not complete; the view is unchanged`} />;

@@ -131,7 +131,7 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
           </label>
         </div>
       )}
-      <div class="desk">
+      <div class="workspace">
         <div class={placed ? "frame wrong" : "frame"}>
           <CodeEditor text={start.query} names={names} error={placed} onText={setQuery} onSubmit={submit} />
           <p class="check" role="status" aria-live="polite">{wordsOf(query, isChecking, answer, problem)}{answer && !problem && !name.trim() && ". Give it a name to create it."}</p>
