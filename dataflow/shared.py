@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import count
 
 import numpy as np
 
@@ -40,6 +41,9 @@ from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
 from dataflow.types import SqlType
 from storage.store import Store
+
+# For SharedDataflow.shape.
+_SHAPES = count()
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ class SharedDataflow:
 
     part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
     output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
-    only. shape: increases whenever views are added or removed.
+    only. shape: another number whenever views are added or removed, which no other dataflow of the
+    process ever has.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class SharedDataflow:
         self.part_rows = part_rows
         self._evaluator = evaluator
         self._clock = clock
-        self.shape = 0
+        self.shape = next(_SHAPES)
         self.views: dict[RelationName, LiveView] = {}
         self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
@@ -181,7 +186,7 @@ class SharedDataflow:
         errors = ErrorRows()
         own: list[LiveNode] = []
         twice: list[str] = []
-        self.shape += 1
+        self.shape = next(_SHAPES)
         for position, node in enumerate(nodes):
             location = None
             if not isinstance(node.plan, Scan):
@@ -256,7 +261,7 @@ class SharedDataflow:
     def remove(self, view: RelationName) -> list[str]:
         """Remove a view; return the prefixes of the state that no other view reads."""
         unread: list[str] = []
-        self.shape += 1
+        self.shape = next(_SHAPES)
         gone = self.views.pop(view)
         for node in dict.fromkeys(reversed(gone.nodes)):
             del node.names[view], node.errors[view]
