@@ -67,4 +67,5 @@ def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str,
     setup = TopicSetup(Client(chosen.connection, "sink", title), chosen)
     if setup.check()[0]:
         setup.require_empty()
-    return {**options, "topic": chosen.topic, "marks": chosen.marks}
+    given = {name: value for name, value in options.items() if name != "marks"}
+    return {**given, "topic": chosen.topic, "markers": chosen.markers}

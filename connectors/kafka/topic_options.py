@@ -26,15 +26,15 @@ _NOT_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 class TopicOptions:
     """Options of one topic that a view is written to.
 
-    topic: the topic of its rows. marks: the topic of epoch markers and our progress. partitions: 0
-    uses those of an existing topic, or one. replication: of topics that we create, -1 for the
-    broker's default. retention_ms: how long changes are retained, -1 forever. registry: URL, for
-    Avro.
+    topic: the topic of its rows. markers: the topic of epoch markers and our progress; the option's
+    earlier name is `marks`. partitions: 0 uses those of an existing topic, or one. replication: of
+    topics that we create, -1 for the broker's default. retention_ms: how long changes are retained,
+    -1 forever. registry: URL, for Avro.
     """
 
     connection: Connection
     topic: str
-    marks: str
+    markers: str
     mode: Mode
     values: Values
     format: Literal["json", "avro"]
@@ -52,13 +52,14 @@ class TopicOptions:
         connection = Connection.of(reader)
         title = f"{table.schema}.{table.name}" if table.schema != "public" else table.name
         topic = reader.take("topic", str, _NOT_TOPIC.sub("_", title)[:240])
-        marks = reader.take("marks", str, f"{topic}.marks")
-        for name, value in (("topic", topic), ("marks", marks)):
+        earlier = reader.optional("marks", str)
+        markers = reader.take("markers", str, earlier or f"{topic}.markers")
+        for name, value in (("topic", topic), ("markers", markers)):
             if not _TOPIC.fullmatch(value) or value in (".", ".."):
                 hint = "use at most 240 letters, digits, dots, dashes and underscores"
                 raise reader.refused(name, "is not a valid topic name", detail=value, hint=hint)
-        if marks == topic:
-            raise reader.refused("marks", "must differ from the topic of the rows")
+        if markers == topic:
+            raise reader.refused("markers", "must differ from the topic of the rows")
         mode = reader.choice("mode", ("changes", "upsert"), "changes")
         values = reader.choice("values", ("after", "before_after"), "after")
         if mode == "upsert" and not table.key:
@@ -75,7 +76,7 @@ class TopicOptions:
         made = TopicOptions(
             connection,
             topic,
-            marks,
+            markers,
             cast(Mode, mode),
             cast(Values, values),
             cast(Literal["json", "avro"], chosen),

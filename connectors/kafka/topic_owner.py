@@ -35,7 +35,7 @@ class TopicOwner:
 
     def standing(self) -> Standing | None:
         """Return the content of the newest marker, which must exist."""
-        return read_standing(self._client, self._options.marks, self.identity)
+        return read_standing(self._client, self._options.markers, self.identity)
 
     def marker(self, epoch: int | None, partitions: int) -> Standing:
         """Return the content of a marker of this sink."""
@@ -49,7 +49,7 @@ class TopicOwner:
         options = self._options
         if standing is None:
             if self._has_claimed:
-                raise _lost(options.marks, "it held the sink's markers")
+                raise _lost(options.markers, "it held the sink's markers")
             return
         # If all markers have expired, the writer is unknown.
         is_our_sink = standing.sink == self.identity
@@ -88,8 +88,8 @@ class TopicOwner:
         SinkError sink.topic_not_empty: another sink that started before any row was written came
         first.
         """
-        if epoch is None and read_first(self._client, self._options.marks).sink != self.identity:
-            raise topic_not_empty(self._options.marks, "another sink has started to write to it")
+        if epoch is None and read_first(self._client, self._options.markers).sink != self.identity:
+            raise topic_not_empty(self._options.markers, "another sink has started to write to it")
         self._has_claimed = True
 
     def has_same_topics(self) -> bool:
@@ -100,20 +100,20 @@ class TopicOwner:
 
     def require_ours(self, setup: TopicSetup) -> None:
         """Check ownership before topics are deleted. SinkError sink.topic_not_ours."""
-        rows, marks = self._found(Topics(self._client))
-        standing = self.standing() if marks else None
+        rows, markers = self._found(Topics(self._client))
+        standing = self.standing() if markers else None
         if standing is not None and standing.epoch is None:
-            standing = read_first(self._client, self._options.marks)
+            standing = read_first(self._client, self._options.markers)
         if standing is not None and standing.sink not in ("", self.identity):
-            raise _not_ours(self._options.marks, "another sink has written to it")
+            raise _not_ours(self._options.markers, "another sink has written to it")
         if standing is None and rows and not setup.is_empty():
             raise _not_ours(self._options.topic, "no marker names the sink that wrote its rows")
 
     def _found(self, topics: Topics) -> tuple[str, str]:
         """Return the ids of the topics of rows and markers; empty if there is none."""
-        found = topics.describe((self._options.topic, self._options.marks))
-        rows, marks = (found.get(n) for n in (self._options.topic, self._options.marks))
-        return rows.id if rows else "", marks.id if marks else ""
+        found = topics.describe((self._options.topic, self._options.markers))
+        rows, markers = (found.get(n) for n in (self._options.topic, self._options.markers))
+        return rows.id if rows else "", markers.id if markers else ""
 
 
 def _lost(topic: str, detail: str) -> SinkError:

@@ -39,7 +39,7 @@ class TopicSetup:
         admin = self._client.admin()
         options = self._options
         self._make(admin, options.topic, options.partitions or 1, options.settings())
-        self._make(admin, options.marks, 1, options.marker_settings())
+        self._make(admin, options.markers, 1, options.marker_settings())
         return self.check(admin)[0]
 
     def check(self, admin: AdminClient | None = None) -> tuple[int, int]:
@@ -49,9 +49,9 @@ class TopicSetup:
         """
         admin = admin or self._client.admin()
         options = self._options
-        marks = self._check(admin, options.marks, 1, options.marker_settings())
+        markers = self._check(admin, options.markers, 1, options.marker_settings())
         rows = self._check(admin, options.topic, options.partitions, options.settings())
-        return rows, marks
+        return rows, markers
 
     def require_empty(self) -> None:
         """Fail with SinkError sink.topic_not_empty if there are rows in the topic."""
@@ -83,7 +83,7 @@ class TopicSetup:
     def remove(self) -> None:
         """Delete the topics that exist."""
         admin = self._client.admin()
-        names = [self._options.topic, self._options.marks]
+        names = [self._options.topic, self._options.markers]
         deletions = admin.delete_topics(names, request_timeout=ANSWER_S)
         for name, deletion in deletions.items():
             try:

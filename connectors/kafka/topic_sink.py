@@ -37,7 +37,7 @@ STALLED_S = 10.0
 ABORT_TIMEOUT_S = 2.0
 # How long a call into the client may delay an interrupt.
 STEP_S = 0.2
-MOST_TIMEOUT_MS = 900_000
+MAX_TIMEOUT_MS = 900_000
 # How many unacknowledged records the client may buffer.
 QUEUE_KB = 32 << 10
 _QUEUE_FULL = 0.05
@@ -98,22 +98,22 @@ class TopicSink:
         TemporaryError, SinkError sink.fenced, and the refusals of topics and registry.
         """
         self.close()
-        rows, marks = self._setup.check()
-        standing = self._owner.standing() if marks else None
+        rows, markers = self._setup.check()
+        standing = self._owner.standing() if markers else None
         self._owner.check(standing, has_rows=bool(rows))
         partitions = self._setup.ensure()
         self._owner.record_topics(standing)
         self._records = self._make_records()
         # The initial rows of a view may be many, and are one transaction.
         is_first = standing is None or standing.epoch is None
-        self._producer = self._fence(MOST_TIMEOUT_MS if is_first else self._timeout_ms)
+        self._producer = self._fence(MAX_TIMEOUT_MS if is_first else self._timeout_ms)
         standing = self._owner.standing()
         self._epoch = None if standing is None else standing.epoch
         if standing is None:
             # Later the topic may hold records of an aborted transaction.
             self._setup.require_empty()
         elif standing.sink not in ("", self._owner.identity):
-            raise topic_not_empty(self._options.marks, "another sink has written to it")
+            raise topic_not_empty(self._options.markers, "another sink has written to it")
         # Keys stay in their partitions even if partitions were added since.
         self._partitions = (standing and standing.partitions) or partitions
         self._claim()
@@ -199,7 +199,7 @@ class TopicSink:
             took_ms = (time.monotonic() - began) * 1000
             if took_ms > self._timeout_ms * 0.9:
                 # The broker may have aborted it: it needs more time.
-                self._timeout_ms = min(2 * self._timeout_ms, MOST_TIMEOUT_MS)
+                self._timeout_ms = min(2 * self._timeout_ms, MAX_TIMEOUT_MS)
             raise self._failure(error) from None
         self._epoch = epochs[-1].number
         if epochs[-1].is_initial:
@@ -272,7 +272,7 @@ class TopicSink:
 
     def _write_marker(self, marker: bytes) -> None:
         assert self._producer is not None
-        self._producer.produce(self._options.marks, marker, b"mark", 0)
+        self._producer.produce(self._options.markers, marker, b"mark", 0)
 
     def _commit(self) -> None:
         assert self._producer is not None

@@ -4,7 +4,7 @@
         engine.register("users", read_users, key="id")
         view = engine.view("SELECT country, count(*) AS n FROM users GROUP BY country")
         engine.refresh("users")
-        engine.settle()
+        engine.wait()
         view.rows().to_list()
 
 Everything runs on this machine: a private PostgreSQL (without a DSN) and the service, in processes
@@ -176,7 +176,7 @@ class Engine:
         }
         self._functions.refresh_for(again, wide)
         if any((v.schema, v.table) in tables for v in views):
-            self.settle()
+            self.wait()
         stand_ins = [self._functions.stand_in(n, requirements.get(n)) for n in sorted(narrow)]
         try:
             return _row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
@@ -237,10 +237,10 @@ class Engine:
             view.replace(sql, wait_s=wait_s)
         return view
 
-    def settle(self, timeout_s: float = 60) -> str:
+    def wait(self, timeout_s: float = 60) -> str:
         """Wait until all views show everything that is committed by now; the position they show.
 
-        TidemarkError engine.not_settled.
+        TidemarkError view.wait_timeout.
         """
         self._require_open()
         try:
@@ -249,12 +249,16 @@ class Engine:
             )
         except TidemarkError as error:
             raise TidemarkError(
-                "engine.not_settled",
+                "view.wait_timeout",
                 f"the views are not up to date after {timeout_s:g} s",
                 detail=error.detail,
                 hint="look at engine.client.views(), and at the console at engine.url",
             ) from error
         return found[0][0] or ""
+
+    def settle(self, timeout_s: float = 60) -> str:
+        """Wait, by the earlier name of `wait`; the next release removes it."""
+        return self.wait(timeout_s)
 
     def execute(self, sql: str, parameters: Parameters | None = None) -> RowSet | int:
         """Run a statement in the database and commit it: its rows, or the number of rows that it

@@ -1,7 +1,7 @@
 """The API process's side of psql: execute the requests of the procedures in schema tidemark.
 
 Threads: one listens, takes requests and polls their outcomes. A pool begins them, because analyzing
-a query may take seconds. One more answers the doorbell of `tidemark.wait`.
+a query may take seconds. One more answers the wake-ups of `tidemark.wait`.
 Invariant: every request gets an outcome, even after an internal error. With several API processes,
 each request is executed once (connectors/postgres/catalog/requests.py).
 """
@@ -136,7 +136,7 @@ class RequestWorker:
                 self._requests.end(request, outcome)
                 del self._running[number]
 
-    # --- the doorbell --------------------------------------------------------------------------
+    # --- the wake-up ---------------------------------------------------------------------------
 
     def _answer_bell(self) -> None:
         while not self._stopping.is_set():

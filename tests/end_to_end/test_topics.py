@@ -87,7 +87,7 @@ def test_two_sinks_added_and_removed_while_it_runs(
         service.create("totals", KEYED, backfill="local")
         change(shop, 1)
         sink = add_sink(service, "totals", topic=changes, partitions=2, **servers)
-        assert sink["epoch"] >= 1 and sink["options"]["marks"] == f"{changes}.marks"
+        assert sink["epoch"] >= 1 and sink["options"]["markers"] == f"{changes}.markers"
         change(shop, 2)
         add_sink(service, "totals", "latest", topic=upserts, mode="upsert", **servers)
         for step in range(3, 20):
@@ -116,7 +116,7 @@ def test_two_sinks_added_and_removed_while_it_runs(
         assert read(reader, epoch) == answer(shop, KEYED)
         reader.close()
         drop_sink(service, "totals", query="?drop_topic=true")
-        assert not {changes, f"{changes}.marks"} & topic_names(broker)
+        assert not {changes, f"{changes}.markers"} & topic_names(broker)
         service.drop("totals")
 
 
@@ -141,7 +141,7 @@ def test_a_multiset_from_its_changes_on(
         assert read(reader, epoch) == answer(shop, BAG) - before
         reader.close()
         service.call("DELETE", "/views/even?drop_topics=true")
-        wait_until(lambda: not {topic, f"{topic}.marks"} & topic_names(broker))
+        wait_until(lambda: not {topic, f"{topic}.markers"} & topic_names(broker))
         assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
@@ -240,7 +240,7 @@ def test_what_is_gone_is_refused_by_name(
         change(shop, 1)
         await_sink(service, "totals", epoch=settled(service, shop, "totals"))
         drop_topic(broker, topic)
-        drop_topic(broker, f"{topic}.marks")
+        drop_topic(broker, f"{topic}.markers")
         service.kill_child("pipeline")
         failed = await_sink(service, "totals", status="failed")
         assert failed["error"]["code"] == "sink.lost"

@@ -50,7 +50,7 @@ class TopicReader:
             enable_auto_commit=False,
             max_poll_records=10_000,
         )
-        self._marks = TopicPartition(f"{topic}.marks", 0)
+        self._marks = TopicPartition(f"{topic}.markers", 0)
         self._waiting: dict[TopicPartition, deque[Any]] = {self._marks: deque()}
         self._places: dict[TopicPartition, int] = {self._marks: 0}
         self._began: dict[str, Any] | None = None

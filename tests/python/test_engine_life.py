@@ -82,7 +82,7 @@ def test_everything_is_retained_and_nothing_is_left(folder: Path) -> None:
         engine.register("users", [{"id": 2, "of": "b"}, {"id": 3, "of": "b"}], key="id")
         other.register("users", [{"id": 9, "of": "c"}], key="id")
         assert list(other.view(QUERY, "by_of").rows()) == [("c", 1)]
-        engine.settle()
+        engine.wait()
         assert list(engine.view(QUERY, "by_of").rows()) == [("b", 2)]
         assert engine.query("SELECT version() <> ''").rows == [(True,)]
     assert (folder / "state").is_dir()
@@ -149,7 +149,8 @@ def test_a_closed_engine_says_so(database: Database) -> None:
         assert str(view.rows(limit=0)) == "(no rows)"
     calls = [
         *(lambda: engine.query("SELECT 1"), lambda: engine.execute("SELECT 1"), engine.refresh),
-        *(engine.settle, engine.functions, engine.connection, engine.__enter__, view.state),
+        *(engine.wait, engine.settle, engine.functions, engine.connection, engine.__enter__),
+        view.state,
         *(lambda: engine.view("SELECT 1 AS one"), lambda: engine.register("f", [{"a": 1}])),
         *(lambda: engine.unregister("f"), lambda: list(view.rows()), engine.client.views),
         lambda: next(iter(view.changes())),

@@ -17,7 +17,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
-from connectors.postgres.schema.schema_setup import CHANNEL, DOORBELL, REQUESTS
+from connectors.postgres.schema.schema_setup import CHANNEL, REQUESTS, WAKE_UP
 from connectors.postgres.session.session import connect, translated
 
 RETENTION_DAYS = 1
@@ -169,7 +169,7 @@ class Doorbell:
     def wait(self, timeout_s: float) -> bool:
         """Sleep up to timeout_s; return whether it was woken. TemporaryError when it is lost."""
         if self._session is None or self._session.closed:
-            self._session = connect(self._dsn, side="sink", application_name=DOORBELL)
+            self._session = connect(self._dsn, side="sink", application_name=WAKE_UP)
             self._session.autocommit = True
         try:
             with (

@@ -31,7 +31,8 @@ from storage.failpoints import failpoint
 
 CHANNEL = "tidemark"
 # The channel of requests, and the name of the session that `tidemark.ring` cancels.
-REQUESTS, DOORBELL = "tidemark_requests", "tidemark doorbell"
+# The second is what the released functions look for: its text stays.
+REQUESTS, WAKE_UP = "tidemark_requests", "tidemark doorbell"
 MISSING_STATE = "TM002"
 
 _LOCK = 7_954_889_273_471_283
@@ -39,7 +40,7 @@ _LOCK = 7_954_889_273_471_283
 # Parts shared by the SQL files and our own statements.
 PARTS = {
     "requests_channel": REQUESTS,
-    "doorbell": DOORBELL,
+    "doorbell": WAKE_UP,
     "fenced_state": FENCED_STATE,
     "foreign_state": FOREIGN_STATE,
     "trusted_role": TRUSTED,

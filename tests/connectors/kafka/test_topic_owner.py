@@ -34,7 +34,7 @@ def chosen(broker: EmbeddedKafka) -> dict:
 
 
 @pytest.mark.parametrize(
-    "what", ["rows gone", "rows anew", "marks gone", "marks anew", "both gone"]
+    "what", ["rows gone", "rows anew", "markers gone", "markers anew", "both gone"]
 )
 def test_topics_that_were_deleted_are_not_gone_on_with(
     broker: EmbeddedKafka, chosen: dict, what: str, monkeypatch: pytest.MonkeyPatch
@@ -44,7 +44,7 @@ def test_topics_that_were_deleted_are_not_gone_on_with(
     sink = sink_of(KEYED, chosen, f"id-{topic}")
     sink.open()
     sink.write([model.epoch()])
-    gone = {"rows": [topic], "marks": [f"{topic}.marks"], "both": [topic, f"{topic}.marks"]}
+    gone = {"rows": [topic], "markers": [f"{topic}.markers"], "both": [topic, f"{topic}.markers"]}
     which, how = what.split()
     for name in gone[which]:
         drop_topic(broker, name)

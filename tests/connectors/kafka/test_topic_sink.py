@@ -278,7 +278,9 @@ def test_topics_are_made_and_checked(broker: EmbeddedKafka, chosen: dict) -> Non
         check({**chosen, "topic": other, "mode": "upsert"}, KEYED, "t")
     assert raised.value.detail == "it has 2 partitions, not 3"
     taken = new_topic(broker, 3, {"retention.ms": "-1"})
-    assert check({**chosen, "topic": taken}, KEYED, "t")["marks"] == f"{taken}.marks"
+    assert check({**chosen, "topic": taken}, KEYED, "t")["markers"] == f"{taken}.markers"
+    earlier = check({**chosen, "topic": taken, "marks": "named"}, KEYED, "t")
+    assert earlier["markers"] == "named" and "marks" not in earlier
     send(broker, taken, [(1, b"k", b"v")])
     with pytest.raises(SinkError) as raised:
         check({**chosen, "topic": taken}, KEYED, "t")
@@ -289,10 +291,10 @@ def test_topics_are_made_and_checked(broker: EmbeddedKafka, chosen: dict) -> Non
     sink = sink_of(KEYED, chosen)
     sink.open()
     sink.write([Model(KEYED, 1).epoch()])
-    assert topic_names(broker) >= {chosen["topic"], f"{chosen['topic']}.marks"}
+    assert topic_names(broker) >= {chosen["topic"], f"{chosen['topic']}.markers"}
     sink.remove()
     sink.remove()
-    assert not topic_names(broker) & {chosen["topic"], f"{chosen['topic']}.marks"}
+    assert not topic_names(broker) & {chosen["topic"], f"{chosen['topic']}.markers"}
     sink.close()
 
 
@@ -303,7 +305,7 @@ BAD = [
     ({"format": "avro"}, KEYED, "registry"),
     ({"registry": "http://127.0.0.1:1"}, KEYED, "registry"),
     ({"topic": "a b"}, KEYED, "topic"),
-    ({"marks": "x", "topic": "x"}, KEYED, "marks"),
+    ({"markers": "x", "topic": "x"}, KEYED, "markers"),
     ({"partitions": -1}, KEYED, "partitions"),
     ({"nosuch": 1}, KEYED, "nosuch"),
     ({"bootstrap_servers": 5}, KEYED, "bootstrap_servers"),

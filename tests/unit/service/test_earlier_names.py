@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.api.app import create_app
+from service.api.models import ViewOptions
 from service.backfill.build_status import BuildStatus
 from service.runtime.settings import EARLIER_NAMES, PREFIX, Settings
 
@@ -45,3 +46,8 @@ def test_a_setting_has_both_names(name: str, earlier: str, monkeypatch: pytest.M
     monkeypatch.setenv(PREFIX + name.upper(), "79")
     assert getattr(Settings.load(source="x"), name) == 79
     assert PREFIX + earlier.upper() not in settings.to_environment()
+
+
+def test_an_option_of_a_view_has_both_names() -> None:
+    assert ViewOptions.model_validate({"most_rows": 7}).max_rows == 7
+    assert ViewOptions.model_validate({"most_rows": 7, "max_rows": 8}).max_rows == 8
