@@ -90,7 +90,7 @@ class AuthenticatedExchange:
         """See Exchange."""
         return self.exchange.folders()
 
-    def bring(self, name: str, folder: Path) -> Path:
+    def download(self, name: str, folder: Path) -> Path:
         """See Exchange. Always a copy, without the MAC."""
         path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
         try:

@@ -56,7 +56,7 @@ class Exchange(Protocol):
         """Return the folders directly in it; empty if it does not exist."""
         ...
 
-    def bring(self, name: str, folder: Path) -> Path:
+    def download(self, name: str, folder: Path) -> Path:
         """Return a local path of the file: itself on a local disk, else a copy in `folder`."""
         ...
 
@@ -132,7 +132,7 @@ class FolderExchange:
         found = self.path.iterdir() if self.path.is_dir() else ()
         return sorted(path.name for path in found if path.is_dir())
 
-    def bring(self, name: str, folder: Path) -> Path:
+    def download(self, name: str, folder: Path) -> Path:
         """See Exchange."""
         return self.path / name
 
@@ -212,7 +212,7 @@ class ObjectExchange:
             found = files.get_file_info(fs.FileSelector(base, allow_not_found=True))
         return sorted(f.base_name for f in found if f.type == fs.FileType.Directory)
 
-    def bring(self, name: str, folder: Path) -> Path:
+    def download(self, name: str, folder: Path) -> Path:
         """See Exchange."""
         path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
         with self.open(name) as source, path.open("wb") as target:

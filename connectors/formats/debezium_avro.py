@@ -70,14 +70,14 @@ class DebeziumAvro:
                 if not chosen:
                     continue
                 rows = [row_of[number] for number, _ in chosen]
+                chosen_numbers = [number for number, _ in chosen]
                 positions.append(np.array(rows, np.int64))
                 for at, column in enumerate(self._columns):
                     found = values_at([row for _, row in chosen], column.path)
                     self._mark_unchanged(found, at, (rows, len(numbers)), unchanged)
                     node = schema.find((image, *column.path))
                     leaf = None if node is None else schema.leaf(node)
-                    transaction = [number for number, _ in chosen]
-                    pieces[at].append(read_part(column, leaf, transaction, found, fields))
+                    pieces[at].append(read_part(column, leaf, chosen_numbers, found, fields))
         columns = [
             scattered(column, parts, positions, len(numbers))
             for column, parts in zip(self._columns, pieces, strict=True)

@@ -324,8 +324,8 @@ def gather(job: Job, folder: Path) -> BackfillResult:
             raise _lost(f"{len(missing)} task records, including {min(missing)}")
         files = [file for record in records for file in record.files]
         return BackfillResult(
-            [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
-            [exchange.bring(name, folder) for record in records for name in record.output],
+            [replace(file, path=str(exchange.download(file.path, folder))) for file in files],
+            [exchange.download(name, folder) for record in records for name in record.output],
             added_up([decode_delta(r.errors) for r in records if r.errors is not None]),
             added_up([decode_delta(r.rejected) for r in records if r.rejected is not None]),
             sum(record.rows for record in records),

@@ -28,7 +28,7 @@ class RowSink(Protocol):
     """The operations of the sink that a build needs, on sessions of its own."""
 
     def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
-        """Fill a hidden table with a view's first rows; how many they are."""
+        """Stage a view's initial rows in a hidden table; return their number."""
         ...
 
     def holds(self, table: SinkTable) -> bool:
@@ -79,7 +79,7 @@ class Bounds:
 class InitialLoad:
     """The initial rows of one build.
 
-    `bring` runs in the build's thread, everything else in the pipeline's after that has ended.
+    `load` runs in the build's thread, everything else in the pipeline's after that has ended.
     buffered: changes of the view's table, beside staged rows. is_in_place: these are changes of the
     existing table. difference: the same for the views that read this one. holds_after: the outbox
     must retain the epochs after this one. count: rows of the new version. token: identifies these
@@ -102,18 +102,18 @@ class InitialLoad:
         self._needs_epochs = False
         self._old_epoch: int | None = None
 
-    def bring(self, rows: Iterable[Delta], status: BuildStatus) -> None:
+    def load(self, rows: Iterable[Delta], status: BuildStatus) -> None:
         """Stage the rows, or compare them with those that the view shows."""
         live_version = self._live_version
         if live_version is not None and self._sink.holds(live_version.before):
             self._begin(live_version)
         if self.is_in_place:
             status.enter(BuildPhase.COMPARING)
-            for delta in self._taken(rows):
+            for delta in self._checked(rows):
                 self.count += int(delta.weights.sum())
         else:
             status.enter(BuildPhase.STAGING)
-            self.count = self._sink.stage(self._table, self._taken(rows), self.token)
+            self.count = self._sink.stage(self._table, self._checked(rows), self.token)
         if live_version is not None and self.difference is not None:
             status.enter(BuildPhase.COMPARING)
             self._compare(live_version, self.difference)
@@ -126,7 +126,7 @@ class InitialLoad:
             own = EpochBuffer(self._bounds.epoch_bytes)
             self.difference = Difference(live_version.before, self._table, own)
 
-    def _taken(self, rows: Iterable[Delta]) -> Iterator[Delta]:
+    def _checked(self, rows: Iterable[Delta]) -> Iterator[Delta]:
         for delta in rows:
             self._require_desired()
             if self.difference is not None:
@@ -148,13 +148,13 @@ class InitialLoad:
                     self._old_epoch = progress.epoch
                 elif progress.epoch != still_at:
                     raise SinkLagging(progress.epoch, still_at or self.holds_after or 0)
-                self._take(rows, difference)
+                self._subtract(rows, difference)
         except SinkError as error:
             if error.code != "sink.no_progress":
                 raise
             # Nothing is live then, and nothing changes in the sink.
             rows = self._sink.read_rows(before, is_checked=self.is_in_place)
-            self._take(rows, difference)
+            self._subtract(rows, difference)
 
     def _await_epochs(self) -> None:
         passed = self._bounds.passed
@@ -162,7 +162,7 @@ class InitialLoad:
             self._needs_epochs = True
             passed.wait_for(lambda: self._bounds.is_cancelled() or self.holds_after is not None)
 
-    def _take(self, rows: Iterable[Delta], difference: Difference) -> None:
+    def _subtract(self, rows: Iterable[Delta], difference: Difference) -> None:
         for delta in rows:
             self._require_desired()
             difference.add_old(delta)
@@ -178,7 +178,7 @@ class InitialLoad:
                 self.holds_after = written
                 self._bounds.passed.notify_all()
 
-    def take_old(self, newest: int) -> bool:
+    def subtract_old(self, newest: int) -> bool:
         """Subtract what the old version has shown since its rows were read; return True when
         complete.
         """

@@ -280,7 +280,7 @@ class ViewBuild:
         while self._runtime.monotonic() < deadline:
             batch = self._spool.pop()
             if batch is None:
-                return self._initial_load.take_old(newest)
+                return self._initial_load.subtract_old(newest)
             if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
                     self._take(self._replay, batch)
@@ -346,7 +346,7 @@ class ViewBuild:
             self._result = self._backfill()
             if not self.is_cancelled:
                 failpoint("build.stage.before")
-                self._initial_load.bring(self._result.read_output(), self.status)
+                self._initial_load.load(self._result.read_output(), self.status)
                 failpoint("build.stage.after")
         except TidemarkError as error:
             self.fail(disk_error(error, "the backfill") or error)

@@ -39,7 +39,7 @@ def test_files_go_in_and_come_out(exchange: Exchange, tmp_path: Path) -> None:
     assert exchange.sizes("a") == {"small": 3, "large": 100_000}
     with exchange.open("a/large") as file:
         assert (file.read(10), len(file.read())) == (b"x" * 10, 99_990)
-    assert exchange.bring("a/large", tmp_path).read_bytes() == b"x" * 100_000
+    assert exchange.download("a/large", tmp_path).read_bytes() == b"x" * 100_000
     assert exchange.below("a").get("small") == b"two"
     exchange.below("a").remove()
     assert exchange.sizes("a") == {}
@@ -50,7 +50,7 @@ def test_files_go_in_and_come_out(exchange: Exchange, tmp_path: Path) -> None:
 def refuse(exchange: Exchange, name: str, folder: Path) -> None:
     """No way to read it gives out anything."""
     before = sorted(folder.iterdir())
-    for read in (exchange.get, exchange.open, lambda name: exchange.bring(name, folder)):
+    for read in (exchange.get, exchange.open, lambda name: exchange.download(name, folder)):
         with pytest.raises(TemporaryError, match=r"\[backfill\.unauthentic\]"):
             read(name)
     assert sorted(folder.iterdir()) == before
