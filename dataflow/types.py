@@ -167,11 +167,30 @@ class SqlType:
         return _PHYSICAL.get(self.kind, KIND_BYTES)
 
     @property
+    def may_be_turkic(self) -> bool:
+        """Whether the collation may change the case of the ASCII letter i as Turkic ones do.
+
+        One in a schema of its own may have any locale; so may a database's default, which has a
+        schema in `collation` if its locale is Turkic.
+        """
+        return "." in self.collation or is_turkic(self.collation.strip('"'))
+
+    @property
     def is_text_equal(self) -> bool:
         """Whether an OPAQUE type's `=` is equality of its text."""
         if self.kind is not TypeKind.OPAQUE or not self.is_deterministic:
             return False
         return self.is_enum or self.oid in _TEXT_EQUALITY
+
+
+def is_turkic(locale: str) -> bool:
+    """Return whether a locale, or a collation named like one, has a dotless i.
+
+    >>> [is_turkic(name) for name in ("tr_TR.utf8", "az-x-icu", "tr", "trv", "en-x-icu", "")]
+    [True, True, True, False, False, False]
+    """
+    language = locale.lower()
+    return language[:2] in ("tr", "az") and not language[2:3].isalpha()
 
 
 def sql_type(

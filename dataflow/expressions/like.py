@@ -33,7 +33,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
         return None
     if types[0].kind not in _TEXTS or any(t.kind is not TypeKind.TEXT for t in types[1:]):
         return None
-    if "ilike" in function and types[0].kind is TypeKind.BPCHAR:
+    is_plain = types[0].kind is TypeKind.TEXT and not any(t.may_be_turkic for t in types)
+    if "ilike" in function and not is_plain:
         return None
     return _like(function, types, result)
 

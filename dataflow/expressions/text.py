@@ -1,6 +1,7 @@
 """Text functions and operators whose answer does not depend on a locale.
 
-Case conversion is native for ASCII only: PostgreSQL computes rows with any other character.
+Case conversion is native for ASCII only: PostgreSQL computes rows with any other character. It
+computes all rows of initcap beyond the collations C and POSIX, since ICU finds words differently.
 Positions and lengths count characters, not bytes. char(n) keeps its trailing blanks only where
 PostgreSQL does.
 """
@@ -21,7 +22,6 @@ from dataflow.values import to_text
 
 _INTS = (TypeKind.INT2, TypeKind.INT4)
 _TEXTS = (TypeKind.TEXT, TypeKind.BPCHAR)
-_ASCII_BOUND = {"lower", "upper", "initcap"}
 
 
 def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
@@ -42,7 +42,9 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
     ]
     if len(expected) != len(kinds) or not all(expected):
         return find_like(function, types, result)
-    if function in _ASCII_BOUND and _has_odd_case(types[0]):
+    if function in ("lower", "upper") and types[0].may_be_turkic:
+        return None
+    if function == "initcap" and not types[0].is_bytewise:
         return None
     return _native(function, types, result)
 
@@ -58,12 +60,6 @@ def _native(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kerne
     if scalar is None:
         return None
     return _by_row(function, scalar, types, result)
-
-
-def _has_odd_case(type: SqlType) -> bool:
-    """Return whether the collation may be Turkic, which changes the case of the ASCII letter i."""
-    name = type.collation.lower().split(".")[-1].strip('"')
-    return name[:2] in ("tr", "az") and (len(name) == 2 or not name[2].isalpha())
 
 
 def as_text(value: Value, type: SqlType) -> Column:

@@ -133,12 +133,11 @@ def test_the_first_token_is_an_admins(database: Database, folder: Path, tmp_path
         for role in ("reader", "operator"):
             ended = run(folder, f"token create bob --role {role}", **url)
             assert (ended.returncode, ended.stdout) == (1, b"")
-            assert "[token.first_not_admin]" in told(ended) and f"hint: first: {command}\n" in told(
-                ended
-            )
+            assert "[token.first_not_admin]" in told(ended)
+            assert f"hint: run first: {command}\n" in told(ended)
             ended = run(folder, f"token create bob --role {role} --direct", **source)
             assert (ended.returncode, ended.stdout) == (1, b"")
-            assert f"hint: first: {command} --direct; then" in told(ended)
+            assert f"hint: run first: {command} --direct; then" in told(ended)
             answer = service.call("POST", "/tokens", {"name": "bob", "role": role})
             assert (answer.status_code, answer.json()["code"]) == (409, "token.first_not_admin")
         # Nobody is locked out by it.

@@ -130,6 +130,42 @@ def test_enums(every_postgres: EmbeddedPostgres) -> None:
     check(every_postgres, ENUM, dict.fromkeys(("m", "n", "d"), MOODS), ENUMS)
 
 
+CASES = """
+CREATE SCHEMA languages;
+CREATE COLLATION languages.turkish (provider = icu, locale = 'tr-TR');
+CREATE TABLE words (
+    id integer PRIMARY KEY, c text COLLATE "C", e text COLLATE "en-x-icu",
+    t text COLLATE "tr-x-icu", own text COLLATE languages.turkish, plain text
+)"""
+TEXTS = {
+    **{name: name for name in ("c", "e", "t", "own", "plain")},
+    "named": '(plain COLLATE "tr-x-icu")',
+}
+CALLS = {
+    "initcap": "initcap({})",
+    "initcap of a call": "initcap(left({}, 9))",
+    "lower": "lower({})",
+    "upper of a call": "upper(replace({} || 'i', '.', ''))",
+    "ilike": "({} ILIKE '%I%')",
+    "ilike of a text": "(id::text || 'i' ILIKE '%' || left({}, 1) || '%')",
+}
+OF_CASES = {
+    name: "SELECT id, "
+    + ", ".join(f"{call.format(text)} AS of_{column}" for column, text in TEXTS.items())
+    + " FROM words"
+    for name, call in CALLS.items()
+}
+
+
+def test_words_and_cases_are_the_collations(every_database: Database) -> None:
+    """ICU begins words elsewhere than libc, and in Turkic the letter i has other cases."""
+    if not every_database.rows("SELECT 1 FROM pg_collation WHERE collname = 'tr-x-icu'"):
+        pytest.skip("no ICU")
+    texts = draw.nullable(draw.choice("o'x", "III iii", "a.b c-d", "1st oF", "ISIK isik"))
+    columns = dict.fromkeys(("c", "e", "t", "own", "plain"), texts)
+    check(every_database.server, CASES, columns, OF_CASES)
+
+
 MIXED = """
 CREATE TABLE words (id integer PRIMARY KEY, n bigint, c text COLLATE "C", x text COLLATE "POSIX")"""
 UNCOLLATED = {

@@ -17,7 +17,7 @@ from psycopg2.extensions import cursor as Cursor
 from connectors.postgres.types.hashing import find_hashing
 from dataflow.errors import SqlError
 from dataflow.schema import Field
-from dataflow.types import SqlType, TypeKind, sql_type
+from dataflow.types import SqlType, TypeKind, is_turkic, sql_type
 
 _TYPE_NAME = re.compile(
     r"""[^\W\d][\w ."]*(\(\d+( ?, ?-?\d+)?\))?[\w ]*(\[\])*( COLLATE [\w."]+)?"""
@@ -73,6 +73,8 @@ class ColumnTypes:
         self._is_default_bytewise = (locale if provider == "b" else collate) in _BYTEWISE and (
             provider != "i"
         )
+        is_odd = is_turkic(collate if provider == "c" else locale)
+        self._default_collation = 'pg_catalog."default"' if is_odd else ""
 
     def read_fields(self, relation: int) -> dict[int, Field]:
         """Return the columns of a relation by attnum, in order."""
@@ -101,7 +103,7 @@ class ColumnTypes:
         _, _, _, _, collation_oid, collation, provider, locale, is_exact = row
         is_bytewise = True
         if collation_oid == _DEFAULT_COLLATION:
-            is_bytewise, collation = self._is_default_bytewise, ""
+            is_bytewise, collation = self._is_default_bytewise, self._default_collation
         elif collation_oid:
             is_bytewise = provider in ("c", "b") and locale in _BYTEWISE
         if not collation_oid:

@@ -63,7 +63,7 @@ MARKET = TestSchema(
                 "date_time": _MOMENTS,
                 "expires": _LATER,
                 "seller": draw.integers(1, 14),
-                "category": draw.integers(9, 12),
+                "category": draw.integers(9, 11),
             },
             key=("id",),
             rows=12,
