@@ -35,6 +35,9 @@ def init(
     alter_system: Annotated[
         bool, typer.Option("--alter-system", help="also change wal_level of the whole server")
     ] = False,
+    functions: Annotated[
+        bool, typer.Option("--functions", help="create tidemark_time.tumble and hop in the source")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check only; change nothing")] = False,
 ) -> None:
     """Prepare a database for the service, and print the commands that remain to be run."""
@@ -46,6 +49,7 @@ def init(
         tuple(t.strip() for t in tables.split(",")) if tables else None,
         tuple(s.strip() for s in schemas.split(",")),
         alter_system,
+        functions,
     )
     try:
         steps = prepare(desired, is_dry=dry_run)

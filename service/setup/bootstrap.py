@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from connectors.postgres.analysis import time_functions
 from connectors.postgres.analysis.readiness import Check, check_sink, check_source
 from connectors.postgres.replication.slot import object_name, slot_name
 from connectors.postgres.schema import schema_setup
-from connectors.postgres.session.session import Session, connect
+from connectors.postgres.session.session import Session, connect, translated
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from storage.failpoints import failpoint
@@ -26,7 +27,8 @@ _SETTING = "ALTER SYSTEM"
 class Desired:
     """What to prepare. source, sink: DSNs, preferably of an administrator. role: the service's;
     None: the DSN's own. tables: those that views will read; None: any. schemas: those of the views.
-    may_alter_system: allow changes of server settings."""
+    may_alter_system: allow changes of server settings. has_functions: the source is to have the
+    optional time functions."""
 
     source: str
     sink: str
@@ -35,6 +37,7 @@ class Desired:
     tables: tuple[str, ...] | None = None
     schemas: tuple[str, ...] = ("public",)
     may_alter_system: bool = False
+    has_functions: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ def prepare(desired: Desired, *, is_dry: bool) -> list[Step]:
     is_sink_well = all(s.outcome != "to do" for s in of_sink)
     if is_sink_well and not is_dry:
         steps.append(_make_schema(desired))
+    if desired.has_functions:
+        steps.append(_make_functions(desired, is_dry=is_dry))
     return steps
 
 
@@ -143,3 +148,26 @@ def _make_schema(desired: Desired) -> Step:
     except TidemarkError as error:
         return Step("to do", Check(name, problem=error), error.hint)
     return Step("done", Check(name, f"version {schema_setup.VERSION}"))
+
+
+def _make_functions(desired: Desired, *, is_dry: bool) -> Step:
+    """Create the optional time functions in the source, as the role of its DSN."""
+    name = "source: time functions"
+    found = f"schema {time_functions.SCHEMA}"
+    try:
+        connection = connect(desired.source, side="source")
+        try:
+            doing = "cannot create the time functions"
+            with translated("source", doing), connection, connection.cursor() as cursor:
+                if time_functions.installed(cursor) == time_functions.NAMES:
+                    return Step("ok", Check(name, found))
+                if is_dry:
+                    missing = Check(name, "some are missing", note="run without --dry-run")
+                    return Step("to do", missing)
+                for statement in time_functions.statements():
+                    cursor.execute(statement)
+        finally:
+            connection.close()
+    except TidemarkError as error:
+        return Step("to do", Check(name, problem=error), error.hint)
+    return Step("done", Check(name, found))

@@ -42,14 +42,14 @@ def test_what_does_not_end_stops_no_one(database: Database, road: str, tmp_path:
         else:
             database.execute("INSERT INTO roads VALUES (7, 3, 1)")
             service.create("walks", WALKS, backfill="local")
-        service.wait("walks", flush_position(database))
+        service.wait("walks", flush_position(database), timeout_s=120)
         text = "the recursion walk does not end within 10000 rounds"
         assert database.rows(ERRORS) == [("54000", text, 1)]
         assert database.rows("SELECT sum(n) FROM walks") == [(10001,)]
         assert_equal(database, "reach", REACH)
 
         database.execute("DELETE FROM roads WHERE id = 7")
-        service.wait("walks", flush_position(database))
+        service.wait("walks", flush_position(database), timeout_s=120)
         assert database.rows(ERRORS) == []
         assert_equal(database, "walks", WALKS)
         assert_equal(database, "reach", REACH)

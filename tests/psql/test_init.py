@@ -154,3 +154,24 @@ def test_the_role_is_enough(server: EmbeddedPostgres, tmp_path: Path) -> None:
         assert views.rows("SELECT to_regclass('shown.totals')") == [(None,)]
     assert shop.rows("SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert shop.rows("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_the_time_functions_are_made_on_request(server: EmbeddedPostgres) -> None:
+    """--functions creates them once; everybody may call them, and nobody gets schema tidemark."""
+    shop = Database(server, "shop")
+    shop.execute("CREATE ROLE clerk LOGIN")
+    options = ("--role", "clerk", "--schemas", "sales", "--functions")
+    dsn = dsn_of(server, "postgres", "shop")
+    before = init(dsn, *options, "--dry-run")
+    assert "to do  source: time functions  some are missing" in before.stdout
+    assert "done   source: time functions  schema tidemark_time" in init(dsn, *options).stdout
+    assert "ok     source: time functions  schema tidemark_time" in init(dsn, *options).stdout
+    asked = (
+        "SET ROLE tidemark_query; SELECT tidemark_time.tumble('1 h', timestamp '2024-01-01 1:30')"
+    )
+    with shop.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET ROLE tidemark_query; {asked}")
+        assert str(cursor.fetchone()[0]) == "2024-01-01 01:00:00"
+        cursor.execute("SELECT has_schema_privilege('tidemark', 'USAGE')")
+        assert cursor.fetchone() == (False,)
+    shop.execute("DROP SCHEMA tidemark_time CASCADE; DROP OWNED BY clerk CASCADE; DROP ROLE clerk")

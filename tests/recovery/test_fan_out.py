@@ -92,7 +92,7 @@ def test_what_one_change_meets_stays_under_the_cap(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("service", ["build.stage.after=sleep:4"], indirect=True)
+@pytest.mark.parametrize("service", ["build.stage.after=sleep:12"], indirect=True)
 def test_so_it_does_while_a_view_catches_up(service: RunningService, database: Database) -> None:
     """Its first rows are told, then an owner of all things changes, then they are truncated."""
     views = {"joined": fan_out.VIEWS["joined"], **fan_out.KINDS[OUTER].views}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg2
@@ -19,7 +20,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 
-from connectors.postgres.analysis import foreign_code
+from connectors.postgres.analysis import foreign_code, time_functions
 from connectors.postgres.analysis.rights import check_rights
 from connectors.postgres.analysis.stub_relations import StubRelations, quoted
 from connectors.postgres.analysis.table_lookup import find_relation, look_up
@@ -45,6 +46,8 @@ _SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _MAX_COLUMNS = 1500
+# SQLSTATEs of a function and a schema that do not exist.
+_UNKNOWN = ("42883", "3F000")
 _FULL_JOIN = "FULL JOIN "
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
@@ -152,7 +155,7 @@ class PostgresAnalyzer:
                 check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._requester)
             if _FULL_JOIN in found.text:
                 self._check_plan(find_words(query, ["full"]))
-            return found
+        return self._expanded(found)
 
     def _check_plan(self, position: Position | None) -> None:
         """Refuse a FULL JOIN that PostgreSQL cannot plan; creating a view does not detect it.
@@ -175,6 +178,22 @@ class PostgresAnalyzer:
         except psycopg2.Error as error:
             if is_temporary(error):
                 raise
+
+    def _expanded(self, found: Analysis) -> Analysis:
+        """Return the analysis with calls of our time functions replaced by their bodies.
+
+        PostgreSQL analyzes the new text, so its form is canonical too.
+        """
+        called = time_functions.called_by([r.name for r in found.routines])
+        if not called:
+            return found
+        with self._step("the query's time functions cannot be analyzed"):
+            own = time_functions.installed(self._cursor())
+            self._make(time_functions.expand(found.text, called & own))
+            made = self._described(f"pg_temp.{_VIEW}")
+        aliases = {alias for alias, _ in found.row_names}
+        names = (*found.row_names, *(n for n in made.row_names if n[0] not in aliases))
+        return replace(found, text=made.text, routines=made.routines, row_names=names)
 
     def _named(self) -> KnownNames:
         """Return the tables that the query names, without maintained views, which track their own
@@ -201,8 +220,9 @@ class PostgresAnalyzer:
                 if _FULL_JOIN in described.text:
                     self._make(f"SELECT * FROM {quoted(schema or 'pg_catalog')}.{quoted(name)}")
                     self._check_plan(None)
-                return described
-            return look_up(cursor, found, self._source_name)
+            else:
+                return look_up(cursor, found, self._source_name)
+        return self._expanded(described)
 
     def _require_made(self, schema: str, name: str) -> None:
         """Require that the query read the view's table, not another relation of its name."""
@@ -503,11 +523,14 @@ def _to_error(
         name = errorcodes.lookup(state).lower()
     except KeyError:
         name = "failed"
+    hint = diagnostics.message_hint or ""
+    if state in _UNKNOWN and time_functions.is_missing(diagnostics.message_primary or ""):
+        hint = time_functions.MISSING_HINT
     return SqlError(
         f"sql.{name}",
         diagnostics.message_primary or doing,
         detail=diagnostics.message_detail or "",
-        hint=diagnostics.message_hint or "",
+        hint=hint,
         position=position,
     )
 

@@ -385,12 +385,11 @@ class PostgresSink:
             return sink_tables.is_there(cursor, table)
 
     def forget_progress(self) -> None:
-        """Remove our progress, when the last view is gone."""
+        """Remove our progress, when the last view is gone or paused."""
         self._ensure()
         with self._own_session("cannot remove the sink's progress") as session:
             self._require(session)
-            forget = "DELETE FROM tidemark.progress WHERE sink_key = %s"
-            session.cursor().execute(forget, (self._key,))
+            session.cursor().execute("SELECT tidemark.forget_progress(%s)", (self._key,))
             session.commit()
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:

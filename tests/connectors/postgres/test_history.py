@@ -402,3 +402,28 @@ def test_someone_who_changes_the_history_fails_that_view_alone(
     sink.write(_epoch(3, change, other, changes=(renewed,)))
     assert _rows_at(every_database, SMALL, "3") == (3, Counter())
     assert _rows_at(every_database, BAG, "3") == (3, _small((b"x",), (b"x",), (b"x",)))
+
+
+def test_the_past_stays_readable_while_all_views_are_paused(
+    sink: PostgresSink, every_database: Database
+) -> None:
+    """Its newest epoch is the progress that was removed, also one that changed no history."""
+    _want(every_database, SMALL)
+    sink.write(_begin(sink, 1, SMALL, delta_of(SMALL, Counter({("1", "a"): 1}))))
+    sink.write(_epoch(2, (SMALL, delta_of(SMALL, Counter({("1", "a"): -1, ("1", "b"): 1})))))
+    sink.write(_epoch(3))
+    sink.forget_progress()
+    assert every_database.rows("SELECT * FROM tidemark.progress") == []
+    for _ in range(2):
+        assert _rows_at_paused(every_database, "1") == [(1, "a")]
+        assert _rows_at_paused(every_database, "3") == [(1, "b")]
+        newest = "SELECT newest_epoch, newest_positions FROM tidemark.history"
+        assert every_database.rows(newest) == [(3, {"source": 30})]
+        with pytest.raises(psycopg2.Error, match="not reached"):
+            _rows_at_paused(every_database, "4")
+        # Forgetting twice, as after an answer that was lost, retains the same.
+        sink.forget_progress()
+
+
+def _rows_at_paused(database: Database, point: str) -> list[tuple]:
+    return database.rows(f"SELECT * FROM tidemark.as_of(NULL::small, '{point}')")
