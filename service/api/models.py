@@ -72,11 +72,11 @@ class ViewOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _present_names(cls, given: object) -> object:
-        """max_rows is the earlier name of max_rows; the next release removes it."""
-        if not isinstance(given, dict) or "max_rows" not in given:
+        """most_rows is the earlier name of max_rows; the next release removes it."""
+        if not isinstance(given, dict) or "most_rows" not in given:
             return given
-        named = {k: v for k, v in given.items() if k != "max_rows"}
-        return {"max_rows": given["max_rows"], **named}
+        named = {k: v for k, v in given.items() if k != "most_rows"}
+        return {"max_rows": given["most_rows"], **named}
 
     backfill: Literal["auto", "spark", "local"] = "auto"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")

@@ -49,5 +49,5 @@ def test_a_setting_has_both_names(name: str, earlier: str, monkeypatch: pytest.M
 
 
 def test_an_option_of_a_view_has_both_names() -> None:
-    assert ViewOptions.model_validate({"max_rows": 7}).max_rows == 7
-    assert ViewOptions.model_validate({"max_rows": 7, "max_rows": 8}).max_rows == 8
+    assert ViewOptions.model_validate({"most_rows": 7}).max_rows == 7
+    assert ViewOptions.model_validate({"most_rows": 7, "max_rows": 8}).max_rows == 8
