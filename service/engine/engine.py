@@ -40,6 +40,8 @@ from storage.store import Store
 
 _VIEWS = "view/"
 EPOCH_BYTES = 64 << 20
+# Rows of one node that an epoch frees, or examines for it, at most.
+FREED_ROWS = 32_768
 # Bytes of a row in progress: hits, columns, and both again when it is consolidated.
 BYTES_A_ROW = 300
 # A step aims at the rows that fit; output this many times larger is passed on in parts.
@@ -281,6 +283,8 @@ class Engine:
         for chunk in batch.chunks():
             for changes in self._batch_sizer.slices(chunk):
                 self._step_slice(changes, buffered, failures)
+        if not failures:
+            self._gather_all(self.dataflow.free(FREED_ROWS), buffered, failures)
         self._refuse(failures, buffered)
         self.positions.pass_over(batch, self.epoch + 1)
         rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
