@@ -24,7 +24,7 @@ from dataflow.expressions.time_zones import offsets_of
 from dataflow.live_tables import LiveTable
 from dataflow.operators.base import Operator
 from dataflow.operators.filter import is_true
-from dataflow.operators.ordered.threshold_filter import FEW_ROWS, ThresholdFilterOperator
+from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.plan.nodes import (
     Filter,
     Plan,
@@ -37,6 +37,8 @@ from dataflow.plan.nodes import (
 )
 from dataflow.plan.trees import in_postgres
 
+# It is not worth while to free fewer rows.
+FEW_ROWS = 64
 # Rows that are not settled yet are looked at again after so long, by the clock.
 RETRY_US = 600_000_000
 
@@ -147,13 +149,13 @@ class _Settling:
     tried_us: int = 0
     has_more: bool = False
 
-    def is_due(self, now_us: int | None) -> bool:
+    def is_due(self, now_us: int | None, few_rows: int) -> bool:
         if self.has_more:
             return True
         if now_us is None:
             return False
-        is_time = self.left_rows >= FEW_ROWS and now_us - self.tried_us >= RETRY_US
-        return is_time or _filter_of(self.node).waiting_rows >= FEW_ROWS
+        is_time = self.left_rows >= few_rows and now_us - self.tried_us >= RETRY_US
+        return is_time or _filter_of(self.node).waiting_rows >= few_rows
 
 
 @dataclass
@@ -168,19 +170,20 @@ class _Sweep:
     def totals(self) -> dict[str, int]:
         return {name: _filter_of(end).settled_rows for name, end in self.ends.items()}
 
-    def is_due(self) -> bool:
+    def is_due(self, few_rows: int) -> bool:
         state = self.table.state
         if self.table.failure is not None or self.started is not None:
             return self.table.failure is None
         known = state.freed.ends
         expired = min(total - known.get(name, 0) for name, total in self.totals().items())
-        return expired >= FEW_ROWS and 2 * expired >= state.row_count()
+        return expired >= few_rows and 2 * expired >= state.row_count()
 
 
 class Expiry:
     """What can be freed in one shape of the dataflow.
 
-    nodes: all of them. outputs: the numbers of those whose rows are a view's.
+    nodes: all of them. outputs: the numbers of those whose rows are a view's. few_rows: fewer rows
+    are not freed.
     """
 
     def __init__(
@@ -188,7 +191,9 @@ class Expiry:
         nodes: Mapping[int, LiveNode],
         outputs: Collection[int],
         tables: Sequence[LiveTable],
+        few_rows: int,
     ) -> None:
+        self._few_rows = few_rows
         self._nodes = nodes
         self._compiled: dict[int, list[Compiled]] = {}
         self._settling: list[_Settling] = []
@@ -257,10 +262,10 @@ class Expiry:
             if settling.scan in clocks:
                 row = clocks[settling.scan]
                 now_us = _moment(row) if settling.scan in moved else None
-                if settling.is_due(now_us):
+                if settling.is_due(now_us, self._few_rows):
                     has_freed |= self._settle(settling, row, most_rows, failed)
         for sweep in self._sweeps:
-            if (has_freed or sweep.started is not None) and sweep.is_due():
+            if (has_freed or sweep.started is not None) and sweep.is_due(self._few_rows):
                 try:
                     self._examine(sweep, most_rows)
                 except Exception as error:

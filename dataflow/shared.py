@@ -22,7 +22,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.due import DueSearch
 from dataflow.errors import ViewError
-from dataflow.expiry import Expiry, ends_of
+from dataflow.expiry import FEW_ROWS, Expiry, ends_of
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.operators.base import (
@@ -140,7 +140,7 @@ class SharedDataflow:
 
     part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
     output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
-    only. shape: increases whenever views are added or removed.
+    only. few_rows: fewer rows are not freed. shape: increases whenever views are added or removed.
     """
 
     def __init__(
@@ -149,8 +149,10 @@ class SharedDataflow:
         evaluator: Evaluator,
         part_rows: int = EVERY_ROW,
         clock: Clock = stopped,
+        few_rows: int = FEW_ROWS,
     ) -> None:
         self._store = store
+        self._few_rows = few_rows
         self.part_rows = part_rows
         self._evaluator = evaluator
         self._clock = clock
@@ -349,7 +351,8 @@ class SharedDataflow:
         Call it after a whole epoch. What it yields are failures of views alone.
         """
         if self._expiry is None or self._expiry[0] != self.shape:
-            expiry = Expiry(self._nodes, self._outputs_of_views(), self.tables.tables)
+            outputs, tables = self._outputs_of_views(), self.tables.tables
+            expiry = Expiry(self._nodes, outputs, tables, self._few_rows)
             self._expiry = self.shape, expiry
         failed = _Queue()
 

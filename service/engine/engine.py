@@ -21,6 +21,7 @@ from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
 from dataflow.due import DueSearch
 from dataflow.errors import ViewError
+from dataflow.expiry import FEW_ROWS
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
 from dataflow.operators.base import view_error
@@ -56,6 +57,7 @@ class Engine:
     - evaluator_of: returns an evaluator with the privileges of a role, in a time zone
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
+    - few_rows: fewer rows are not freed (see `dataflow.expiry`)
     - spare_bytes: how much of what every sink has the outbox retains
     """
 
@@ -69,6 +71,7 @@ class Engine:
         clock: Clock = stopped,
         evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
+        few_rows: int = FEW_ROWS,
     ) -> None:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
@@ -76,6 +79,7 @@ class Engine:
         self._evaluator = evaluator
         self._clock = clock
         self._epoch_bytes = epoch_bytes
+        self._few_rows = few_rows
         self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = self._new_dataflow()
@@ -89,7 +93,7 @@ class Engine:
 
     def _new_dataflow(self) -> SharedDataflow:
         part_rows = PARTS_FROM * self._epoch_bytes // BYTES_A_ROW
-        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock)
+        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock, self._few_rows)
 
     def _open_views(self) -> None:
         """Build the dataflow from the stored definitions."""

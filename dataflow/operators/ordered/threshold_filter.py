@@ -28,8 +28,7 @@ from dataflow.operators.ordered.ordered_rows import (
 from dataflow.operators.ordered.ordering import peer_ranks
 from dataflow.plan.nodes import ThresholdFilter
 
-# It is not worth while to free fewer rows.
-FEW_ROWS = 64
+UNKNOWN = 1 << 62
 # Whether the rows that pass follow the threshold, and whether its peers are among them.
 _PASSING = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
 
@@ -62,8 +61,8 @@ class ThresholdFilterOperator:
         self._settling = context.arrange("settled", kind + "i", ())
         self._settled = self._settling.lookup(())[1]
         self.settled_rows = int(self._settled.columns[1].values.sum())
-        # Rows that may be settled by now; a fresh operator does not know.
-        self.waiting_rows = FEW_ROWS
+        # At most so many rows have become settled since the last `settle`.
+        self.waiting_rows = UNKNOWN
 
     def step(self, rows: Delta, threshold: Delta) -> Delta:
         """The change of the rows that pass."""
