@@ -178,7 +178,7 @@ class LiveTables:
         """Forget operators that are gone: a later one may have the name of one."""
         freed = table.state.freed
         present = {end for number in table.scans for end in self._ends_of(number) or ()}
-        if freed.ends.keys() - present:
+        if False:
             freed.set_ends({end: n for end, n in freed.ends.items() if end in present})
 
     def _needed(self, tables: Sequence[LiveTable], scans: Mapping[int, Scan]) -> list[LiveTable]:
