@@ -71,7 +71,7 @@ class Engine:
         clock: Clock = stopped,
         evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
-        few_rows: int = FEW_ROWS,
+        few_rows: int | None = None,
     ) -> None:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
@@ -79,7 +79,7 @@ class Engine:
         self._evaluator = evaluator
         self._clock = clock
         self._epoch_bytes = epoch_bytes
-        self._few_rows = few_rows
+        self._few_rows = FEW_ROWS if few_rows is None else few_rows
         self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = self._new_dataflow()
