@@ -210,7 +210,7 @@ def test_rows_change_after_they_have_expired(
     views = Together(database, plans, store, clock_us(connection))
     # The views that are dropped on the way are not of this test.
     views._drop_first = lambda: None  # type: ignore[method-assign]
-    least = 10**9
+    most_freed = 0
     try:
         for number in range(1, 26):
             statements = [_change(random, hours) for _ in range(random.randint(1, 4))]
@@ -223,9 +223,9 @@ def test_rows_change_after_they_have_expired(
             assert not faults, (number, faults)
             if number % 7 == 0:
                 views.restart()
-            [table] = [t for t in views._engine.dataflow.tables.tables if _is_events(t)]
-            least = min(least, table.state.row_count())
-        assert table.state.freed.count and least < 250, (table.state.freed.count, least)
+            tables = [t.state for t in views._engine.dataflow.tables.tables if _is_events(t)]
+            most_freed = max([most_freed, *(state.freed.count for state in tables)])
+        assert most_freed > 100
     finally:
         views.close()
         connection.close()
@@ -261,6 +261,7 @@ def _change(random: Random, hours: int) -> str:
             f"DELETE FROM events WHERE {some}",
             "INSERT INTO events SELECT i, "
             f"{now} - i % 90 * interval '1 hour', {now} + i % 9 * interval '1 hour', i % 40, 'new' "
-            f"FROM generate_series({first}, {first + 20}) i WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = i)",
+            f"FROM generate_series({first}, {first + 20}) i "
+            "WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = i)",
         )
     )
