@@ -128,7 +128,7 @@ class Arrangement(Protocol):
     def scan_from(self, start: int) -> Iterator[tuple[int, Delta]]:
         """Yield the rows from a position on, in chunks of bounded size: (the next position, rows).
 
-        0 is the first position and END the one after the last. A later call may go on from any
+        0 is the first position and END the one after the last. A later call may resume at any
         position that a chunk had, whatever was applied in between; some rows may then come again.
         Nothing may be applied to this arrangement while one call is read.
         """

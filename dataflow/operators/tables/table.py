@@ -428,7 +428,7 @@ class FreedRows:
     """What is known of the rows of a table that were freed: how many, and unseen by whom.
 
     ends: by name, the operators that no freed row passes, with their counts of expired rows when
-    all rows were examined last. next_position: where the present examination goes on; not stored.
+    all rows were examined last. next_position: where the present examination resumes; not stored.
     Invariant: every reader of the table has its rows end at one of these operators.
 
     State: nothing before the first row is freed; then one row for each end, and the count.
