@@ -249,10 +249,10 @@ class Expiry:
         self,
         clocks: Mapping[int, Delta],
         moved: Collection[int],
-        most_rows: int,
+        max_rows: int,
         failed: Failed,
     ) -> None:
-        """Free what is due, about most_rows rows of each filter and table.
+        """Free what is due, about max_rows rows of each filter and table.
 
         clocks: the newest rows of the nodes that read clocks; moved: those that have changed since
         the last call.
@@ -263,11 +263,11 @@ class Expiry:
                 row = clocks[settling.scan]
                 now_us = _moment(row) if settling.scan in moved else None
                 if settling.is_due(now_us, self._few_rows):
-                    has_freed |= self._settle(settling, row, most_rows, failed)
+                    has_freed |= self._settle(settling, row, max_rows, failed)
         for sweep in self._sweeps:
             if (has_freed or sweep.started is not None) and sweep.is_due(self._few_rows):
                 try:
-                    self._examine(sweep, most_rows)
+                    self._examine(sweep, max_rows)
                 except Exception as error:
                     table = sweep.table
                     failed(f"rows of {table.location.relation.name}", list(table.scans), error)
@@ -276,7 +276,7 @@ class Expiry:
         self,
         settling: _Settling,
         row: Delta,
-        most_rows: int,
+        max_rows: int,
         failed: Failed,
     ) -> bool:
         """Return whether rows were freed."""
@@ -286,21 +286,21 @@ class Expiry:
             if errors or not bound.mask().all():
                 return False
             before = operator.settled_rows
-            settling.left_rows = operator.settle(bound, most_rows)
+            settling.left_rows = operator.settle(bound, max_rows)
         except Exception as error:
             failed(settling.node.prefix, [settling.node.number], error)
             return False
         settling.tried_us = _moment(row)
         freed = operator.settled_rows - before
-        settling.has_more = 2 * freed >= most_rows
+        settling.has_more = 2 * freed >= max_rows
         return freed > 0
 
-    def _examine(self, sweep: _Sweep, most_rows: int) -> None:
+    def _examine(self, sweep: _Sweep, max_rows: int) -> None:
         freed = sweep.table.state.freed
         if sweep.started is None:
             sweep.started = sweep.totals()
             freed.set_ends({name: freed.ends.get(name, 0) for name in sweep.ends})
-        if sweep.table.state.free(lambda rows: self._is_unseen(sweep.table, rows), most_rows):
+        if sweep.table.state.free(lambda rows: self._is_unseen(sweep.table, rows), max_rows):
             freed.set_ends(sweep.started)
             sweep.started = None
 

@@ -345,8 +345,8 @@ class SharedDataflow:
             self._clocks[number] = rows.take(added[-1:])
             self._moved.add(number)
 
-    def free(self, most_rows: int) -> Iterator[Stepped]:
-        """Free state that the clock has passed, about most_rows rows of each node (see `Expiry`).
+    def free(self, max_rows: int) -> Iterator[Stepped]:
+        """Free state that the clock has passed, about max_rows rows of each node (see `Expiry`).
 
         Call it after a whole epoch. What it yields are failures of views alone.
         """
@@ -363,7 +363,7 @@ class SharedDataflow:
             self._failures.update((number, found) for number in numbers)
             failed.push(self._nodes[number] for number in numbers)
 
-        self._expiry[1].free(self._clocks, self._moved, most_rows, fail)
+        self._expiry[1].free(self._clocks, self._moved, max_rows, fail)
         self._moved.clear()
         if failed:
             yield from self._run({}, failed)
@@ -435,7 +435,7 @@ class SharedDataflow:
                 yield out
             else:
                 yield from self._parts_of(
-                    node, node.in_chunks_of(*inputs, most_rows=self.part_rows)
+                    node, node.in_chunks_of(*inputs, max_rows=self.part_rows)
                 )
         except Exception as error:
             found = view_error(node.location.name if node.location else "", error)

@@ -210,7 +210,7 @@ def test_rows_change_after_they_have_expired(
     views = Together(database, plans, store, clock_us(connection))
     # The views that are dropped on the way are not of this test.
     views._drop_first = lambda: None  # type: ignore[method-assign]
-    most_freed = 0
+    max_freed = 0
     try:
         for number in range(1, 26):
             statements = [_change(random, hours) for _ in range(random.randint(1, 4))]
@@ -224,8 +224,8 @@ def test_rows_change_after_they_have_expired(
             if number % 7 == 0:
                 views.restart()
             tables = [t.state for t in views._engine.dataflow.tables.tables if _is_events(t)]
-            most_freed = max([most_freed, *(state.freed.count for state in tables)])
-        assert most_freed > 100
+            max_freed = max([max_freed, *(state.freed.count for state in tables)])
+        assert max_freed > 100
     finally:
         views.close()
         connection.close()

@@ -158,9 +158,9 @@ def check(reopen: Callable[[Store | None], Store], count: int) -> None:
         assert freed > count and settled > count, (freed, settled)
 
 
-@pytest.mark.parametrize("most_rows", [2, 32_768])
-def test_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
-    monkeypatch.setattr(engine_module, "FREED_ROWS", most_rows)
+@pytest.mark.parametrize("max_rows", [2, 32_768])
+def test_memory(monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
+    monkeypatch.setattr(engine_module, "FREED_ROWS", max_rows)
     monkeypatch.setattr(memory, "_SCAN_ROWS", 3)
     check(lambda store: store or MemoryStore(), 2 * ROUNDS)
 

@@ -66,11 +66,11 @@ class ThresholdFilterOperator:
 
     def step(self, rows: Delta, threshold: Delta) -> Delta:
         """The change of the rows that pass."""
-        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._out_kinds)
+        return whole(self.parts(rows, threshold, max_rows=EVERY_ROW), self._out_kinds)
 
-    def parts(self, rows: Delta, threshold: Delta, *, most_rows: int) -> Iterator[Delta]:
+    def parts(self, rows: Delta, threshold: Delta, *, max_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_chunks(self._changes(rows, threshold, most_rows), most_rows)
+        yield from in_chunks(self._changes(rows, threshold, max_rows), max_rows)
 
     def first_change(self, thresholds: Column) -> int:
         """Return the position of the first of n thresholds with which other rows pass than now.
@@ -100,22 +100,22 @@ class ThresholdFilterOperator:
             changes |= before != is_before
         return int(changes.argmax()) if changes.any() else n
 
-    def settle(self, bound: Column, most_rows: int) -> int:
+    def settle(self, bound: Column, max_rows: int) -> int:
         """Free rows below a bound; return how many are below the threshold and remain.
 
         bound: one value that the threshold will never be less than, nor is now. Beyond about
-        most_rows rows, the others are left for the next call.
+        max_rows rows, the others are left for the next call.
         """
         bound = self._highest(bound)
         edge = self._edge(bound)
-        if edge > most_rows:
-            at = np.array([most_rows])
+        if edge > max_rows:
+            at = np.array([max_rows])
             value = self._rows.ranges((), at, at + 1).rows.columns[self._value]
             nearer = self._edge(value)
             if nearer:
                 bound, edge = value, nearer
-        for start in range(0, edge, most_rows):
-            end = np.array([min(most_rows, edge - start)])
+        for start in range(0, edge, max_rows):
+            end = np.array([min(max_rows, edge - start)])
             self._rows.apply(self._rows.ranges((), np.zeros(1, np.int64), end).rows.negate())
         if edge:
             self.settled_rows += edge
@@ -164,7 +164,7 @@ class ThresholdFilterOperator:
         if len(rows):
             self._rows.apply(rows)
 
-    def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, rows: Delta, threshold: Delta, max_rows: int) -> Iterator[Delta]:
         """F(rows, new) - F(rows, old) of the stored rows, then F(change of the rows, new).
 
         So a stored row is added before it is removed.
@@ -172,7 +172,7 @@ class ThresholdFilterOperator:
         if len(threshold):
             old = self._present()
             self._threshold.apply(threshold)
-            yield from self._between(old, self._present(), most_rows)
+            yield from self._between(old, self._present(), max_rows)
         rows, _ = split_nulls(rows, (self._value,))
         if len(rows):
             passing = self._passing(rows)
@@ -199,7 +199,7 @@ class ThresholdFilterOperator:
         passes = own > edge if self._is_after else own < edge
         return rows.filter(passes | (own == edge) if self._has_peers else passes)
 
-    def _between(self, old: Column | None, new: Column | None, most_rows: int) -> Iterator[Delta]:
+    def _between(self, old: Column | None, new: Column | None, max_rows: int) -> Iterator[Delta]:
         """Yield the stored rows that pass one of two thresholds; those that pass the new one are
         added.
         """
@@ -207,8 +207,8 @@ class ThresholdFilterOperator:
         sign = 1 if (before < after) != self._is_after else -1
         low, high = min(before, after), max(before, after)
         self.waiting_rows += high - low
-        for start in range(low, high, most_rows):
-            end = min(start + most_rows, high)
+        for start in range(low, high, max_rows):
+            end = min(start + max_rows, high)
             found = self._rows.ranges((), np.array([start]), np.array([end])).rows
             yield found.weighted(found.weights * sign)
 

@@ -124,8 +124,8 @@ class TableState:
         """Return whether `free` frees rows, where readers permit."""
         return not self._relation.is_append and self._multiset is self._rows
 
-    def free(self, is_unseen: Callable[[Delta], np.ndarray], most_rows: int) -> bool:
-        """Free the rows that no reader can see any more, of about most_rows that are examined next.
+    def free(self, is_unseen: Callable[[Delta], np.ndarray], max_rows: int) -> bool:
+        """Free the rows that no reader can see any more, of about max_rows that are examined next.
 
         is_unseen returns bool[n] for rows of the stored columns. Return whether all have been
         examined. The caller has named the readers (`FreedRows.set_ends`).
@@ -135,7 +135,7 @@ class TableState:
             gone = rows.filter(self._is_whole(rows))
             parts.append(gone.filter(is_unseen(gone)).negate())
             examined, reached = examined + len(rows), end
-            if examined >= most_rows:
+            if examined >= max_rows:
                 break
         for part in parts:
             self._rows.apply(part)
