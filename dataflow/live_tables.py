@@ -8,11 +8,11 @@ dead, NULL from then on, and never counts as stored again. One thread owns all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.changes import Changes, Letter
-from dataflow.delta import Delta
+from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TidemarkError, ViewError
 from dataflow.operators.base import view_error
 from dataflow.operators.tables.table import TableState, table_spec
@@ -89,6 +89,10 @@ class TableScan:
         fields = (plan.relation.fields[c] for c in plan.columns)
         return TableScan([names.index(f.name) for f in fields], len(names))
 
+    def columns_of(self, rows: Delta) -> list[Column]:
+        """Return the scan's columns of a table's rows, row by row."""
+        return [rows.columns[at] for at in self._positions]
+
     def read(self, delta: Delta, *, is_unconsolidated: bool) -> Delta:
         """Return the rows of a consolidated delta as the scan sees them; is_unconsolidated: not
         consolidated."""
@@ -96,12 +100,24 @@ class TableScan:
         return rows.consolidate() if self._is_narrower and not is_unconsolidated else rows
 
 
-class LiveTables:
-    """All tables of one store, oldest first, and the scans that read them."""
+EndsOf = Callable[[int], Collection[str] | None]
 
-    def __init__(self, store: Store, clock: Clock = stopped) -> None:
+
+def _unknown(number: int) -> None:
+    """Return None: nothing is known of any scan."""
+
+
+class LiveTables:
+    """All tables of one store, oldest first, and the scans that read them.
+
+    ends_of: of a scan by its number, the operators at which freed rows would end (`FreedRows`);
+    None if rows of it may reach something else.
+    """
+
+    def __init__(self, store: Store, clock: Clock = stopped, ends_of: EndsOf = _unknown) -> None:
         self._store = store
         self._clock = clock
+        self._ends_of = ends_of
         self._tables: list[LiveTable] = []
         self._scans: dict[int, Scan] = {}
 
@@ -121,8 +137,11 @@ class LiveTables:
         self._tables.append(LiveTable(location, self._store))
 
     def has(self, relation: Relation, columns: Sequence[int]) -> bool:
-        """Return whether a stored table has these columns of a relation."""
-        return any(_covers(table.location, relation, columns) for table in self._tables)
+        """Return whether a stored table has these columns of all rows of a relation."""
+        return any(
+            _covers(table.location, relation, columns) and not table.state.freed.ends
+            for table in self._tables
+        )
 
     def read(self, number: int, plan: Scan) -> None:
         """Add a scan, served from the next `assign_scans` on."""
@@ -143,15 +162,55 @@ class LiveTables:
     def _settled(self, name: RelationName) -> list[LiveTable]:
         tables = [t for t in self._tables if t.location.relation.name == name]
         scans = {n: plan for n, plan in self._scans.items() if plan.relation.name == name}
-        stored = _needed(tables, list(scans.values()))
+        stored = self._needed(tables, scans)
         for table in stored:
             table.scans = {}
         for number, plan in scans.items():
-            table = next((t for t in stored if _serves(t.location, plan)), None)
+            table = next((t for t in stored if self._serves(t, number, plan)), None)
             if table is None:
                 raise InvariantError("state.table_missing", f'no rows of "{name}" are kept')
             table.scans[number] = TableScan.of_table(plan, table.location)
+        for table in stored:
+            self._forget_ends(table)
         return [self._without_unread(table) for table in stored]
+
+    def _forget_ends(self, table: LiveTable) -> None:
+        """Forget operators that are gone: a later one may have the name of one."""
+        freed = table.state.freed
+        present = {end for number in table.scans for end in self._ends_of(number) or ()}
+        if False:
+            freed.set_ends({end: n for end, n in freed.ends.items() if end in present})
+
+    def _needed(self, tables: Sequence[LiveTable], scans: Mapping[int, Scan]) -> list[LiveTable]:
+        """Return the oldest table that serves all scans; else the tables left after dropping each
+        one whose scans another serves, oldest first."""
+        if not scans:
+            return []
+        serves = {
+            (table.location.prefix, number): self._serves(table, number, plan)
+            for table in tables
+            for number, plan in scans.items()
+        }
+        for table in tables:
+            if all(serves[table.location.prefix, number] for number in scans):
+                return [table]
+        stored = list(tables)
+        for table in tables:
+            others = [t.location.prefix for t in stored if t is not table]
+            if all(any(serves[other, number] for other in others) for number in scans):
+                stored = [t for t in stored if t is not table]
+        return stored
+
+    def _serves(self, table: LiveTable, number: int, plan: Scan) -> bool:
+        """Return whether a scan can read a table: it has its columns, and all rows that the scan's
+        readers can see."""
+        if not _covers(table.location, plan.relation, plan.columns):
+            return False
+        freed = table.state.freed.ends
+        if not freed:
+            return True
+        ends = self._ends_of(number)
+        return ends is not None and freed.keys() >= set(ends)
 
     def _without_unread(self, table: LiveTable) -> LiveTable:
         """Return the table without the columns that have lost their last reader."""
@@ -220,27 +279,6 @@ def _resolved(table: LiveTable, change: Changes) -> Delta | None:
                 raise
         table.failure = failure
         return None
-
-
-def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTable]:
-    """Return the oldest table that serves all scans; else the tables left after dropping each one
-    whose scans another serves, oldest first."""
-    if not scans:
-        return []
-    for table in tables:
-        if all(_serves(table.location, plan) for plan in scans):
-            return [table]
-    stored = list(tables)
-    for table in tables:
-        others = [t for t in stored if t is not table]
-        if all(any(_serves(t.location, plan) for t in others) for plan in scans):
-            stored = others
-    return stored
-
-
-def _serves(location: TableLocation, plan: Scan) -> bool:
-    """Return whether a scan can read a table."""
-    return _covers(location, plan.relation, plan.columns)
 
 
 def _covers(location: TableLocation, relation: Relation, columns: Sequence[int]) -> bool:

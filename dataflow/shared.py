@@ -10,7 +10,7 @@ reaches a node that stores its rows, or is evaluated in PostgreSQL. One thread s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -23,6 +23,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.due import DueSearch
 from dataflow.errors import ViewError
+from dataflow.expiry import FEW_ROWS, Expiry, ends_of
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.operators.base import (
@@ -86,6 +87,11 @@ class LiveNode:
         self.time_s = 0.0
 
     @property
+    def prefix(self) -> str:
+        """The prefix of its arrangements' names; "" for a scan."""
+        return "" if self.location is None else self.location.prefix
+
+    @property
     def traits(self) -> Traits | None:
         """The traits of its operator; None for a scan."""
         return None if self.operator is None else self.operator.traits
@@ -138,8 +144,8 @@ class SharedDataflow:
 
     part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
     output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
-    only. shape: another number whenever views are added or removed, which no other dataflow of the
-    process ever has.
+    only. few_rows: fewer rows are not freed. shape: another number whenever views are added or
+    removed, which no other dataflow of the process ever has.
     """
 
     def __init__(
@@ -148,14 +154,21 @@ class SharedDataflow:
         evaluator: Evaluator,
         part_rows: int = EVERY_ROW,
         clock: Clock = stopped,
+        few_rows: int = FEW_ROWS,
     ) -> None:
         self._store = store
+        self._few_rows = few_rows
         self.part_rows = part_rows
         self._evaluator = evaluator
         self._clock = clock
         self.shape = next(_SHAPES)
         self.views: dict[RelationName, LiveView] = {}
-        self.tables = LiveTables(store, clock)
+        self.tables = LiveTables(store, clock, self._ends_of)
+        self._expiry: tuple[int, Expiry] | None = None
+        # Of the nodes that read clocks: the newest row, and which have changed since rows were
+        # freed.
+        self._clocks: dict[int, Delta] = {}
+        self._moved: set[int] = set()
         self._nodes: dict[int, LiveNode] = {}
         self._alike: dict[tuple[str, Plan] | None, LiveNode] = {}
         self._by_location: dict[StateLocation, LiveNode] = {}
@@ -218,7 +231,7 @@ class SharedDataflow:
 
     def _loosen(self) -> None:
         """Find the nodes whose rows need no consolidation, readers first."""
-        outputs = {view.root.number for view in self.views.values()}
+        outputs = self._outputs_of_views()
         for number, node in sorted(self._nodes.items(), reverse=True):
             readers = [(reader.traits, reader.is_unconsolidated) for reader in node.readers]
             node.is_unconsolidated = number not in outputs and _may_be_unconsolidated(
@@ -274,6 +287,7 @@ class SharedDataflow:
     def _forget(self, node: LiveNode) -> None:
         del self._nodes[node.number]
         self._failures.pop(node.number, None)
+        self._clocks.pop(node.number, None)
         if node.fingerprint is not None and self._alike.get(node.fingerprint) is node:
             del self._alike[node.fingerprint]
         for below in node.inputs:
@@ -299,8 +313,7 @@ class SharedDataflow:
             for node in self._nodes.values()
             if isinstance(node.plan, Scan) and node.plan.relation.name.source == source
         ]
-        outputs = {view.root.number for view in self.views.values()}
-        return DueSearch(scans, candidates, refresh_us, outputs)
+        return DueSearch(scans, candidates, refresh_us, self._outputs_of_views())
 
     # --- an epoch --------------------------------------------------------------------------------
 
@@ -321,12 +334,51 @@ class SharedDataflow:
         for table, delta in tables:
             for number, scan in table.scans.items():
                 node = self._nodes[number]
-                self._pass_on(node, self._read(node, scan, delta), deltas, queue)
+                rows = self._read(node, scan, delta)
+                if table.location.relation.is_single:
+                    self._note_clock(number, rows)
+                self._pass_on(node, rows, deltas, queue)
         for number, failure in self.tables.failures():
             if number not in self._failures:
                 self._failures[number] = failure
                 queue.push([self._nodes[number]])
         yield from self._run(deltas, queue)
+
+    def _note_clock(self, number: int, rows: Delta) -> None:
+        added = np.flatnonzero(rows.weights > 0)
+        if len(added):
+            self._clocks[number] = rows.take(added[-1:])
+            self._moved.add(number)
+
+    def free(self, max_rows: int) -> Iterator[Stepped]:
+        """Free state that the clock has passed, about max_rows rows of each node (see `Expiry`).
+
+        Call it after a whole epoch. What it yields are failures of views alone.
+        """
+        if self._expiry is None or self._expiry[0] != self.shape:
+            outputs, tables = self._outputs_of_views(), self.tables.tables
+            expiry = Expiry(self._nodes, outputs, tables, self._few_rows)
+            self._expiry = self.shape, expiry
+        failed = _Queue()
+
+        def fail(name: str, numbers: Sequence[int], error: Exception) -> None:
+            found = view_error(name, error)
+            if found is None:
+                raise error
+            self._failures.update((number, found) for number in numbers)
+            failed.push(self._nodes[number] for number in numbers)
+
+        self._expiry[1].free(self._clocks, self._moved, max_rows, fail)
+        self._moved.clear()
+        if failed:
+            yield from self._run({}, failed)
+
+    def _outputs_of_views(self) -> set[int]:
+        """Return the numbers of the nodes whose rows are a view's."""
+        return {view.root.number for view in self.views.values()}
+
+    def _ends_of(self, number: int) -> Collection[str] | None:
+        return ends_of(self._nodes[number], self._outputs_of_views())
 
     def pass_on(
         self, view: RelationName, delta: Delta, columns: Sequence[int]

@@ -102,6 +102,11 @@ class RocksArrangement:
         for selection in self.runs.scan():
             yield _delta(self.runs, selection)
 
+    def scan_from(self, start: int) -> Iterator[tuple[int, Delta]]:
+        """Yield the rows whose key hash is `start` or greater, and some before it."""
+        for end, selection in self.runs.scan_from(start):
+            yield end, _delta(self.runs, selection)
+
     def clear(self) -> None:
         """Remove every row; see the contract."""
         self.runs.clear()

@@ -18,7 +18,7 @@ from storage import kernels
 from storage.delta import Column, Delta, equal_rows, hash_columns, row_hashes
 from storage.errors import NegativeWeightError, StorageError
 from storage.layout import Layout
-from storage.store import ArrangementSpec, BulkFile, SumsSpec
+from storage.store import END, ArrangementSpec, BulkFile, SumsSpec
 
 _SCAN_ROWS = 32768
 
@@ -161,6 +161,22 @@ class MemoryArrangement:
             delta = Delta(whole.columns, whole.totals[0])
             for start in range(0, len(delta), _SCAN_ROWS):
                 yield delta.slice(start, min(start + _SCAN_ROWS, len(delta)))
+
+    def scan_from(self, start: int) -> Iterator[tuple[int, Delta]]:
+        """Yield the rows from a position on, in the order of their keys' hashes."""
+        whole = self._parts.whole()
+        if whole is None:
+            return
+        keys = [whole.columns[c] for c in self.spec.key]
+        hashes = hash_columns(keys, len(whole))
+        order = np.argsort(hashes, kind="stable")
+        rows = Delta(whole.columns, whole.totals[0]).take(order)
+        hashes = hashes[order]
+        at = int(np.searchsorted(hashes, np.uint64(start))) if start < END else len(rows)
+        while at < len(rows):
+            end = min(at + _SCAN_ROWS, len(rows))
+            yield int(hashes[end]) if end < len(rows) else END, rows.slice(at, end)
+            at = end
 
     def clear(self) -> None:
         """Remove every row."""

@@ -39,6 +39,7 @@ from storage.runs import (
     run_pages,
     tracks_of,
 )
+from storage.store import END
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32
@@ -377,13 +378,22 @@ class RunSet:
 
     def scan(self) -> Iterator[Selection]:
         """Yield all rows in order, each once, in parts by tuning.scan_pages; see `find`."""
+        for _, selection in self.scan_from(0):
+            if len(selection.hits):
+                yield selection
+
+    def scan_from(self, start: int) -> Iterator[tuple[int, Selection]]:
+        """Yield the parts of `scan` that reach beyond a key hash, each with the hash where the next
+        one begins; END with the last part."""
         for window in windows(tracks_of(self._table.runs), self._tuning.scan_pages):
+            end = int(window[2]) if window[4] else END
+            if end <= start and end != END:
+                continue
             segments, alive, _ = self._reader.segments(self._table.runs, window)
             memory = [[page.address] for page in self._memory]
             selection = merged(self.layout, [*segments, *memory], window)
             self._check(selection)
-            if len(selection.hits):
-                yield selection
+            yield end, selection
             del alive
 
     def _net(self, values: np.ndarray) -> int:

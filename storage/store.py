@@ -22,6 +22,9 @@ import numpy as np
 
 from storage.delta import Column, Delta
 
+# The position after all rows of an arrangement: key hashes have 64 bits.
+END = 1 << 64
+
 
 class Yielding(Protocol):
     """A cache that can shrink."""
@@ -119,6 +122,15 @@ class Arrangement(Protocol):
 
         Nothing may be applied to this arrangement meanwhile; to others it may, and the store may be
         relieved.
+        """
+        ...
+
+    def scan_from(self, start: int) -> Iterator[tuple[int, Delta]]:
+        """Yield the rows from a position on, in chunks of bounded size: (the next position, rows).
+
+        0 is the first position and END the one after the last. A later call may resume at any
+        position that a chunk had, whatever was applied in between; some rows may then come again.
+        Nothing may be applied to this arrangement while one call is read.
         """
         ...
 

@@ -21,6 +21,7 @@ from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
 from dataflow.due import DueSearch
 from dataflow.errors import ViewError
+from dataflow.expiry import FEW_ROWS
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
 from dataflow.operators.base import view_error
@@ -40,6 +41,8 @@ from storage.store import Store
 
 _VIEWS = "view/"
 EPOCH_BYTES = 64 << 20
+# Rows of one node that an epoch frees, or examines for it, at most.
+FREED_ROWS = 32_768
 # Bytes of a row in progress: hits, columns, and both again when it is consolidated.
 BYTES_A_ROW = 300
 # A step aims at the rows that fit; output this many times larger is passed on in parts.
@@ -54,6 +57,7 @@ class Engine:
     - evaluator_of: returns an evaluator with the privileges of a role, in a time zone
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
+    - few_rows: fewer rows are not freed (see `dataflow.expiry`)
     - spare_bytes: how much of what every sink has the outbox retains
     """
 
@@ -67,6 +71,7 @@ class Engine:
         clock: Clock = stopped,
         evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
+        few_rows: int | None = None,
     ) -> None:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
@@ -74,6 +79,7 @@ class Engine:
         self._evaluator = evaluator
         self._clock = clock
         self._epoch_bytes = epoch_bytes
+        self._few_rows = FEW_ROWS if few_rows is None else few_rows
         self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = self._new_dataflow()
@@ -87,7 +93,7 @@ class Engine:
 
     def _new_dataflow(self) -> SharedDataflow:
         part_rows = PARTS_FROM * self._epoch_bytes // BYTES_A_ROW
-        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock)
+        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock, self._few_rows)
 
     def _open_views(self) -> None:
         """Build the dataflow from the stored definitions."""
@@ -281,6 +287,8 @@ class Engine:
         for chunk in batch.chunks():
             for changes in self._batch_sizer.slices(chunk):
                 self._step_slice(changes, buffered, failures)
+        if not failures:
+            self._gather_all(self.dataflow.free(FREED_ROWS), buffered, failures)
         self._refuse(failures, buffered)
         self.positions.pass_over(batch, self.epoch + 1)
         rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())

@@ -97,6 +97,7 @@ class _Composition:
             clock=time.perf_counter,
             evaluator_of=self._evaluator,
             spare_bytes=self._settings.sink_retention_mb << 20,
+            few_rows=self._settings.few_rows,
         )
 
     def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:

@@ -178,6 +178,11 @@ class Settings(BaseModel):
         return dict(pair.split("=", 1) for pair in self.spark_conf.split())
 
     @property
+    def few_rows(self) -> int | None:
+        """Return the least number of expired rows that is freed; None for the engine's own."""
+        return None
+
+    @property
     def budget(self) -> MemoryBudget:
         """Return the memory of each part of the pipeline."""
         return MemoryBudget.of(self.memory, self.cache_mb)

@@ -70,6 +70,11 @@ class _Arrangement:
             self._store.touched += len(rows)
             yield rows
 
+    def scan_from(self, start: int) -> Iterator[tuple[int, Delta]]:
+        for end, rows in self._inner.scan_from(start):
+            self._store.touched += len(rows)
+            yield end, rows
+
     def clear(self) -> None:
         self._inner.clear()
 

@@ -67,6 +67,7 @@ class Together(Maintained):
             self._evaluators[UTC],
             SOURCE,
             evaluator_of=lambda role, zone: self._evaluators[zone],
+            few_rows=1,
         )
 
     def move_clock(self, us: int | None, number: int) -> None:

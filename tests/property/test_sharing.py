@@ -83,7 +83,7 @@ class Run:
         self.random = Random(seed)
         self.reopen = reopen
         self.store = reopen(None)
-        self.engine = Engine(self.store, NoEvaluator(), "source")
+        self.engine = self.opened()
         self.alone: dict[str, Alone] = {}
         self.builds: dict[str, View] = {}
         self.tables = [
@@ -91,6 +91,10 @@ class Run:
         ]
         self.made = 0
         self.shared_most = 0
+
+    def opened(self) -> Engine:
+        """An engine over the state."""
+        return Engine(self.store, NoEvaluator(), "source")
 
     def step(self) -> None:
         """Something happens to views, and then to tables."""
@@ -169,7 +173,7 @@ class Run:
         self.store.commit()
         self.store = self.reopen(self.store)
         before = self.engine
-        self.engine = Engine(self.store, NoEvaluator(), "source")
+        self.engine = self.opened()
         assert list(self.engine.views) == list(before.views)
         assert self.engine.dataflow.tables.locations == before.dataflow.tables.locations
         self.store.commit()

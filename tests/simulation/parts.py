@@ -49,6 +49,11 @@ class SimSettings(Settings):
     epoch_bytes: int = 64 << 20
 
     @property
+    def few_rows(self) -> int:
+        """Every row: there are few."""
+        return 1
+
+    @property
     def budget(self) -> MemoryBudget:
         """As of 1 GB, but for an epoch."""
         found = MemoryBudget.of(1024)

@@ -34,7 +34,8 @@ class ThresholdFlagOperator(ThresholdFilterOperator):
             yield _flagged(unknown, Column.nulls("b", len(unknown)))
         if len(rows):
             yield _flagged(rows, self._flags(rows))
-            self._rows.apply(rows)
+            self.waiting_rows += len(rows)
+            self._store_rows(rows)
 
     def _flags(self, rows: Delta) -> Column:
         """The flag of each row."""
@@ -53,6 +54,7 @@ class ThresholdFlagOperator(ThresholdFilterOperator):
         low, high = min(before, after), max(before, after)
         if (old is None) != (new is None):
             low, high = 0, int(self._rows.sizes((), 1)[0])
+        self.waiting_rows += high - low
         for start in range(low, high, max_rows):
             end = min(start + max_rows, high)
             found = self._rows.ranges((), np.array([start]), np.array([end]))

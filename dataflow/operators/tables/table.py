@@ -3,20 +3,24 @@
 Invariant: the sum of all emitted deltas is the relation's present rows. A change that contradicts
 the stored rows (an update of a missing row) is refused, never guessed. A table without key, of
 which the source no longer reports some columns, keeps its old rows and sums what changed since.
+
+Rows that no reader can see any more may be freed (see `FreedRows`). Then a change of a missing row
+is one of a freed row, as long as there are such, and the sum of all deltas may have freed rows too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from dataflow.changes import Changes, Letter
-from dataflow.delta import Column, Delta, equal_rows
+from dataflow.delta import KIND_BYTES, Column, Delta, equal_rows
 from dataflow.errors import InvariantError, SourceError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.schema import Relation
-from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
+from dataflow.types import TypeKind
+from storage.store import END, Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 
 def _is_one_of(*kinds: int) -> np.ndarray:
@@ -30,6 +34,13 @@ _ADDS = _is_one_of(Changes.INSERT, Changes.NEW)
 _OLD_SIDES = _is_one_of(Changes.OLD, Changes.OLD_KEY)
 _KEYS_ONLY = _is_one_of(Changes.OLD_KEY, Changes.DELETE_KEY)
 _IS_BY_PRESENCE = _is_one_of(Changes.UPSERT, Changes.REMOVE)
+
+# A value of so many bytes has 4 more in PostgreSQL, and is not larger than a TOAST pointer.
+SHORT_BYTES = 16
+# Types whose values take no more bytes in PostgreSQL than their text, but for the 4.
+_AS_TEXT = (TypeKind.TEXT, TypeKind.BYTEA, TypeKind.DECIMAL, TypeKind.JSON)
+# Types of a fixed size whose values are stored as text here.
+_NEVER_OUTSIDE = (TypeKind.UUID, TypeKind.INTERVAL)
 
 
 def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
@@ -74,9 +85,11 @@ class TableState:
         self._kinds = spec.kinds
         self._is_keyed = is_keyed(relation)
         self._names = tuple(relation.fields[c].name for c in columns)
+        self._types = tuple(relation.fields[c].type for c in columns)
         self._dead = frozenset(dead)
         self._sent, self._positions = relation, self._find_positions(relation)
         self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
+        self.freed = FreedRows(store, spec.name.removesuffix("rows"))
         if relation.is_append:
             return
         self._rows = store.arrange(spec)
@@ -104,6 +117,48 @@ class TableState:
         for stored in self._multiset.scan():
             yield stored.negate()
         self._multiset.clear()
+        self.freed.clear()
+
+    @property
+    def can_free(self) -> bool:
+        """Return whether `free` frees rows, where readers permit."""
+        return not self._relation.is_append and self._multiset is self._rows
+
+    def free(self, is_unseen: Callable[[Delta], np.ndarray], max_rows: int) -> bool:
+        """Free the rows that no reader can see any more, of about max_rows that are examined next.
+
+        is_unseen returns bool[n] for rows of the stored columns. Return whether all have been
+        examined. The caller has named the readers (`FreedRows.set_ends`).
+        """
+        parts, examined, reached = [], 0, END
+        for end, rows in self._rows.scan_from(self.freed.next_position):
+            gone = rows.filter(self._is_whole(rows))
+            parts.append(gone.filter(is_unseen(gone)).negate())
+            examined, reached = examined + len(rows), end
+            if examined >= max_rows:
+                break
+        for part in parts:
+            self._rows.apply(part)
+            self.freed.add(-int(part.weights.sum()))
+        self.freed.next_position = reached if reached < END else 0
+        return self.freed.next_position == 0
+
+    def _is_whole(self, rows: Delta) -> np.ndarray:
+        """Return bool[n]: which rows' later versions come with all values.
+
+        An update by key omits a value that PostgreSQL stores outside of the row and has not
+        changed. It never stores short values there (toast_tuple_find_biggest_attribute).
+        """
+        whole = np.ones(len(rows), np.bool_)
+        if not self._is_keyed:
+            return whole
+        for at, column in enumerate(rows.columns):
+            kind = self._types[at].kind
+            if at in self._key or column.kind != KIND_BYTES or kind in _NEVER_OUTSIDE:
+                continue
+            short = np.diff(column.values) <= SHORT_BYTES if kind in _AS_TEXT else False
+            whole &= ~column.mask() | short
+        return whole
 
     def resolve(self, changes: Changes) -> Delta:
         """Return the exact, consolidated delta of the needed columns; the state includes it on
@@ -141,7 +196,7 @@ class TableState:
                 delta = self._by_key(kinds, rows, unchanged)
             else:
                 delta = self._by_row(kinds, rows, unchanged).consolidate()
-            self._multiset.apply(delta)
+            self._multiset.apply(self._stored(delta))
             if not parts:
                 return delta
             parts.append(delta)
@@ -173,6 +228,26 @@ class TableState:
         ]
         return Delta(columns, np.where(adds, 1, -1))
 
+    def _stored(self, delta: Delta) -> Delta:
+        """Return a change without the removal of freed rows, which come whole."""
+        is_searched = not self._is_keyed and self.freed.count and self._multiset is self._rows
+        if not is_searched or not (delta.weights < 0).any():
+            return delta
+        removed = delta.filter(delta.weights < 0)
+        index, found = self._rows.lookup(columns_at(removed, self._key))
+        same = np.flatnonzero(
+            equal_rows(removed.columns, index, found.columns, np.arange(len(index)))
+        )
+        stored = np.zeros(len(removed), np.int64)
+        stored[index[same]] = found.weights[same]
+        missing = np.maximum(-removed.weights - stored, 0)
+        if int(missing.sum()) > self.freed.count:
+            # The arrangement refuses it.
+            return delta
+        self.freed.add(-int(missing.sum()))
+        left = removed.weighted(removed.weights + missing)
+        return Delta.concat([delta.filter(delta.weights > 0), left.filter(left.weights < 0)])
+
     def _by_key(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
         """Resolve by key; only the row before the batch and the last one in it matter.
         Consolidated.
@@ -196,16 +271,25 @@ class TableState:
         removed = np.flatnonzero(is_first & removes)
         index, stored = self._rows.lookup([rows.columns[i].take(removed) for i in self._key])
         found = np.bincount(index, minlength=len(removed))
+        is_freed = np.zeros(n, np.bool_)
         if (found != 1).any():
             missing = np.zeros(n, np.bool_)
             missing[removed[found != 1]] = True
-            raise self._refusal("the old row of a change is not in the state", rows, missing)
+            count = int(missing.sum())
+            if (found > 1).any() or count > self.freed.count:
+                raise self._refusal("the old row of a change is not in the state", rows, missing)
+            self.freed.add(-count)
+            is_freed = missing
         columns = rows.columns
         if unchanged:
             # The position of a row's predecessor: stored rows from n on, else in the batch.
             past = previous.copy()
             past[removed[index]] = n + np.arange(len(index))
             past[follows] = past[np.flatnonzero(follows) - 1]
+            is_freed[follows] = is_freed[np.flatnonzero(follows) - 1]
+            for mask in unchanged.values():
+                if (is_freed & adds & mask).any():
+                    raise self._refusal("a freed row is not sent whole", rows, is_freed & mask)
             columns = [
                 _filled(c, unchanged.get(i), Column.concat([c, stored.columns[i]]), past)
                 for i, c in enumerate(columns)
@@ -338,6 +422,59 @@ def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np
         if not follow.any():
             return pool.take(source)
         source[follow] = past[source[follow]]
+
+
+class FreedRows:
+    """What is known of the rows of a table that were freed: how many, and unseen by whom.
+
+    ends: by name, the operators that no freed row passes, with their counts of expired rows when
+    all rows were examined last. next_position: where the present examination resumes; not stored.
+    Invariant: every reader of the table has its rows end at one of these operators.
+
+    State: nothing before the first row is freed; then one row for each end, and the count.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._names = f"{prefix}freed ends", f"{prefix}freed count"
+        self.next_position = self.count = 0
+        self.ends: dict[str, int] = {}
+        if self._names[0] in store.names():
+            names, counts = self._stored_ends().lookup(())[1].columns
+            self.ends = dict(zip(map(str, names.texts()), counts.to_list(), strict=True))
+            self.count = int(self._stored_count().lookup(())[0, 0])
+
+    def set_ends(self, ends: Mapping[str, int]) -> None:
+        """Name the operators by which rows are freed from now on."""
+        if self.ends == ends:
+            return
+        stored = self._stored_ends()
+        rows = list(ends.items())
+        columns = [Column.of(KIND_BYTES, [e.encode() for e, _ in rows])]
+        columns.append(Column(np.array([n for _, n in rows], np.int64)))
+        stored.clear()
+        stored.apply(Delta(columns, np.ones(len(rows), np.int64)))
+        self.ends = dict(ends)
+
+    def add(self, count: int) -> None:
+        """Count rows that were freed, or (below 0) that are no longer in the table."""
+        if count:
+            self._stored_count().add((), np.array([[count]], np.int64))
+            self.count += count
+
+    def clear(self) -> None:
+        """Forget everything: the table has become empty."""
+        if self.ends:
+            self._stored_ends().clear()
+            self._stored_count().clear()
+        self.next_position = self.count = 0
+        self.ends = {}
+
+    def _stored_ends(self) -> Arrangement:
+        return self._store.arrange(ArrangementSpec(self._names[0], "si", ()))
+
+    def _stored_count(self) -> Sums:
+        return self._store.arrange_sums(SumsSpec(self._names[1], "", 1))
 
 
 class NarrowedRows:
