@@ -34,7 +34,7 @@ CASES = {
     "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
     "connectors/kafka/test_snapshot.py::test_where_it_starts": ("latest-*", "start2-*", "start6-*"),
     "connectors/kafka/test_topic_owner.py::test_topics_that_were_deleted_are_not_gone_on_with": (
-        *("rows gone", "marks anew"),
+        *("rows gone", "markers anew"),
     ),
     "connectors/kafka/test_topic_sink.py::test_broker_is_killed_and_comes_back": ("during",),
     "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view": ("table1-*", "table2-*"),
