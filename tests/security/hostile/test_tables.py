@@ -53,7 +53,7 @@ LEFT_BEHIND = (
 def view(ground: Ground) -> Iterator[str]:
     assert ground.call("create_view", "m.v", SHARED) == ""
     yield "m.v"
-    ground.call("drop_view", "m.v")
+    assert ground.call("drop_view", "m.v") == ""
 
 
 def _change(ground: Ground) -> None:
@@ -274,3 +274,5 @@ def test_what_reads_a_spoilt_table(ground: Ground, view: str) -> None:
     finally:
         for name in ("m.x", "m.w"):
             ground.call("drop_view", name)
+        # PostgreSQL counts a policy with a condition on a column as a dependent of its table.
+        ground.tries(f"DROP POLICY evil ON {view}")
