@@ -56,7 +56,9 @@ class Query:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
-_BEGIN = "TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start) * CAST(1000 AS BIGINT)"
+_BEGIN = (
+    "TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start) * CAST(1000 AS BIGINT)"
+)
 
 
 def _tvf(kind: str, table: str, *sizes: str, time: str = "ts", key: str = "") -> str:
@@ -201,9 +203,7 @@ class Stream:
 def streams_of(kind: str, n: int, users: int) -> dict[str, Stream]:
     """Return the streams of one kind of input, by table; equal arguments give equal streams."""
     rng = np.random.default_rng(INPUTS.index(kind))
-    return {
-        name: _stream(name, rows, kind, rng) for name, rows in _rows_in_order(n, users).items()
-    }
+    return {name: _stream(name, rows, kind, rng) for name, rows in _rows_in_order(n, users).items()}
 
 
 def _rows_in_order(n: int, users: int) -> dict[str, Columns]:
