@@ -76,7 +76,7 @@ def _unnested(table: str, size_ms: int, hop_ms: int) -> str:
 
 
 _WINDOW = "GROUP BY window_start, window_end"
-_SECONDS = "INTERVAL '{}' SECOND"
+_SECONDS, _MINUTES = "INTERVAL '{}' SECOND", "INTERVAL '{}' MINUTE"
 _TEN, _TWO = _SECONDS.format(10), _SECONDS.format(2)
 _HOPS = f"""SELECT auction, window_start, window_end, COUNT(*) AS num
     FROM {_tvf("HOP", "bid", _TWO, _TEN)} GROUP BY auction, window_start, window_end"""
@@ -95,21 +95,21 @@ TIMED = {
     "tumbling, 1 minute": _maintained(
         "tumbling, 1 minute",
         windows=f"SELECT {_BEGIN}, COUNT(*), SUM(amount) "
-        f"FROM {_tvf('TUMBLE', 'event', _SECONDS.format(60))} {_WINDOW}",
+        f"FROM {_tvf('TUMBLE', 'event', _MINUTES.format(1))} {_WINDOW}",
         updating=f"SELECT {_floor(60_000)}, COUNT(*), SUM(amount) "
         f"FROM event GROUP BY {_floor(60_000)}",
     ),
     "hopping, 5 of 1 minute": _maintained(
         "hopping, 5 of 1 minute",
         windows=f"SELECT {_BEGIN}, COUNT(*), SUM(amount) FROM "
-        f"{_tvf('HOP', 'event', _SECONDS.format(60), _SECONDS.format(300))} {_WINDOW}",
+        f"{_tvf('HOP', 'event', _MINUTES.format(1), _MINUTES.format(5))} {_WINDOW}",
         updating="SELECT begin_ms, COUNT(*), SUM(amount) "
         f"FROM {_unnested('event', 300_000, 60_000)} GROUP BY begin_ms",
     ),
     "sessions, gap of 30 minutes": _maintained(
         "sessions, gap of 30 minutes",
         windows="SELECT usr, MIN(ts_ms), MAX(ts_ms), COUNT(*) "
-        f"FROM {_tvf('SESSION', 'event', _SECONDS.format(1800), key='usr')} "
+        f"FROM {_tvf('SESSION', 'event', _MINUTES.format(30), key='usr')} "
         "GROUP BY usr, window_start, window_end",
     ),
     "as-of join": Query(
@@ -308,7 +308,8 @@ def for_flink(query: Query, streams: Mapping[str, Stream], folder: Path) -> list
 
 
 def _debezium(columns: Columns, stream: Stream) -> Iterator[str]:
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*(v.tolist() for v in columns.values()), strict=True)]  # fmt: skip
+    values = zip(*(v.tolist() for v in columns.values()), strict=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in values]
     before, seq = None, stream.seq.tolist()
     for at, (row, weight) in enumerate(zip(rows, stream.weights.tolist(), strict=True)):
         if weight < 0:

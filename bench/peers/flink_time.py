@@ -12,6 +12,7 @@ checkpoints at short intervals: the largest shows the state. Prints one line of 
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -34,6 +35,9 @@ EMPTY_RUNS = 2
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
+    # Released by another thread, an object would move this one to a thread of the JVM that knows
+    # nothing of the planner.
+    gc.disable()
     backends: dict[str, dict[str, Any]] = job["backends"]
     first = next(iter(backends.values()))
     with tempfile.TemporaryDirectory(prefix="flink-") as folder:
@@ -139,10 +143,11 @@ def _number(value: int | None) -> int:
 
 def _reason(message: str) -> str:
     """Return the innermost cause in one short line."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    line = (causes or lines)[-1 if causes else 0]
-    return re.sub(r"^(Caused by: )?([\w.$]+: )*", "", line)[:300]
+    lines = [line.strip() for line in message.splitlines()]
+    named = [line for line in lines if re.search(r"(Exception|Error): ", line)]
+    causes = [line for line in named if line.startswith("Caused by: ")]
+    line = (causes[-1:] or named[:1] or lines)[0]
+    return re.sub(r"^.*?(Exception|Error): ", "", line)[:300]
 
 
 if __name__ == "__main__":
