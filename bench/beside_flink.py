@@ -226,11 +226,14 @@ def _run_flink(titles: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Any
     environment.install(environment.FLINK_TIME)
     found: dict[str, Any] = {}
     for title in titles:
-        found[title] = in_child(_flink, title, dict(sizes))
+        try:
+            found[title] = in_child(_flink, title, dict(sizes))
+        except environment.PeerMissing as missing:
+            found[title] = {"missing": str(missing)}
         print(f"{title}: Flink, {found[title]}", file=sys.stderr, flush=True)
-    versions = {f.pop("version") for f in found.values()}
-    cpu_s = sum(f.pop("orphan_cpu_s") for f in found.values())
-    return {"version": ", ".join(versions), "queries": found, "orphan_cpu_s": cpu_s}
+    cpu_s = sum(f.pop("orphan_cpu_s", 0.0) for f in found.values())
+    package = environment.FLINK_TIME.package
+    return {"version": package.rpartition("==")[2], "queries": found, "orphan_cpu_s": cpu_s}
 
 
 def _flink(title: str, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -318,7 +321,9 @@ def _lines(
         if ours["wrong"]["all"]:
             wrong[0] = f"{wrong[0]}, **{ours['wrong']['all']:,} of all**"
         yield "**ours**", ["", "", *_rates(ours), _mb(ours["state_bytes"]), *wrong]
-    for form, timed in (flink["timed"] if flink else {}).items():
+    if flink and "missing" in flink:
+        yield f"Flink: {flink['missing']}", [""] * (len(_TITLES) - 2)
+    for form, timed in flink.get("timed", {}).items() if flink else ():
         cells = []
         for backend in BACKENDS:
             net = {k: timed[backend][k] - timed[backend]["start"][k] for k in ("wall_s", "cpu_s")}
