@@ -352,7 +352,8 @@ def _rates(figures: Mapping[str, float]) -> list[str]:
 
 
 def _mb(state_bytes: float) -> str:
-    return f"{state_bytes / 1e6:,.1f}"
+    """Return megabytes; of a run too short for a checkpoint, nothing."""
+    return f"{state_bytes / 1e6:,.2f}" if state_bytes else ""
 
 
 def _wrong(wrong: int, right: int | None) -> str:

@@ -30,6 +30,12 @@ MISSING = -1
 # Sinks of files publish at checkpoints.
 PUBLISH_S = 1.0
 CHECKPOINT_S = 0.1
+_SETTINGS = {
+    "table.local-time-zone": "UTC",
+    # Statistics of checkpoints are otherwise up to three seconds old.
+    "web.refresh-interval": "50",
+    "web.checkpoints.history": "1000",
+}
 RUNS = 2
 
 
@@ -41,7 +47,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     first = next(iter(backends.values()))
     with tempfile.TemporaryDirectory(prefix="flink-") as folder:
         cluster = Cluster(first, folder)
-        cluster.tables.get_config().set("table.local-time-zone", "UTC")
+        for name, value in _SETTINGS.items():
+            cluster.tables.get_config().set(name, value)
         runner = _Runner(cluster, job)
         cluster.configure({**first, "checkpoint_s": PUBLISH_S})
         checked = {
