@@ -43,7 +43,7 @@ COLUMNS = {
     "is_mobile": "bool",
     "at": "timestamptz",
 }
-MOST_POLLED = 10_000
+MAX_POLLED = 10_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def read_confluent(bootstrap: str, count: int) -> Iterator[int]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     left = count
     while left > 0:
-        found = consumer.consume(MOST_POLLED, 0.05)
+        found = consumer.consume(MAX_POLLED, 0.05)
         values = [(one.offset(), one.value()) for one in found]
         left -= len(values)
         yield len(values)
@@ -184,7 +184,7 @@ def read_plain(bootstrap: str, count: int) -> Iterator[int]:
         bootstrap_servers=bootstrap,
         isolation_level="read_committed",
         enable_auto_commit=False,
-        max_poll_records=MOST_POLLED,
+        max_poll_records=MAX_POLLED,
     )
     partition = PlainPartition(TOPIC, 0)
     consumer.assign([partition])
@@ -216,11 +216,11 @@ def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) 
     source, positions = source_of(bootstrap, TOPIC, columns)
     ready = threading.Event()
     feed = source.open_feed(source.relations(), positions, {}, ready.set)
-    feed.poll(MOST_POLLED)
+    feed.poll(MAX_POLLED)
     left = count
     while left > 0:
         ready.clear()
-        batch = feed.poll(MOST_POLLED)
+        batch = feed.poll(MAX_POLLED)
         if batch is None:
             ready.wait(0.05)
             continue
@@ -235,14 +235,14 @@ def latencies(bootstrap: str, sizes: Sizes) -> dict[str, Any]:
     position = dict(source.start_position(source.relations()[0]).position)
     ready = threading.Event()
     feed = source.open_feed(source.relations(), {TOPIC: position}, {}, ready.set)
-    feed.poll(MOST_POLLED)
+    feed.poll(MAX_POLLED)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     took = []
     for number in range(sizes.singles + 20):
         began = time.monotonic()
         producer.produce(WRITTEN, value_of(number))
         producer.flush()
-        while not (batch := feed.poll(MOST_POLLED)) or not batch.rows:
+        while not (batch := feed.poll(MAX_POLLED)) or not batch.rows:
             ready.wait(0.001)
             ready.clear()
         took.append((time.monotonic() - began) * 1000)

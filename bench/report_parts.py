@@ -26,7 +26,7 @@ def _single(records: Sequence[Record], newest: str) -> list[str]:
                     continue
                 for name in ("p50", "p99"):
                     value = stage[f"{name}_ms"]
-                    judged = at_most(aims.MOST_SINGLE_MS[name], value, " ms")
+                    judged = at_most(aims.MAX_SINGLE_MS[name], value, " ms")
                     cells = [f"{value:.2f} ms", judged.aim, judged.verdict, when]
                     rows.append([f"ours, {identity} identity, durable", name, *cells])
         elif record.runner == "pathway" and not record.missing:
@@ -64,8 +64,8 @@ def _growth(records: Sequence[Record], newest: str) -> list[str]:
         )
     grown, grown_cpu = wall[-1] / wall[0], cpu[-1] / cpu[0]
     # A ratio that is to stay small: by CPU when the wall says otherwise on a busy machine.
-    judged = at_most(aims.MOST_GROWTH, grown)
-    if judged.verdict == aims.NOT_MET and grown_cpu <= aims.MOST_GROWTH:
+    judged = at_most(aims.MAX_GROWTH, grown)
+    if judged.verdict == aims.NOT_MET and grown_cpu <= aims.MAX_GROWTH:
         judged = Judged(judged.aim, aims.BY_CPU)
     titles = (
         *("orders", "loaded rows/s", "µs a change", "CPU µs", "one change, p50 ms", "p99 ms"),
@@ -88,7 +88,7 @@ def _memory(records: Sequence[Record], newest: str) -> list[str]:
     for record in records:
         figures = record.figures
         rate, rate_cpu = rates(figures["stages"][COUNTED])
-        judged = at_most(aims.MOST_MEMORY_MB, figures["peak_rss_mb"], " MB")
+        judged = at_most(aims.MAX_MEMORY_MB, figures["peak_rss_mb"], " MB")
         rows.append(
             [
                 f"{int(record.runner):,}",
@@ -178,11 +178,11 @@ def _judge(group: str, what: str, peer: str, value: float, ratio: float | None) 
     if group.startswith("commit to visible") and peer.startswith("row trigger"):
         rate = int(group.split(",", 1)[1].split(" changes")[0].replace(",", ""))
         if rate in aims.VISIBLE_RATES:
-            return at_most(aims.MOST_VISIBLE_MS[what], value, " ms")
+            return at_most(aims.MAX_VISIBLE_MS[what], value, " ms")
     if what == "sustained to visible" and peer == "source, service running" and ratio:
         return at_least(aims.LEAST_SUSTAINED, ratio, unit=" of the source's")
     if what == "the pipeline's CPU meanwhile":
-        return at_most(aims.MOST_CORES, value, " core")
+        return at_most(aims.MAX_CORES, value, " core")
     return Judged()
 
 

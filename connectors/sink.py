@@ -303,7 +303,7 @@ class SinkLagging(SinkChanged):
 
     def __init__(self, found: int, acknowledged: int) -> None:
         super().__init__(
-            "sink.behind",
+            "sink.rewound",
             "the sink shows less than it acknowledged",
             detail=f"it is at epoch {found} and had acknowledged epoch {acknowledged}",
             hint="no action needed: its tables are repaired in one transaction",

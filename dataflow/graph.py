@@ -76,16 +76,16 @@ class ViewDataflow:
         """
         return self._run(tables, is_first=False)
 
-    def parts(self, tables: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
+    def parts(self, tables: Mapping[RelationName, Delta], max_rows: int) -> Iterator[Delta]:
         """Like `step`, in deltas that add up to its result: a join's output is passed on in parts
         of about that many rows. Read it to the end; the store may flush memory in between. Raise
         ViewError."""
         deltas = {at: self._read(at, tables) for at in self._scans}
         for at, rows in deltas.items():
             self.rows_out[at] += len(rows)
-        yield from self._step_from(deltas, 0, most_rows)
+        yield from self._step_from(deltas, 0, max_rows)
 
-    def _step_from(self, deltas: dict[int, Delta], start: int, most_rows: int) -> Iterator[Delta]:
+    def _step_from(self, deltas: dict[int, Delta], start: int, max_rows: int) -> Iterator[Delta]:
         """Step the nodes from a position on. Every part of a node's output but the last passes
         through all later nodes before the next part: the sum of steps equals the step of the
         sum."""
@@ -94,23 +94,23 @@ class ViewDataflow:
             if not any(map(len, inputs)):
                 continue
             self.rows_in[position] += sum(map(len, inputs))
-            for out in self._outputs(position, inputs, most_rows):
+            for out in self._outputs(position, inputs, max_rows):
                 if position in deltas:
                     yield from self._step_from(
-                        {position: deltas[position]}, position + 1, most_rows
+                        {position: deltas[position]}, position + 1, max_rows
                     )
                 self.rows_out[position] += len(out)
                 deltas[position] = out
         yield deltas.get(len(self.nodes) - 1, self._empty[-1])
 
-    def _outputs(self, position: int, inputs: Sequence[Delta], most_rows: int) -> Iterator[Delta]:
+    def _outputs(self, position: int, inputs: Sequence[Delta], max_rows: int) -> Iterator[Delta]:
         operator = self._operators[position]
         in_chunks_of = parts_of(operator)
         try:
             if in_chunks_of is None:
                 yield operator.step(*inputs)
             else:
-                yield from in_chunks_of(*inputs, most_rows=most_rows)
+                yield from in_chunks_of(*inputs, max_rows=max_rows)
         except Exception as error:
             found = view_error(self.nodes[position].name, error)
             if found is None or found is error:

@@ -383,7 +383,7 @@ class SharedDataflow:
                 yield out
             else:
                 yield from self._parts_of(
-                    node, node.in_chunks_of(*inputs, most_rows=self.part_rows)
+                    node, node.in_chunks_of(*inputs, max_rows=self.part_rows)
                 )
         except Exception as error:
             found = view_error(node.location.name if node.location else "", error)

@@ -37,7 +37,7 @@ def main() -> None:
                     print("+" if weight > 0 else "-", row.fruit, row.worth)
                 break
         engine.execute("DELETE FROM orders WHERE fruit = 'plum'")
-        engine.settle()
+        engine.wait()
         print("at last:", worth.rows().to_list())
 
 

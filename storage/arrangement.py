@@ -27,7 +27,7 @@ _COPIES = 3
 
 
 def _find(
-    runs: RunSet, keys: Sequence[Column], key: Sequence[int], most_rows: int = EVERY_ROW
+    runs: RunSet, keys: Sequence[Column], key: Sequence[int], max_rows: int = EVERY_ROW
 ) -> Iterator[tuple[np.ndarray, list[Column], np.ndarray]]:
     """Yield rows of all requested keys, in parts: (index into keys, columns, totals int64[k,
     width]).
@@ -37,7 +37,7 @@ def _find(
         return
     hashes = hash_columns(keys, n)
     order = np.argsort(hashes) if n > 1 else np.zeros(1, np.int64)
-    for shift, selection in runs.find(hashes[order], most_rows):
+    for shift, selection in runs.find(hashes[order], max_rows):
         count = len(selection.hits)
         if count == 0:
             continue
@@ -83,15 +83,15 @@ class RocksArrangement:
         return index, Delta.concat([rows for _, rows in parts])
 
     def lookup_parts(
-        self, keys: Sequence[Column], most_rows: int
+        self, keys: Sequence[Column], max_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """Yield the rows of `lookup`, about most_rows at a time; see the contract."""
+        """Yield the rows of `lookup`, about max_rows at a time; see the contract."""
         buffered_bytes = 0
-        few_rows = min(most_rows, _CHECK_ROWS)
+        few_rows = min(max_rows, _CHECK_ROWS)
         for index, columns, totals in _find(self.runs, keys, self.spec.key, few_rows):
             rows = Delta(columns, totals[:, 0])
             yield index, rows
-            if most_rows > _CHECK_ROWS:
+            if max_rows > _CHECK_ROWS:
                 # A caller that takes so many rows holds all earlier ones.
                 buffered_bytes += rows.nbytes()
                 if buffered_bytes > _CHECK_BYTES:

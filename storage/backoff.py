@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Pauses in seconds, each `growth` times the one before, up to `most_s`.
+    """Pauses in seconds, each `growth` times the one before, up to `max_s`.
 
     jitter: the range of the factor that multiplies each pause; none by default. draw: returns a
     number between two others.
@@ -30,14 +30,14 @@ class Backoff:
     def __init__(
         self,
         first_s: float,
-        most_s: float,
+        max_s: float,
         *,
         growth: float = 2.0,
         jitter: tuple[float, float] | None = None,
         draw: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._first_s = self._pause_s = first_s
-        self._most_s = most_s
+        self._max_s = max_s
         self._growth = growth
         self._jitter = jitter
         self._draw = draw
@@ -45,7 +45,7 @@ class Backoff:
     def next_s(self) -> float:
         """Return the pause before the next attempt."""
         pause_s = self._pause_s
-        self._pause_s = min(pause_s * self._growth, self._most_s)
+        self._pause_s = min(pause_s * self._growth, self._max_s)
         return pause_s if self._jitter is None else pause_s * self._draw(*self._jitter)
 
     def reset(self) -> None:

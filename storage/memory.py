@@ -146,12 +146,12 @@ class MemoryArrangement:
         return found.columns[0].values, Delta(found.columns[1:], found.totals[0])
 
     def lookup_parts(
-        self, keys: Sequence[Column], most_rows: int
+        self, keys: Sequence[Column], max_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """Yield the rows of `lookup`, most_rows at a time."""
+        """Yield the rows of `lookup`, max_rows at a time."""
         index, rows = self.lookup(keys)
-        for start in range(0, len(rows), most_rows):
-            stop = min(start + most_rows, len(rows))
+        for start in range(0, len(rows), max_rows):
+            stop = min(start + max_rows, len(rows))
             yield index[start:stop], rows.slice(start, stop)
 
     def scan(self) -> Iterator[Delta]:

@@ -52,23 +52,23 @@ class RunSearch:
         self._memory = pages
         self._addresses = np.array([page.address for page in pages], np.int64)
 
-    def find(self, hashes: np.ndarray, most_rows: int) -> Iterator[tuple[int, Selection]]:
+    def find(self, hashes: np.ndarray, max_rows: int) -> Iterator[tuple[int, Selection]]:
         """Yield rows whose key hash is among n sorted hashes, as parts (shift, selection).
 
         The index in a hit, plus the shift, counts into hashes. A part is valid until the next. It
-        has about most_rows rows at most, or twice as many as hashes.
+        has about max_rows rows at most, or twice as many as hashes.
         """
         at = 0
         while at < len(hashes):
             rest = hashes[at:]
-            hits, totals, missing, done = self._probe(rest, most_rows)
+            hits, totals, missing, done = self._probe(rest, max_rows)
             if len(missing):
                 missing = np.unique(missing)
                 parts = -(-len(missing) // self._reader.pages_at_once(self._page_rows))
                 if parts > 1 and len(rest) > 1:
                     bounds = np.linspace(0, len(rest), min(parts, len(rest)) + 1).astype(int)
                     for start, stop in pairwise(bounds.tolist()):
-                        for shift, selection in self.find(rest[start:stop], most_rows):
+                        for shift, selection in self.find(rest[start:stop], max_rows):
                             yield at + start + shift, selection
                     return
                 self._pay(self._reader.bring_in(self._table, missing))
@@ -82,25 +82,25 @@ class RunSearch:
                 yield at, Selection(hits, totals)
             else:
                 done = int(np.searchsorted(rest, rest[0], "right"))
-                yield from self._find_one(rest[0], (at, at + done), most_rows)
+                yield from self._find_one(rest[0], (at, at + done), max_rows)
             at += done
 
-    def _probe(self, hashes: np.ndarray, most_rows: int) -> tuple:
+    def _probe(self, hashes: np.ndarray, max_rows: int) -> tuple:
         table, layout = self._table, self._layout
         width, value_at = layout.width, layout.value_at
         memory = self._addresses
         return page_probe.probe(
-            hashes, table.starts, table.pages, memory, value_at, width, most_rows
+            hashes, table.starts, table.pages, memory, value_at, width, max_rows
         )
 
     def _find_one(
-        self, key_hash: np.uint64, bounds: tuple[int, int], most_rows: int
+        self, key_hash: np.uint64, bounds: tuple[int, int], max_rows: int
     ) -> Iterator[tuple[int, Selection]]:
         """Yield the rows of one key hash, for each index that requests it."""
         start, stop = bounds
         # Two indexes are the old and the new of a row: they stay together whatever their size.
         least = 2 if stop - start == 2 else 1
-        for window in self._windows(key_hash, max(most_rows // (stop - start), 1)):
+        for window in self._windows(key_hash, max(max_rows // (stop - start), 1)):
             at = start
             while at < stop:
                 # Again for each part: pages may have been evicted since the last.
@@ -109,14 +109,14 @@ class RunSearch:
                 hits, totals = merged(self._layout, [*segments, *memory], window)
                 if not len(hits):
                     break
-                count = min(max(most_rows // len(hits), least), stop - at)
+                count = min(max(max_rows // len(hits), least), stop - at)
                 of_all = np.tile(hits, (count, 1))
                 of_all[:, 0] = np.repeat(np.arange(count), len(hits))
                 yield at, Selection(of_all, np.tile(totals, (count, 1)))
                 del alive
                 at += count
 
-    def _windows(self, key_hash: np.uint64, most_rows: int) -> Iterator[np.ndarray]:
+    def _windows(self, key_hash: np.uint64, max_rows: int) -> Iterator[np.ndarray]:
         """Yield windows of row identities that hold the rows of the key hash, cut by
         pages of runs.
         """
@@ -130,7 +130,7 @@ class RunSearch:
         for page in self._memory:
             tracks.append(self._memory_track(page, key_hash))
             page_rows += _MEMORY_STRIDE
-        for window in windows(tracks, max(most_rows // page_rows, 1)):
+        for window in windows(tracks, max(max_rows // page_rows, 1)):
             if window[0] != key_hash:
                 window[:2] = key_hash, 0
             if not window[4] and key_hash != _LAST_HASH:

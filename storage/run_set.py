@@ -357,13 +357,13 @@ class RunSet:
             failpoint("merge.runs.entered")
 
     def find(
-        self, hashes: np.ndarray, most_rows: int = EVERY_ROW
+        self, hashes: np.ndarray, max_rows: int = EVERY_ROW
     ) -> Iterator[tuple[int, Selection]]:
         """Yield rows whose key hash is among n sorted hashes; see `RunSearch.find`.
 
         Between two parts runs may be flushed; nothing may be added.
         """
-        for shift, selection in self._search.find(hashes, most_rows):
+        for shift, selection in self._search.find(hashes, max_rows):
             self._check(selection)
             yield shift, selection
             self._cache.shrink()

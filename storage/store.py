@@ -103,12 +103,12 @@ class Arrangement(Protocol):
         ...
 
     def lookup_parts(
-        self, keys: Sequence[Column], most_rows: int
+        self, keys: Sequence[Column], max_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
         """Yield the rows of `lookup` in parts: each row once for every matching key, in one part
         only.
 
-        A part has about most_rows rows at most (1 at least), or twice as many as keys. Nothing may
+        A part has about max_rows rows at most (1 at least), or twice as many as keys. Nothing may
         be applied to this arrangement before the last part; to others it may, and the store may be
         relieved.
         """

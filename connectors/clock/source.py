@@ -29,7 +29,7 @@ COLUMNS = (("id", "integer"), ("at", "timestamp with time zone"))
 RESOLUTION = "resolution_s"
 DEFAULT_RESOLUTION_S = 1.0
 LEAST_RESOLUTION_S = 0.1
-MOST_RESOLUTION_S = 86_400.0
+MAX_RESOLUTION_S = 86_400.0
 # The longest that a feed sleeps at a time.
 LONGEST_S = 60.0
 _US = "us"
@@ -279,10 +279,10 @@ def _resolution_of(options: Mapping[str, Any]) -> float:
         )
     found = options.get(RESOLUTION, DEFAULT_RESOLUTION_S)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not LEAST_RESOLUTION_S <= found <= MOST_RESOLUTION_S:
+    if not is_number or not LEAST_RESOLUTION_S <= found <= MAX_RESOLUTION_S:
         raise SourceError(
             "source.bad_option",
             f'option "{RESOLUTION}" is {found!r}',
-            hint=f"give seconds between {LEAST_RESOLUTION_S:g} and {MOST_RESOLUTION_S:g}",
+            hint=f"give seconds between {LEAST_RESOLUTION_S:g} and {MAX_RESOLUTION_S:g}",
         )
     return float(found)

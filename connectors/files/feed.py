@@ -22,7 +22,7 @@ from dataflow.errors import SourceError
 
 AHEAD_BYTES = 32 << 20
 # Listing takes at most this fraction of the time, however many files there are.
-_MOST_LOOKING = 0.2
+_MAX_LOOKING = 0.2
 
 
 class _Reader:
@@ -53,7 +53,7 @@ class _Reader:
                     if not self._feed.put(self, piece):
                         return
                 listed_s = time.monotonic() - started
-                if self._feed.pause(max(self._pause_s, listed_s / _MOST_LOOKING)):
+                if self._feed.pause(max(self._pause_s, listed_s / _MAX_LOOKING)):
                     return
         except BaseException as error:
             self._feed.fail(self, error)

@@ -15,7 +15,7 @@ from connectors.files import scan_kernels as kernels
 from connectors.files.stream import BLOCK_BYTES, ByteStream, UnreadableFile
 
 BLOCK_RECORDS = 16_384
-MOST_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES = 64 << 20
 _MARK = b"\xef\xbb\xbf"
 _OPEN_LIST = b"["
 _BLANKS = b" \t\r\n"
@@ -172,5 +172,5 @@ def _first_block(stream: ByteStream) -> bytes:
 
 
 def _check_size(rest: bytes, what: str) -> None:
-    if len(rest) > MOST_RECORD_BYTES:
-        raise UnreadableFile(f"{what} is longer than {MOST_RECORD_BYTES >> 20} MB")
+    if len(rest) > MAX_RECORD_BYTES:
+        raise UnreadableFile(f"{what} is longer than {MAX_RECORD_BYTES >> 20} MB")

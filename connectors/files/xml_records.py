@@ -14,7 +14,7 @@ from xml.parsers import expat
 import numpy as np
 import orjson
 
-from connectors.files.records import BLOCK_RECORDS, MOST_RECORD_BYTES, Records
+from connectors.files.records import BLOCK_RECORDS, MAX_RECORD_BYTES, Records
 from connectors.files.stream import UTF8, ByteStream, UnreadableFile
 
 # The text of an element that also has attributes or children.
@@ -108,8 +108,8 @@ def xml_records(
             # LookupError and ValueError: the document names an encoding that the parser does not
             # know.
             raise UnreadableFile(f"it is not well-formed XML: {error}") from None
-        if rows.text_size > MOST_RECORD_BYTES:
-            raise UnreadableFile(f"row {number + 1} is longer than {MOST_RECORD_BYTES >> 20} MB")
+        if rows.text_size > MAX_RECORD_BYTES:
+            raise UnreadableFile(f"row {number + 1} is longer than {MAX_RECORD_BYTES >> 20} MB")
         for start in range(0, len(rows.found), BLOCK_RECORDS):
             part = rows.found[start : start + BLOCK_RECORDS]
             values = [orjson.dumps(_flat(row, columns)) for row in part]

@@ -46,7 +46,7 @@ _KEYS = {"name", "type", "path", "in", "nullable", "unit", "encoding"}
 _TIMES = (TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
 VALUE, KEY = "value", "key"
 _UNITS = ("d", "s", "ms", "us", "ns")
-MOST_LENGTH = 10_485_760
+MAX_LENGTH = 10_485_760
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def _modifier(name: str, base: str, first: str | None, second: str | None) -> tu
     length = None if first is None else int(first)
     if base in ("character varying", "character"):
         length = 1 if length is None and base == "character" else length
-        if second is not None or (length is not None and not 1 <= length <= MOST_LENGTH):
-            raise _bad_type(name, f"the length must be 1 to {MOST_LENGTH}")
+        if second is not None or (length is not None and not 1 <= length <= MAX_LENGTH):
+            raise _bad_type(name, f"the length must be 1 to {MAX_LENGTH}")
         return (-1, base) if length is None else (length + 4, f"{base}({length})")
     if length is None:
         return -1, base

@@ -29,7 +29,7 @@ from dataflow.errors import SourceError
 Proposal = dict[str, Any]
 Path = tuple[str, ...]
 
-MOST_COLUMNS = 500
+MAX_COLUMNS = 500
 _DEPTH = 4
 _NAME_BYTES = 63
 _ZERO_FIRST = re.compile(r"[+-]?0[0-9]")
@@ -77,7 +77,7 @@ def propose_columns(
             f"no columns can be proposed: none of {len(samples)} samples is {name}",
             hint="declare the columns, or retry once there are records",
         )
-    return _named(found[:MOST_COLUMNS])
+    return _named(found[:MAX_COLUMNS])
 
 
 def _loaded(sample: bytes) -> Any:
@@ -257,5 +257,5 @@ def path_text(path: Path) -> str:
     return "$" + "".join(parts)
 
 
-def _cut(name: str, most_bytes: int) -> str:
-    return name.encode()[:most_bytes].decode(errors="ignore")
+def _cut(name: str, max_bytes: int) -> str:
+    return name.encode()[:max_bytes].decode(errors="ignore")

@@ -1,7 +1,7 @@
 """Compiled reading of JSON records: positions of the declared values in the bytes.
 
 `scan` walks each record once and checks all of it (RFC 8259). Anything that is not plain (a key
-with an escape, a value nested more than MOST_DEPTH deep, malformed text) is marked and left to
+with an escape, a value nested more than MAX_DEPTH deep, malformed text) is marked and left to
 json_reader.py, which alone rejects a record. Bytes must be valid UTF-8. Declared paths are a tree:
 node 0 is the record; each node has its key's bytes and its parent.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 ABSENT, NULL, STRING, ESCAPED, NUMBER, FALSE, TRUE, OBJECT, ARRAY = range(9)
-MOST_DEPTH = 60
+MAX_DEPTH = 60
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
@@ -198,8 +198,8 @@ def _scan_record(row, data, at, end, nodes, key_ends, keys, starts, ends, kinds)
     values are set.
     """
     # By depth: the node of the open object or array, and which of the two it is.
-    opened = np.full(MOST_DEPTH + 1, -1, np.int64)
-    is_object = np.zeros(MOST_DEPTH + 1, np.bool_)
+    opened = np.full(MAX_DEPTH + 1, -1, np.int64)
+    is_object = np.zeros(MAX_DEPTH + 1, np.bool_)
     depth, node, guess, expects_key = 0, np.int64(0), np.int64(1), False
     while True:
         at = _skip_blanks(data, at, end)
@@ -218,7 +218,7 @@ def _scan_record(row, data, at, end, nodes, key_ends, keys, starts, ends, kinds)
         c = data[at]
         if c in (_OPEN, _OPEN_LIST):
             depth += 1
-            if depth > MOST_DEPTH:
+            if depth > MAX_DEPTH:
                 return False
             opened[depth], is_object[depth] = node, c == _OPEN
             if node >= 0:

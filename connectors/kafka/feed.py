@@ -155,9 +155,9 @@ class KafkaFeed:
     def _take_whole(self, buffer: TransactionBuffer, max_rows: int) -> list[Chunk]:
         """Return the records that may be emitted: those of complete transactions."""
         assert self._ahead is not None and self._markers is not None
-        most_bytes = self._options.transaction_buffer_bytes
+        max_bytes = self._options.transaction_buffer_bytes
         while True:
-            is_full = buffer.is_full(most_bytes)
+            is_full = buffer.is_full(max_bytes)
             markers = self._markers.take(max_rows) if is_full or buffer.needs_more else []
             buffer.add_markers(markers)
             # Records before `until` were emitted before, so all of them may be emitted.
@@ -171,7 +171,7 @@ class KafkaFeed:
                 break
             if not chunks and not markers:
                 if is_full:
-                    buffer.check_size(most_bytes)
+                    buffer.check_size(max_bytes)
                 break
         if not ready and self._failure is not None:
             raise self._failure

@@ -23,7 +23,7 @@ from connectors.kafka.topics import Topics, check_same, offsets_gone
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import RelationName
 
-MOST_RECORDS = 10_000
+MAX_RECORDS = 10_000
 # How long nothing may arrive before an end is checked against the log's own end.
 STALLED_S = 30.0
 _OUT_OF_RANGE = {
@@ -107,7 +107,7 @@ class Reader:
             return first
         try:
             one = self._consumer.poll(timeout_s)
-            found = [] if one is None else [one, *self._consumer.consume(MOST_RECORDS, 0)]
+            found = [] if one is None else [one, *self._consumer.consume(MAX_RECORDS, 0)]
             chunks = self._sorted(found)
         except KafkaException as error:
             raise self._client.refused(error, "reading") from None

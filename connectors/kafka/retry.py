@@ -24,7 +24,7 @@ from dataflow.errors import SourceError
 
 TAKE_S = 1.0
 # The pipeline waits during this time.
-MOST_OFFSETS = 1_000_000
+MAX_OFFSETS = 1_000_000
 _POSITION, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("position", "key", "value"))
 
 
@@ -106,7 +106,7 @@ def _is_replaced(
         mine = np.flatnonzero(numbers == number)
         end = topics.ends(rows.options.topic, [number])[number]
         begin = int(offsets[mine].min()) + 1
-        if end - begin > MOST_OFFSETS:
+        if end - begin > MAX_OFFSETS:
             raise SourceError(
                 "source.retry_too_far",
                 f'records of topic "{rows.options.topic}" are too old to be retried',

@@ -37,7 +37,7 @@ STALLED_S = 10.0
 ABORT_TIMEOUT_S = 2.0
 # How long a call into the client may delay an interrupt.
 STEP_S = 0.2
-MOST_TIMEOUT_MS = 900_000
+MAX_TIMEOUT_MS = 900_000
 # How many unacknowledged records the client may buffer.
 QUEUE_KB = 32 << 10
 _QUEUE_FULL = 0.05
@@ -106,7 +106,7 @@ class TopicSink:
         self._records = self._make_records()
         # The initial rows of a view may be many, and are one transaction.
         is_first = standing is None or standing.epoch is None
-        self._producer = self._fence(MOST_TIMEOUT_MS if is_first else self._timeout_ms)
+        self._producer = self._fence(MAX_TIMEOUT_MS if is_first else self._timeout_ms)
         standing = self._owner.standing()
         self._epoch = None if standing is None else standing.epoch
         if standing is None:
@@ -199,7 +199,7 @@ class TopicSink:
             took_ms = (time.monotonic() - began) * 1000
             if took_ms > self._timeout_ms * 0.9:
                 # The broker may have aborted it: it needs more time.
-                self._timeout_ms = min(2 * self._timeout_ms, MOST_TIMEOUT_MS)
+                self._timeout_ms = min(2 * self._timeout_ms, MAX_TIMEOUT_MS)
             raise self._failure(error) from None
         self._epoch = epochs[-1].number
         if epochs[-1].is_initial:

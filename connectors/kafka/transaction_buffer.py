@@ -145,9 +145,9 @@ class TransactionBuffer:
         """Return True if more of the transaction topic should be read."""
         return self._transactions.needs_more
 
-    def is_full(self, most_bytes: int) -> bool:
+    def is_full(self, max_bytes: int) -> bool:
         """Return True if no more events may be buffered."""
-        return self._bytes >= most_bytes
+        return self._bytes >= max_bytes
 
     @property
     def waiting(self) -> int:
@@ -248,7 +248,7 @@ class TransactionBuffer:
                 return True
         return False
 
-    def check_size(self, most_bytes: int) -> None:
+    def check_size(self, max_bytes: int) -> None:
         """Fail with SourceError source.transaction_too_large if the buffer can never be emptied.
 
         That is: all of the transaction topic was read and nothing can be emitted.
@@ -262,7 +262,7 @@ class TransactionBuffer:
             "source.transaction_too_large",
             f'transactions of kafka source "{self._client.name}" do not fit in memory',
             detail=f"{self._bytes} bytes wait for the end of {', '.join(buffered[:3])}",
-            hint=f"raise transaction_buffer_bytes, which is {most_bytes}",
+            hint=f"raise transaction_buffer_bytes, which is {max_bytes}",
         )
 
     def is_due(self) -> bool:

@@ -336,7 +336,7 @@ def _status_interval(wal: WalConnection, liveness_timeout_s: float) -> float:
 
 # Lists no table and no column that the role could not SELECT.
 
-MOST_COLUMNS = 20_000
+MAX_COLUMNS = 20_000
 
 # Visible to a role: SELECT on the column or the table, and USAGE on the schema.
 _READABLE = """
@@ -364,4 +364,4 @@ def readable_tables(session: Session, role: str) -> list[tuple[str, str, list[st
     if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
         return []
     named = role or session.rows("SELECT current_user::text")[0][0]
-    return session.rows(_READABLE, {"role": named, "most": MOST_COLUMNS})
+    return session.rows(_READABLE, {"role": named, "most": MAX_COLUMNS})

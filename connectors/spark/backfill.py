@@ -45,7 +45,7 @@ from storage.memory import MemoryStore
 from storage.store import ArrangementSpec
 
 ROWS_PER_BUCKET = 500_000
-MOST_BUCKETS = 512
+MAX_BUCKETS = 512
 POLL_S = 0.2
 ATTEMPTS = 3
 # Spark's message if a task's process has died.
@@ -281,7 +281,7 @@ def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[
 
 def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
     rows = sum(max(r.row_estimate, 0) for r in relations)
-    return max(cores, min(-(-rows // ROWS_PER_BUCKET), MOST_BUCKETS))
+    return max(cores, min(-(-rows // ROWS_PER_BUCKET), MAX_BUCKETS))
 
 
 def _reported_error(exchange: Exchange) -> TidemarkError | None:

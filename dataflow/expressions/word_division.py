@@ -11,7 +11,7 @@ from dataflow.expressions.word_kernels import digits_of
 from dataflow.expressions.word_limbs import (
     HALF,
     LOW,
-    MOST_DIGITS,
+    MAX_DIGITS,
     WIDTH,
     copy,
     is_zero,
@@ -27,7 +27,7 @@ from dataflow.expressions.word_limbs import (
 _NAN = np.int64(2**63 - 1)
 _SIGNIFICANT, _GROUP = 16, 4
 # select_div_scale allows up to 1,000 digits, which never fit here.
-_MOST_SCALE = 100
+_MAX_SCALE = 100
 
 
 @njit(nogil=True, cache=True)
@@ -86,7 +86,7 @@ def divide(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
     signs, words, scales = zeros(n)
     rest = np.zeros(WIDTH, np.uint64)
     scratch = np.zeros(WIDTH, np.uint64)
-    digits = np.zeros(MOST_DIGITS, np.int64)
+    digits = np.zeros(MAX_DIGITS, np.int64)
     for i in range(n):
         a, b = i * a_step, i * b_step
         if a_signs[a] == NOT_A_NUMBER or b_signs[b] == NOT_A_NUMBER:
@@ -102,7 +102,7 @@ def divide(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
             weight -= 1
         scale = max(_SIGNIFICANT - weight * _GROUP, a_scales[a], b_scales[b], 0)
         shift = scale + b_scales[b] - a_scales[a]
-        if scale > _MOST_SCALE or shift < 0:
+        if scale > _MAX_SCALE or shift < 0:
             return signs, words, scales, False
         scales[i] = scale
         first = digits_of(a_words[a], scratch, digits)

@@ -13,7 +13,7 @@ from dataflow.expressions.digit_kernels import NOT_A_NUMBER, read_digits, sign_o
 from dataflow.expressions.word_limbs import (
     HALF,
     LOW,
-    MOST_DIGITS,
+    MAX_DIGITS,
     WIDTH,
     copy,
     is_zero,
@@ -92,11 +92,11 @@ def format(signs, words, scales, valid):
     n = signs.shape[0]
     nullable = valid.shape[0] > 0
     scratch = np.zeros(WIDTH, np.uint64)
-    digits = np.zeros(MOST_DIGITS, np.int64)
+    digits = np.zeros(MAX_DIGITS, np.int64)
     offsets = np.zeros(n + 1, np.int64)
     size = 0
     for i in range(n):
-        size += MOST_DIGITS + scales[i] + 3
+        size += MAX_DIGITS + scales[i] + 3
     out = np.empty(size, np.uint8)
     at = 0
     for i in range(n):

@@ -11,7 +11,7 @@ from dataflow.expressions.digit_kernels import TENS
 WIDTH = 5
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-MOST_DIGITS = 9 * (WIDTH + 2)
+MAX_DIGITS = 9 * (WIDTH + 2)
 
 
 @njit(nogil=True, cache=True)
@@ -52,7 +52,7 @@ def times_plus(value, factor, plus):
 @njit(nogil=True, cache=True)
 def times_ten_to(value, power):
     """value = value * 10^power; False when it no longer fits."""
-    if power > MOST_DIGITS:
+    if power > MAX_DIGITS:
         return is_zero(value)
     while power > 0:
         step = min(power, np.int64(9))

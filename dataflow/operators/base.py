@@ -104,7 +104,7 @@ class Operator(Protocol):
 class Chunked(Protocol):
     """An operator that may make far more rows than it takes, and emits them in parts."""
 
-    def parts(self, *inputs: Delta, most_rows: int) -> Iterator[Delta]:
+    def parts(self, *inputs: Delta, max_rows: int) -> Iterator[Delta]:
         """Like `step`, in consolidated deltas of about that many rows that add up to its result.
 
         Read the parts to the end. Between two of them, readers may be stepped and the store may

@@ -12,12 +12,12 @@ from dataflow.delta import Delta
 EVERY_ROW = 1 << 62
 
 
-def in_chunks(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
-    """Merge consolidated deltas into sums of about most_rows rows."""
+def in_chunks(deltas: Iterable[Delta], max_rows: int) -> Iterator[Delta]:
+    """Merge consolidated deltas into sums of about max_rows rows."""
     held: list[Delta] = []
     rows = 0
     for delta in deltas:
-        if held and rows + len(delta) > most_rows:
+        if held and rows + len(delta) > max_rows:
             yield _added_up(held)
             held, rows = [], 0
         if len(delta):

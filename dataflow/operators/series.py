@@ -72,6 +72,6 @@ def _steps(call: SetCall, columns: Sequence[Column]) -> tuple[np.ndarray, np.nda
         return columns[2].values, np.zeros(n, np.bool_)
     months, days, micros, finite = parts_of(columns[2])
     is_near = finite & (months == 0) & (micros > -_FAR) & (micros < _FAR)
-    most_days = 1 if call.arguments[0].type.kind is TypeKind.TIMESTAMPTZ else _FAR // DAY_US
-    is_near &= (days > -most_days) & (days < most_days)
+    max_days = 1 if call.arguments[0].type.kind is TypeKind.TIMESTAMPTZ else _FAR // DAY_US
+    is_near &= (days > -max_days) & (days < max_days)
     return np.where(is_near, days * DAY_US + micros, 1), ~is_near

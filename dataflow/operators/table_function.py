@@ -57,14 +57,14 @@ class TableFunctionOperator:
     def step(self, delta: Delta) -> Delta:
         """Return the delta's rows beside the rows that the functions make of them, with their
         weights."""
-        return whole(self.parts(delta, most_rows=EVERY_ROW), self._kinds)
+        return whole(self.parts(delta, max_rows=EVERY_ROW), self._kinds)
 
-    def parts(self, delta: Delta, *, most_rows: int) -> Iterator[Delta]:
-        yield from in_chunks(self._slices(delta, min(SLICE_ROWS, most_rows)), most_rows)
+    def parts(self, delta: Delta, *, max_rows: int) -> Iterator[Delta]:
+        yield from in_chunks(self._slices(delta, min(SLICE_ROWS, max_rows)), max_rows)
 
-    def _slices(self, delta: Delta, most_rows: int) -> Iterator[Delta]:
-        for start in range(0, len(delta), most_rows):
-            part = delta.slice(start, min(start + most_rows, len(delta)))
+    def _slices(self, delta: Delta, max_rows: int) -> Iterator[Delta]:
+        for start in range(0, len(delta), max_rows):
+            part = delta.slice(start, min(start + max_rows, len(delta)))
             made, errors = self._slice(part)
             self._context.collect(self._types, part, errors)
             yield made.consolidate()

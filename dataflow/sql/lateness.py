@@ -54,7 +54,7 @@ _UNITS = {
     "day": 86_400 * _SECOND,
     "week": 7 * 86_400 * _SECOND,
 }
-_MOST_US = 36_500 * 86_400 * _SECOND
+_MAX_US = 36_500 * 86_400 * _SECOND
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ def _duration(text: str, what: str) -> int:
             )
         total += float(found[1]) * unit
         rest = rest[found.end() :].strip()
-    if not text.strip() or total > _MOST_US:
+    if not text.strip() or total > _MAX_US:
         raise _bad(f'{what} is "{text}"', hint="give a duration of at most 36,500 days")
     return round(total)
 

@@ -121,7 +121,7 @@ class Catalog:
             ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
-        warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
+        warnings = [*plan.warnings, *check_rows(estimate, body.options.max_rows)]
         self._control.insert_view(
             ViewRow(
                 schema,

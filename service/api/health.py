@@ -29,7 +29,7 @@ from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
 
 STALE_S = 10.0
-MOST_NAMED = 10
+MAX_NAMED = 10
 
 OK, STARTING, DEGRADED = "ok", "starting", "degraded"
 _STANDING_STILL = (ViewState.FAILED, ViewState.PAUSED, ViewState.DROPPING)
@@ -327,10 +327,10 @@ def _reasons_of_sinks(inputs: StatusInputs) -> Iterator[str]:
 
 
 def _few(what: str, reasons: Iterable[str]) -> list[str]:
-    """Return the first MOST_NAMED reasons, and the number of the others."""
+    """Return the first MAX_NAMED reasons, and the number of the others."""
     found = list(reasons)
-    more = len(found) - MOST_NAMED
-    return [*found[:MOST_NAMED], f"and {more} more {what}"] if more > 0 else found
+    more = len(found) - MAX_NAMED
+    return [*found[:MAX_NAMED], f"and {more} more {what}"] if more > 0 else found
 
 
 # --- words -------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class Life:
         if kind == "replace":
             rows = self._control.list_views()
             estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)
-            warnings += check_rows(estimate, options.get("most_rows"))
+            warnings += check_rows(estimate, options.get("max_rows"))
         query, names = definition.query, definition.names
         return self._request(row, *new_version(row, query, options, warnings, kind, names=names))
 

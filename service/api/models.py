@@ -43,7 +43,7 @@ class ViewOptions(BaseModel):
     group: views of one group show the same position. Each further group has its own pipeline
     process, slot and epochs; its views cannot read views of another group.
     changes_retention_s: seconds to retain the view's changes, even without subscribers.
-    most_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
+    max_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
     history: how long the view's past is retained, such as "7 days"; "none" for not at all
     (docs/HISTORY.md).
     now: "moving" makes now() the clock of each epoch; "pinned" fixes it when the view is built
@@ -65,7 +65,7 @@ class ViewOptions(BaseModel):
     backfill: Literal["auto", "spark", "local"] = "auto"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
-    most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
+    max_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
     now: Literal["pinned", "moving"] = "moving"
     refresh: str | None = Field(None, pattern=f"^{REFRESH.pattern}$")
     time_zone: str = Field(UTC, min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")

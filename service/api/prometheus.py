@@ -32,7 +32,7 @@ from service.views.lifecycle import ViewState
 from storage import clock
 
 UP_S = 10.0
-MOST_VIEWS = 500
+MAX_VIEWS = 500
 # Figures of a group that become metrics of the same name.
 _PLAIN = (
     "epochs_stepped_total",
@@ -190,9 +190,9 @@ def _add_views(page: Page, scrape: ScrapeFacts) -> None:
         statuses[view.status] = statuses.get(view.status, 0) + 1
     for status, count in statuses.items():
         page.add("tidemark_views", count, status)
-    page.add("tidemark_views_unlisted", max(0, len(views) - MOST_VIEWS))
+    page.add("tidemark_views_unlisted", max(0, len(views) - MAX_VIEWS))
     state_sizes = {group: state_bytes(nodes) for group, nodes in scrape.dataflows.items()}
-    for view in views[:MOST_VIEWS]:
+    for view in views[:MAX_VIEWS]:
         title = f"{view.schema_name}.{view.name}"
         page.add("tidemark_view_live", view.status == ViewState.LIVE, title)
         page.add("tidemark_view_degraded", view.status == ViewState.DEGRADED, title)

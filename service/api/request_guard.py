@@ -27,7 +27,7 @@ from service.runtime.addresses import Guesses, is_loopback
 from service.runtime.log import log
 from service.runtime.settings import Settings
 
-MOST_BODY_BYTES = 4 << 20
+MAX_BODY_BYTES = 4 << 20
 # How often the rights of a stream's reader are checked again.
 RECHECK_S = 5.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -270,9 +270,9 @@ def _check_body(scope: Scope, headers: dict[str, str]) -> None:
     if scope["type"] != "http":
         return
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MOST_BODY_BYTES:
+    if length.isdigit() and int(length) > MAX_BODY_BYTES:
         raise Refused(
-            "request.too_large", 413, f"the request is larger than {MOST_BODY_BYTES >> 20} MiB"
+            "request.too_large", 413, f"the request is larger than {MAX_BODY_BYTES >> 20} MiB"
         )
     has_body = (length.isdigit() and int(length) > 0) or "transfer-encoding" in headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -329,7 +329,7 @@ def _limited(receive: Receive) -> Receive:
         nonlocal size
         message: Any = await receive()
         size += len(message.get("body", b""))
-        if size > MOST_BODY_BYTES:
+        if size > MAX_BODY_BYTES:
             # The reader of the body stops, as for a client that disconnects.
             return {"type": "http.disconnect"}
         return message

@@ -33,10 +33,10 @@ from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import plain_rows
 
 WORDS = ("columns", "order", "limit", "after", "as_of", "min_position", "wait_s", "access_token")
-MOST_CONDITIONS = 50
+MAX_CONDITIONS = 50
 # What the page tokens of differences begin with.
 _DIFFERENCE = "difference"
-MOST_VALUES = 1_000
+MAX_VALUES = 1_000
 _OPERATORS = (*COMPARISONS, *PATTERNS, "in", "is")
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",.]+))((?:\.\w+)*)\s*(?:,|$)')
 _VALUE = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,"]*?))\s*(?:,|$)', re.DOTALL)
@@ -77,8 +77,8 @@ def page_request(table: SinkTable, options: RowOptions) -> PageRequest:
     columns = tuple(_require_column(name, existing) for name in _names(options.columns)) or tuple(
         existing
     )
-    if len(options.others) > MOST_CONDITIONS:
-        raise _bad_filter(f"{len(options.others)} conditions, the limit is {MOST_CONDITIONS}")
+    if len(options.others) > MAX_CONDITIONS:
+        raise _bad_filter(f"{len(options.others)} conditions, the limit is {MAX_CONDITIONS}")
     request = PageRequest(
         table,
         columns,
@@ -218,8 +218,8 @@ def _members(name: str, text: str) -> Iterable[str]:
     inner, at, count = text[1:-1], 0, 0
     while at < len(inner) or not count:
         found = _VALUE.match(inner, at)
-        if found is None or count == MOST_VALUES:
-            raise _bad_filter(f'{name}: write in.(a,b,"c, d"), at most {MOST_VALUES} values')
+        if found is None or count == MAX_VALUES:
+            raise _bad_filter(f'{name}: write in.(a,b,"c, d"), at most {MAX_VALUES} values')
         quoted, plain = found.groups()
         yield plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         at, count = found.end(), count + 1

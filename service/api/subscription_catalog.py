@@ -16,7 +16,7 @@ from service.factory.service_factory import ServiceFactory
 from service.views.requested_changes import require_changes, table_of
 from service.views.view_lookup import find_view
 
-MOST_OF_A_VIEW = 1_000
+MAX_OF_A_VIEW = 1_000
 NEWEST = "newest"
 READY, EXPIRED = "ready", "expired"
 
@@ -35,14 +35,14 @@ class SubscriptionCatalog:
         point = str(past.newest_epoch) if body.start == NEWEST else body.start
         start = point_of(self._sink, table_of(row), point, by.db_role)
         found = history_records.add_subscription(
-            self._control, row.identity, (body.name, start.epoch, by.name), MOST_OF_A_VIEW
+            self._control, row.identity, (body.name, start.epoch, by.name), MAX_OF_A_VIEW
         )
         if found is not None:
             return _model(row, found, past)
-        if len(history_records.subscriptions(self._control, row.identity)) >= MOST_OF_A_VIEW:
+        if len(history_records.subscriptions(self._control, row.identity)) >= MAX_OF_A_VIEW:
             raise TidemarkError(
                 "subscription.too_many",
-                f'view "{row.title}" has {MOST_OF_A_VIEW} subscriptions',
+                f'view "{row.title}" has {MAX_OF_A_VIEW} subscriptions',
                 hint="drop those that are no longer used",
             )
         raise TidemarkError(

@@ -36,7 +36,7 @@ from storage.failpoints import failpoint
 MANIFEST = "manifest.json"
 FORMAT = 4
 # With more changed keys than this, the relation is read again as a whole.
-MOST_KEYS = 200_000
+MAX_KEYS = 200_000
 
 
 @dataclass
@@ -197,7 +197,7 @@ class BackfillManifest:
         changed = None
         if finished:
             positions = key_positions(relation, self._of(relation).columns)
-            keys = None if positions is None else spool.changed_keys(relation, MOST_KEYS)
+            keys = None if positions is None else spool.changed_keys(relation, MAX_KEYS)
             if positions is None or keys is None:
                 why = "no key of its rows" if positions is None else "too much has changed"
                 self._of(relation).since = self.generation

@@ -27,7 +27,7 @@ from service.runtime.forking import Forked
 from service.runtime.log import log
 
 # How many idle children are retained, and the most rows that such a child may have read.
-MOST_IDLE, MOST_ROWS = 2, 200_000
+MAX_IDLE, MAX_ROWS = 2, 200_000
 ATTEMPTS = 3
 
 
@@ -100,7 +100,7 @@ class Children:
 
     def _keep_idle(self, child: _Child, result: BackfillResult | None) -> None:
         with self._lock:
-            if result is not None and result.rows <= MOST_ROWS and len(self._idle) < MOST_IDLE:
+            if result is not None and result.rows <= MAX_ROWS and len(self._idle) < MAX_IDLE:
                 self._idle.append(child)
                 return
         child.end()

@@ -27,7 +27,7 @@ from service.runtime.runtime import RUNTIME, Runtime
 
 _FRAME = struct.Struct("<qQ")  # bytes, checksum
 FILE = "changes-3.spool"
-_MOST_PENDING = 64
+_MAX_PENDING = 64
 
 
 class Spool:
@@ -104,7 +104,7 @@ class Spool:
                 if columns is None or (change.kinds == Changes.TRUNCATE).any():
                     return None
                 pending.append(_keys_of(change, columns))
-            if len(pending) >= _MOST_PENDING:
+            if len(pending) >= _MAX_PENDING:
                 pending = [_distinct(pending)]
                 if len(pending[0]) > most:
                     return None

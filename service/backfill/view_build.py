@@ -46,7 +46,7 @@ from storage.failpoints import failpoint
 from storage.store import Store
 
 CATCH_UP_S = 0.05
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+LEAST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 _SPOOLED = "spooled/"
 
 
@@ -101,7 +101,7 @@ class ViewBuild:
         self._passed = self._runtime.condition()
         self._passed_position = 0
         self._initial_load = self._new_initial_load()
-        self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
+        self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MAX_PAUSE_S)
         self._thread = self._new_thread()
 
     def _recall(self) -> Spool:

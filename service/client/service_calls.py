@@ -39,7 +39,7 @@ class ServiceCalls:
         backfill: str = "auto",
         group: str = "default",
         changes_retention_s: int | None = None,
-        most_rows: int | None = None,
+        max_rows: int | None = None,
         now: str = "moving",
         time_zone: str = "UTC",
         refresh: str | None = None,
@@ -56,7 +56,7 @@ class ServiceCalls:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. group: views of one group show the same position. most_rows: maximum estimated rows
+        local. group: views of one group show the same position. max_rows: maximum estimated rows
         of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
         how often values of now() change. history: how long its past is retained, such as "7 days"
         (docs/HISTORY.md). lateness: by "table.column" how much later than the newest a row may
@@ -68,7 +68,7 @@ class ServiceCalls:
             "backfill": backfill,
             "group": group,
             "changes_retention_s": changes_retention_s,
-            "most_rows": most_rows,
+            "max_rows": max_rows,
             "now": now,
             "time_zone": time_zone,
             "refresh": refresh,

@@ -4,7 +4,7 @@
         engine.register("users", read_users, key="id")
         view = engine.view("SELECT country, count(*) AS n FROM users GROUP BY country")
         engine.refresh("users")
-        engine.settle()
+        engine.wait()
         view.rows().to_list()
 
 Everything runs on this machine: a private PostgreSQL (without a DSN) and the service, in processes
@@ -240,7 +240,7 @@ class Engine:
     def settle(self, timeout_s: float = 60) -> str:
         """Wait until all views show everything that is committed by now; the position they show.
 
-        TidemarkError engine.not_settled.
+        TidemarkError view.wait_timeout.
         """
         self._require_open()
         try:
@@ -249,7 +249,7 @@ class Engine:
             )
         except TidemarkError as error:
             raise TidemarkError(
-                "engine.not_settled",
+                "view.wait_timeout",
                 f"the views are not up to date after {timeout_s:g} s",
                 detail=error.detail,
                 hint="look at engine.client.views(), and at the console at engine.url",

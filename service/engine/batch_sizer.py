@@ -26,10 +26,10 @@ _ALIKE = 1.5
 
 
 class BatchSizer:
-    """Learn from the output of each step. most_made: target maximum of rows that one step makes."""
+    """Learn from the output of each step. max_made: target maximum of rows that one step makes."""
 
-    def __init__(self, most_made: int) -> None:
-        self._most_made = most_made
+    def __init__(self, max_made: int) -> None:
+        self._max_made = max_made
         # For each table: rows made from one row, and rows to take next.
         self._made_of_one: dict[RelationName, float] = {}
         self._next_rows: dict[RelationName, int] = {}
@@ -48,7 +48,7 @@ class BatchSizer:
             return
         joint = {name for name, made in self._made_of_one.items() if made <= _JOINT_RATIO}
         together: list[Changes] = []
-        space = most = max(int(self._most_made / _JOINT_RATIO), FIRST_ROWS)
+        space = most = max(int(self._max_made / _JOINT_RATIO), FIRST_ROWS)
         for change in changes:
             start = len(change) if change.relation.name not in joint else 0
             while start < len(change):
@@ -84,9 +84,9 @@ class BatchSizer:
         operator.
         """
         each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
-        rows = int(self._most_made / max(each, 1.0))
+        rows = int(self._max_made / max(each, 1.0))
         if rows < taken and self._is_alike(name, taken, made):
-            rows = min(2 * taken, self._most_made)
+            rows = min(2 * taken, self._max_made)
         self._made_of_one[name] = each
         self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
 
@@ -108,7 +108,7 @@ class BatchSizer:
     def takes_whole(self, name: RelationName, rows: int) -> bool:
         """Return True if one step may take this many rows of a relation."""
         made = rows * max(self._made_of_one.get(name, 1.0), 1.0)
-        return rows <= FIRST_ROWS or (name in self._made_of_one and made <= self._most_made)
+        return rows <= FIRST_ROWS or (name in self._made_of_one and made <= self._max_made)
 
     def chunks(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
         """Yield rows of a relation in batches of the learned size; see `learn_of`."""

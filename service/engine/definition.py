@@ -198,9 +198,9 @@ class View:
         """
         return self.dataflow.step(self._inputs(deltas))
 
-    def parts(self, deltas: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
+    def parts(self, deltas: Mapping[RelationName, Delta], max_rows: int) -> Iterator[Delta]:
         """Return the same as `step`, in deltas that add up to it; see `ViewDataflow.parts`."""
-        yield from self.dataflow.parts(self._inputs(deltas), most_rows)
+        yield from self.dataflow.parts(self._inputs(deltas), max_rows)
 
     def _inputs(self, deltas: Mapping[RelationName, Delta]) -> dict[RelationName, Delta]:
         inputs = dict(deltas)

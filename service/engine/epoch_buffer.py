@@ -24,7 +24,7 @@ from dataflow.schema import RelationName
 
 _BITS = 6
 _BUCKETS = 1 << _BITS
-_MOST_DEPTH = 6
+_MAX_DEPTH = 6
 # Applying a part needs several times its size: it gets this fraction of the budget.
 _PART_FRACTION = 4
 # A view, and True for its error rows.
@@ -147,10 +147,10 @@ class EpochBuffer:
 
     def _joined_buckets(self) -> Iterator[list[_Segment]]:
         """Yield neighbouring buckets together, as many as fit into a part."""
-        most_bytes = self._budget_bytes // _PART_FRACTION
+        max_bytes = self._budget_bytes // _PART_FRACTION
         waiting: list[_Segment] = []
         for rows in self._segments:
-            if waiting and sum(s.size for s in (*waiting, *rows)) > most_bytes:
+            if waiting and sum(s.size for s in (*waiting, *rows)) > max_bytes:
                 yield waiting
                 waiting = []
             waiting = waiting + rows
@@ -161,7 +161,7 @@ class EpochBuffer:
         """Yield the rows of some buckets; partition them again if they exceed a part."""
         inner = EpochBuffer(self._budget_bytes, self._depth + 1)
         part_bytes = self._budget_bytes // _PART_FRACTION
-        is_small = sum(segment.size for segment in rows) <= part_bytes or self._depth == _MOST_DEPTH
+        is_small = sum(segment.size for segment in rows) <= part_bytes or self._depth == _MAX_DEPTH
         try:
             for segment in rows:
                 delta = self._read(segment)

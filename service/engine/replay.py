@@ -17,14 +17,14 @@ from service.engine.definition import View
 
 
 class Replay:
-    """most_made: target of rows per step; from PARTS_FROM times that on, output comes in parts."""
+    """max_made: target of rows per step; from PARTS_FROM times that on, output comes in parts."""
 
     PARTS_FROM = 2
 
-    def __init__(self, view: View, most_made: int) -> None:
+    def __init__(self, view: View, max_made: int) -> None:
         self._view = view
-        self._batch_sizer = BatchSizer(most_made)
-        self._part_rows = self.PARTS_FROM * most_made
+        self._batch_sizer = BatchSizer(max_made)
+        self._part_rows = self.PARTS_FROM * max_made
 
     def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
         """Yield the view's deltas; the store may be relieved after each. ViewError."""

@@ -21,7 +21,7 @@ from service.views.wait_reasons import WAITS_S, Waiting, waits_for
 
 # How long starting builds may keep the others waiting, and how many children work at once.
 BEGIN_S = 0.25
-MOST_CHILDREN = 4
+MAX_CHILDREN = 4
 
 
 class BuildQueue:
@@ -116,4 +116,4 @@ class BuildQueue:
         memory.
         """
         working = (b for b in self._builds.values() if b.is_working and b.status.engine != "spark")
-        return sum(1 for _ in working) < MOST_CHILDREN
+        return sum(1 for _ in working) < MAX_CHILDREN

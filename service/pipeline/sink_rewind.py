@@ -85,7 +85,7 @@ class SinkRewind:
             if rewound_to is None
             else (
                 f"the sink went back to epoch {rewound_to}, of {self._engine.epoch}: {caught_up} "
-                f"of {views} views are ready to be repaired [sink.behind]"
+                f"of {views} views are ready to be repaired [sink.rewound]"
             )
         )
 

@@ -51,7 +51,7 @@ class SinkWriter:
         self._failure: BaseException | None = None
         self._written = written
         self._submitted = written
-        self._most_bytes = waiting_bytes
+        self._max_bytes = waiting_bytes
         self._held_bytes = 0
         # Notified when an epoch is submitted, started or written.
         self._moved = runtime.condition()
@@ -78,7 +78,7 @@ class SinkWriter:
     @property
     def has_space(self) -> bool:
         """Return True if another epoch may be submitted; False while the sink lags too much."""
-        return len(self._waiting) < DEPTH and self._held_bytes <= self._most_bytes
+        return len(self._waiting) < DEPTH and self._held_bytes <= self._max_bytes
 
     @property
     def stalled_s(self) -> float:

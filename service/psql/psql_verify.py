@@ -15,10 +15,10 @@ from dataflow.errors import TidemarkError
 from service.psql.psql_errors import failure_of
 from service.psql.psql_operations import Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
-from service.verify.comparison import DIFFERENT, MOST_EXAMPLES, Verify
+from service.verify.comparison import DIFFERENT, MAX_EXAMPLES, Verify
 from service.verify.verify_models import VerificationModel
 
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 
 
 class VerifyOptions(BaseModel):
@@ -26,7 +26,7 @@ class VerifyOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(20, ge=0, le=MOST_EXAMPLES)
+    limit: int = Field(20, ge=0, le=MAX_EXAMPLES)
 
 
 class VerifyView(Subject):
@@ -58,7 +58,7 @@ def _outcome(found: VerificationModel) -> Outcome:
         said = f"view {found.view}: {found.result}, {found.rows} rows compared{why}"
         return Outcome(said, facts)
     count = found.missing + found.surplus + found.different
-    shown = [str(example) for example in found.examples[:MOST_SHOWN]]
+    shown = [str(example) for example in found.examples[:MAX_SHOWN]]
     error = TidemarkError(
         "verify.different",
         f'view "{found.view}" differs from the answer of its query in {count} rows',

@@ -13,7 +13,7 @@ from collections import OrderedDict
 # Failed attempts an address may make at once, and the seconds until it may make another.
 BURST = 10
 REFILL_S = 6.0
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 
 
 class Guesses:
@@ -32,7 +32,7 @@ class Guesses:
         left, at = self._left.pop(key, (float(BURST), now))
         left = min(float(BURST), left + (now - at) / REFILL_S) - 1
         self._left[key] = (max(left, -1.0), now)
-        while len(self._left) > MOST_ADDRESSES:
+        while len(self._left) > MAX_ADDRESSES:
             self._left.popitem(last=False)
         return 0.0 if left >= 0 else REFILL_S
 

@@ -2,7 +2,7 @@
 
 A report is a file in the state directory, readable only by the service's user, because a traceback
 may contain row values. Invariant: the catalog and the log show no traceback of such an error, only
-the path of its report. At most MOST_REPORTS are retained.
+the path of its report. At most MAX_REPORTS are retained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.runtime.release import VERSION
 from storage import clock
 
 FOLDER = "reports"
-MOST_REPORTS = 50
+MAX_REPORTS = 50
 
 
 class Reports:
@@ -63,7 +63,7 @@ class Reports:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_text("\n".join(lines), errors="backslashreplace")
-            for old in sorted(self._folder.glob("*.txt"))[:-MOST_REPORTS]:
+            for old in sorted(self._folder.glob("*.txt"))[:-MAX_REPORTS]:
                 old.unlink(missing_ok=True)
         except OSError as failure:
             return f"not written ({failure.strerror})"

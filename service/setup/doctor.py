@@ -38,7 +38,7 @@ from storage.scrub import scrub
 
 MIN_FREE_BYTES = 1 << 30
 MIN_FILES = 4096
-MOST_SKEW_S = 1.0
+MAX_SKEW_S = 1.0
 RECENT_S = 30.0
 # Memory besides the pipeline: the API process, and the kernel's page cache for files.
 OTHERS_MB = 300
@@ -184,7 +184,7 @@ def _clock(factory: ServiceFactory) -> str:
     before = clock.wall()
     theirs = factory.source.clock()
     skew_s = theirs - (before + clock.wall()) / 2
-    if abs(skew_s) > MOST_SKEW_S:
+    if abs(skew_s) > MAX_SKEW_S:
         raise TidemarkError(
             "clock.skew",
             "the clocks of the source and of this machine differ",

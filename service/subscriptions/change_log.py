@@ -107,20 +107,20 @@ class ChangeLog:
     """
 
     def __init__(
-        self, folder: Path, head: LogHead, most_bytes: int, runtime: Runtime = RUNTIME
+        self, folder: Path, head: LogHead, max_bytes: int, runtime: Runtime = RUNTIME
     ) -> None:
         self._runtime = runtime
         self.folder = folder
         self.head = head
         self.reached = head.floor
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._segments: list[_Segment] = []
         self._rows = self._index = -1
         self._opened_at = self._runtime.monotonic()
 
     @staticmethod
     def begin(
-        folder: Path, floor: int, retention_s: float, most_bytes: int, *, runtime: Runtime = RUNTIME
+        folder: Path, floor: int, retention_s: float, max_bytes: int, *, runtime: Runtime = RUNTIME
     ) -> ChangeLog:
         """Start a new log after epoch `floor`, replacing the one that exists."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class ChangeLog:
             if name != REQUESTED:
                 (folder / name).unlink()
         head = LogHead(secrets.token_hex(8), floor, retention_s)
-        log = ChangeLog(folder, head, most_bytes, runtime)
+        log = ChangeLog(folder, head, max_bytes, runtime)
         log._roll()
         log._replace(CHECKED, runtime.boot())
         failpoint("changes.begin.headless")
@@ -136,7 +136,7 @@ class ChangeLog:
         return log
 
     @staticmethod
-    def reopen(folder: Path, most_bytes: int, runtime: Runtime = RUNTIME) -> ChangeLog | None:
+    def reopen(folder: Path, max_bytes: int, runtime: Runtime = RUNTIME) -> ChangeLog | None:
         """Reopen the log of an earlier writer, after its last complete epoch; None if there is
         none.
 
@@ -146,7 +146,7 @@ class ChangeLog:
         floors = segment_floors(folder)
         if head is None or not floors or (folder / ENDED).exists():
             return None
-        log = ChangeLog(folder, head, most_bytes, runtime)
+        log = ChangeLog(folder, head, max_bytes, runtime)
         for floor in floors:
             log._recall(floor)
         log._replace(CHECKED, runtime.boot())
@@ -183,7 +183,7 @@ class ChangeLog:
         total = sum(segment.size for segment in self._segments)
         while len(self._segments) > 1:
             first = self._segments[0]
-            if first.newest_at >= oldest and total <= self._most_bytes:
+            if first.newest_at >= oldest and total <= self._max_bytes:
                 return
             total -= first.size
             del self._segments[0]

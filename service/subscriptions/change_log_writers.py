@@ -60,7 +60,7 @@ class ChangeLogs:
         self._engine = engine
         self._folder = settings.state / FOLDER
         self._retention_s = settings.changes_retention_s
-        self._most_bytes = settings.changes_budget_mb << 20
+        self._max_bytes = settings.changes_budget_mb << 20
         self._budget_bytes = settings.sink_budget_mb << 20
         self._logs: dict[str, _Served] = {}
         self._written: Callable[[], int] = int
@@ -78,7 +78,7 @@ class ChangeLogs:
         for folder in _folders(self._folder):
             definition = views.get(folder.name)
             try:
-                found = ChangeLog.reopen(folder, self._most_bytes, self._runtime)
+                found = ChangeLog.reopen(folder, self._max_bytes, self._runtime)
             except (OSError, ValueError) as error:
                 log.warning("changes.unreadable", view=folder.name, why=repr(error))
                 forget(folder)
@@ -187,7 +187,7 @@ class ChangeLogs:
         floor = self._written()
         try:
             made = ChangeLog.begin(
-                folder, floor, retention_s, self._most_bytes, runtime=self._runtime
+                folder, floor, retention_s, self._max_bytes, runtime=self._runtime
             )
         except OSError as error:
             log.warning("changes.refused", view=table.title, why=str(error))

@@ -40,7 +40,7 @@ from storage import clock
 
 EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
 COMPARABLE = (ViewState.LIVE, ViewState.DEGRADED)
-MOST_EXAMPLES = 1_000
+MAX_EXAMPLES = 1_000
 _ATTEMPTS = 5
 _AGAIN = ("verify.too_much", "verify.changed")
 _REACH_S = 30.0
@@ -49,12 +49,12 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True)
 class Limits:
-    """timeout_s: for each statement sent to a database. most_cost: of PostgreSQL's plan for the
+    """timeout_s: for each statement sent to a database. max_cost: of PostgreSQL's plan for the
     query, in its own units; 0: unlimited.
     """
 
     timeout_s: float
-    most_cost: float = 0.0
+    max_cost: float = 0.0
 
 
 class Verify:
@@ -90,7 +90,7 @@ class Verify:
             )
         try:
             try:
-                found = self._verified(row, min(limit, MOST_EXAMPLES), limits)
+                found = self._verified(row, min(limit, MAX_EXAMPLES), limits)
             except TidemarkError as error:
                 self._report(row, {"result": FAILED, "code": error.code, "reason": error.what})
                 raise
@@ -249,11 +249,11 @@ class Verify:
             )
 
     def _check_cost(self, row: ViewRow, cost: float, limits: Limits) -> None:
-        if limits.most_cost and cost > limits.most_cost:
+        if limits.max_cost and cost > limits.max_cost:
             raise TidemarkError(
                 "verify.too_costly",
                 f'the query of view "{row.title}" exceeds the cost limit',
-                detail=f"PostgreSQL's estimate is {cost:.0f}, the limit is {limits.most_cost:.0f}",
+                detail=f"PostgreSQL's estimate is {cost:.0f}, the limit is {limits.max_cost:.0f}",
                 hint="raise verify_max_cost, or verify the view on request",
             )
 

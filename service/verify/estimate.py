@@ -47,7 +47,7 @@ SHORT_S = 1.0
 _FEW_ROWS = 1_000
 # Rows of one plan part: the limits for a warning and for an error.
 WARNED_ROWS = 100_000_000
-MOST_ROWS = 10_000_000_000
+MAX_ROWS = 10_000_000_000
 _ENDLESS = 1e15
 # Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
 COMPRESSION = 1.33
@@ -239,21 +239,21 @@ def _is_crossed(node: Node) -> bool:
     return isinstance(plan, Join) and not plan.left_keys and plan.residual is None
 
 
-def check_rows(estimate: Estimate | None, most_rows: int | None) -> list[str]:
+def check_rows(estimate: Estimate | None, max_rows: int | None) -> list[str]:
     """Return warnings for a view whose plan factory have very many rows.
 
-    most_rows: the view's option, MOST_ROWS by default. SqlError sql.too_many_rows above it.
+    max_rows: the view's option, MAX_ROWS by default. SqlError sql.too_many_rows above it.
     """
     if estimate is None or estimate.largest_rows < WARNED_ROWS:
         return []
     what = f'"{estimate.largest_operator}" has about {estimate.largest_rows:.1e} rows'
-    if estimate.largest_rows > (MOST_ROWS if most_rows is None else most_rows):
+    if estimate.largest_rows > (MAX_ROWS if max_rows is None else max_rows):
         raise SqlError(
             "sql.too_many_rows",
             "the view is too large to build",
             detail=f"{what} by PostgreSQL's estimate; the limit is "
-            f"{MOST_ROWS if most_rows is None else most_rows:.1e}",
-            hint="join on an equality, ANALYZE the tables, or raise the view's option most_rows",
+            f"{MAX_ROWS if max_rows is None else max_rows:.1e}",
+            hint="join on an equality, ANALYZE the tables, or raise the view's option max_rows",
         )
     return [f"{what}: building the view may take very long or never finish"]
 

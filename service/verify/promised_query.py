@@ -33,7 +33,7 @@ _OPEN = (
     *("is computed once", "for each row when it comes", "leaves open", "the order inside"),
     "is the least of its values",
 )
-_MOST_ERRORS = 2_000
+_MAX_ERRORS = 2_000
 _NO_TIMES: Mapping[str, str] = {}
 
 
@@ -228,8 +228,8 @@ def left_out(
     rows, sources = catalog
     if not errors:
         return []
-    if len(errors) > _MOST_ERRORS:
-        raise _unknown(row, f"it has more than {_MOST_ERRORS} error rows")
+    if len(errors) > _MAX_ERRORS:
+        raise _unknown(row, f"it has more than {_MAX_ERRORS} error rows")
     name = (row.schema, row.name)
     definition = plan_definition(
         row.identity,

@@ -29,8 +29,8 @@ from tests.harness.together import Together
 
 DRAWS = 15
 DRAWS_FOR_ROWS = 4
-MOST_ROWS = 1500
-MOST_MS = 5000
+MAX_ROWS = 1500
+MAX_MS = 5000
 SINGLES = 8
 _FAST = {"jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeout": "20s"}
 
@@ -97,12 +97,12 @@ def known(connection: Any) -> Known:
 def tried(connection: Any, sql: str, time_zone: str = UTC) -> tuple[int | None, str]:
     """How many rows PostgreSQL answers, or why it does not take the query, or it is too much."""
     with connection.cursor() as cursor:
-        cursor.execute(f"BEGIN; SET LOCAL statement_timeout = {MOST_MS}")
+        cursor.execute(f"BEGIN; SET LOCAL statement_timeout = {MAX_MS}")
         try:
             cursor.execute(f"SET LOCAL TimeZone = '{time_zone}'")
             cursor.execute(f"CREATE TEMP VIEW drawn AS {at_clock(sql)}")
             cursor.execute("SELECT * FROM drawn")
-            too_many = cursor.rowcount > MOST_ROWS
+            too_many = cursor.rowcount > MAX_ROWS
             return (None, "too many rows") if too_many else (cursor.rowcount, "")
         except psycopg2.Error as error:
             return None, str(error).split("\n", 1)[0]

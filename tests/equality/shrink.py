@@ -31,7 +31,7 @@ from tests.harness.moving_clock import at_clock, clock_text, set_clock
 from tests.harness.postgres import Database, new_database
 from tests.harness.together import Together
 
-MOST_CANDIDATES = 60
+MAX_CANDIDATES = 60
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 Rows = dict[str, Counter[tuple[str, ...]]]
 
@@ -188,8 +188,8 @@ def _faults(database: Database, failing: Failing, queries: Sequence[Query]) -> l
 def _shrink_query(database: Database, failing: Failing, until: float) -> Failing:
     while time.monotonic() < until:
         candidates = failing.query.smaller()
-        for begin in range(0, len(candidates), MOST_CANDIDATES):
-            tried = candidates[begin : begin + MOST_CANDIDATES]
+        for begin in range(0, len(candidates), MAX_CANDIDATES):
+            tried = candidates[begin : begin + MAX_CANDIDATES]
             found = _faults(database, failing, tried)
             if found:
                 index, fault = min((int(f.query[1:]), f.what) for f in found)

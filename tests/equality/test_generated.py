@@ -34,8 +34,8 @@ A_HISTORY = 40
 QUERIES = HISTORIES * A_HISTORY
 SHRINK_S = 60.0
 SHOWN = 2
-MOST_DROPPED = 0.1
-MOST_REFUSED = 0.05
+MAX_DROPPED = 0.1
+MAX_REFUSED = 0.05
 
 
 def lists_of(seed: int) -> list[tuple[str, ...]]:
@@ -66,9 +66,9 @@ def test_generated_queries_equal_postgres(
 
 def _check(server: EmbeddedPostgres, played: Played, plan: HistoryPlan) -> None:
     tally = played.tally
-    assert sum(tally.dropped.values()) <= MOST_DROPPED * tally.drawn, tally.dropped
+    assert sum(tally.dropped.values()) <= MAX_DROPPED * tally.drawn, tally.dropped
     assert tally.queries >= A_HISTORY - 1
-    assert sum(tally.refused.values()) <= MOST_REFUSED * tally.queries, tally.refused
+    assert sum(tally.refused.values()) <= MAX_REFUSED * tally.queries, tally.refused
     faults = played.outcome.faults
     if not faults:
         return

@@ -52,7 +52,7 @@ class Twin:
         make_parts = parts_of(self.operator)
         if make_parts is None:
             return [self.operator.step(*inputs)]
-        return list(make_parts(*inputs, most_rows=_SMALL_PARTS))
+        return list(make_parts(*inputs, max_rows=_SMALL_PARTS))
 
 
 class Checked:
@@ -82,7 +82,7 @@ class Checked:
         """The names of its arrangements and sums."""
         return self._again.store.names()
 
-    def parts(self, *inputs: Delta, most_rows: int) -> Iterator[Delta]:
+    def parts(self, *inputs: Delta, max_rows: int) -> Iterator[Delta]:
         """The whole in one."""
         yield self.step(*inputs)
 

@@ -58,10 +58,10 @@ class _Arrangement:
         return index, rows
 
     def lookup_parts(
-        self, keys: Sequence[Column], most_rows: int
+        self, keys: Sequence[Column], max_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
         self._store.touched += len(keys[0]) if keys else 1
-        for index, rows in self._inner.lookup_parts(keys, most_rows):
+        for index, rows in self._inner.lookup_parts(keys, max_rows):
             self._store.touched += len(rows)
             yield index, rows
 

@@ -36,7 +36,7 @@ SECOND_US = 1_000_000
 class Together(Maintained):
     """All plans in one engine. Every so many transactions the view that came first is dropped.
 
-    most_shared: nodes of views that were another view's node already, when there were most.
+    max_shared: nodes of views that were another view's node already, when there were most.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Together(Maintained):
         self._dropped_at = 0
         self._undue: set[str] = set()
         nodes = [node for v in self._engine.dataflow.views.values() for node in v.nodes]
-        self.most_shared = len(nodes) - len(set(nodes))
+        self.max_shared = len(nodes) - len(set(nodes))
 
     def restart(self) -> None:
         """Open the engine again over the state that was committed."""

@@ -91,10 +91,10 @@ def _run(seed: int, kind: str, store: Store) -> int:
     for _ in range(EPOCHS):
         deltas = _change(left, random), _change(right, random)
         expected = _bag(alone.step(*deltas))
-        most_rows = random.choice((1, 3, 20, 1 << 62))
+        max_rows = random.choice((1, 3, 20, 1 << 62))
         make_parts = parts_of(operator)
         assert make_parts is not None
-        parts = make_parts(*deltas, most_rows=most_rows)
+        parts = make_parts(*deltas, max_rows=max_rows)
         found: Counter = Counter()
         number = 0
         for part in parts:

@@ -68,8 +68,8 @@ class Run:
         """Stand on the state as it is, as after a restart."""
         self.dataflow = ViewDataflow(self.nodes, "v1", store, NoEvaluator(), self.errors)
 
-    def step(self, most_rows: int = 0) -> None:
-        """Change some relations, step, compare; most_rows: in parts of about so many."""
+    def step(self, max_rows: int = 0) -> None:
+        """Change some relations, step, compare; max_rows: in parts of about so many."""
         changed = {t.relation.name: t.change() for t in self.tables if self.random.random() < 0.7}
         needed = self.dataflow.needed_columns()
         deltas = {
@@ -77,8 +77,8 @@ class Run:
             for name, delta in changed.items()
             if name in needed
         }
-        if most_rows:
-            self.take(*self.dataflow.parts(deltas, most_rows))
+        if max_rows:
+            self.take(*self.dataflow.parts(deltas, max_rows))
         else:
             self.take(self.dataflow.step(deltas))
 
@@ -143,7 +143,7 @@ def test_rocks(tmp_path: Path) -> None:
             try:
                 run = Run(seed + 1_000_000, store)
                 for epoch in range(EPOCHS_A_PLAN):
-                    run.step(most_rows=(0, 1, 4)[epoch % 3])
+                    run.step(max_rows=(0, 1, 4)[epoch % 3])
                     store.commit()
                     if epoch == 10 and seed % 10 == 0:
                         store.close()

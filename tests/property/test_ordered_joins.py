@@ -178,7 +178,7 @@ def _run(plan: Any, store: Store, sizes: list[tuple[int, int]], span: int) -> No
     for counts in sizes:
         deltas = [t.change(n) for t, n in zip((left, right), counts, strict=True)]
         wide = [_widened(d) if e else d for d, e in zip(deltas, extra, strict=True)]
-        for part in make_parts(*wide, most_rows=random.choice([40, 300, 1 << 62])):
+        for part in make_parts(*wide, max_rows=random.choice([40, 300, 1 << 62])):
             for row, weight in part.rows():
                 row = (*row[:3], *row[3 + extra[0] : 6 + extra[0]])
                 total[row] += weight

@@ -59,7 +59,7 @@ def test_a_view_follows_every_refresh(engine: tidemark.Engine, key: Any) -> None
         rng.shuffle(rows)
         done = engine.refresh("followed")["followed"]
         assert done.rows == len(rows)
-        engine.settle()
+        engine.wait()
         assert rows_of(view) == Counter((n, s) for _, n, s in rows), f"TIDEMARK_TEST_SEED={SEED}"
     view.drop()
     engine.unregister("followed")
@@ -160,11 +160,11 @@ def test_a_reading_that_fails_changes_nothing(engine: tidemark.Engine) -> None:
         assert words in caught.value.what, why
         assert isinstance(caught.value.__cause__, RuntimeError) == (code == "function.failed")
         assert engine.functions()["fragile"].error is caught.value
-        engine.settle()
+        engine.wait()
         assert rows_of(view) == expected, why
     given[0] = lambda: [{"id": 2}]
     engine.refresh("solid", "fragile")
-    engine.settle()
+    engine.wait()
     assert rows_of(view) == Counter({("f", 2): 1, ("s", 1): 1, ("s", 7): 1})
     assert engine.functions()["fragile"].error is None
 
@@ -364,5 +364,5 @@ def test_tables_and_parameters(engine: tidemark.Engine) -> None:
     with engine.connection() as session, session.cursor() as cursor:
         cursor.execute("UPDATE stock SET n = 5")
     session.close()
-    engine.settle()
+    engine.wait()
     assert rows_of(view) == Counter({("it's", Decimal(5)): 1, (None, Decimal(5)): 1})

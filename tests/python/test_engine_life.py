@@ -82,7 +82,7 @@ def test_everything_is_retained_and_nothing_is_left(folder: Path) -> None:
         engine.register("users", [{"id": 2, "of": "b"}, {"id": 3, "of": "b"}], key="id")
         other.register("users", [{"id": 9, "of": "c"}], key="id")
         assert list(other.view(QUERY, "by_of").rows()) == [("c", 1)]
-        engine.settle()
+        engine.wait()
         assert list(engine.view(QUERY, "by_of").rows()) == [("b", 2)]
         assert engine.query("SELECT version() <> ''").rows == [(True,)]
     assert (folder / "state").is_dir()

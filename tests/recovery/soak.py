@@ -24,7 +24,7 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.recovery.soak_load import QUERIES, Load, number_of
 
-MOST_VIEWS = 8
+MAX_VIEWS = 8
 SETTLED_S = 240.0
 # How often each action is taken, in proportion.
 WEIGHTS = {
@@ -119,7 +119,7 @@ class Soak:
     # --- what is asked of views ----------------------------------------------------------------
 
     def _create(self) -> None:
-        if len(self._views()) < MOST_VIEWS:
+        if len(self._views()) < MAX_VIEWS:
             name = f"v{next(self._numbers)}"
             body = {"name": name, "query": self._query(), "options": {"backfill": "local"}}
             self._call("POST", f"/views?wait_s={self._pick.choice((0, 0, 5))}", body)

@@ -34,7 +34,7 @@ INSERT INTO big SELECT i, 7, i, 'new' FROM generate_series(2000000, 2000200) i
 """
 # Rows that have changed are read again, and what was read of a part when it was interrupted: of
 # two parts at once at most.
-MOST_READ = ROWS * (1 + 2.5 / PARTS)
+MAX_READ = ROWS * (1 + 2.5 / PARTS)
 
 
 def scanned(database: Database) -> int:
@@ -79,7 +79,7 @@ def test_a_killed_service_continues_where_it_was(database: Database, tmp_path: P
         service.start()
         view = service.await_status("sums", timeout_s=120)
         assert view["error"] is None
-        assert scanned(database) - before - beside < MOST_READ
+        assert scanned(database) - before - beside < MAX_READ
         assert "build.read_again" not in service.log_tail(1 << 20)
         check(service, database)
     assert not list(service.state.glob("builds/*"))
@@ -101,7 +101,7 @@ def test_a_killed_spark_and_a_killed_pipeline(database: Database, tmp_path: Path
         database.execute("UPDATE big SET v = v - 1 WHERE id BETWEEN 8 AND 800")
         view = service.await_status("sums", timeout_s=240)
         assert view["error"] is None
-        assert scanned(database) - before < MOST_READ + 2 * ROWS / PARTS
+        assert scanned(database) - before < MAX_READ + 2 * ROWS / PARTS
         check(service, database)
 
 

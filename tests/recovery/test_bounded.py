@@ -21,7 +21,7 @@ from connectors.postgres.query import view_rows
 from connectors.sink import SinkTable
 from dataflow import types
 from dataflow.schema import Field
-from service.pipeline.build_queue import MOST_CHILDREN
+from service.pipeline.build_queue import MAX_CHILDREN
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService, is_named
@@ -208,7 +208,7 @@ def test_many_views_at_once(case: Case) -> None:
     finally:
         stopping.set()
         beside.join()
-    assert builders.most <= MOST_CHILDREN + 2, "more than those that work and those that wait"
+    assert builders.most <= MAX_CHILDREN + 2, "more than those that work and those that wait"
     assert len(positions) >= 3, "the live view stood still"
     service.kill_child("pipeline")
     database.execute("UPDATE ticks SET v = v + 1 WHERE id < 50")

@@ -220,7 +220,7 @@ def test_a_table_without_a_key_is_read_again(database: Database, tmp_path: Path)
 def test_too_many_changes_are_not_looked_up(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_module, "MOST_KEYS", 100)
+    monkeypatch.setattr(kept_module, "MAX_KEYS", 100)
     [note] = notes_after(database, tmp_path, PLAIN, "UPDATE t SET grp = 0 WHERE id < 200")
     assert "too much" in note
 

@@ -189,7 +189,7 @@ def _await_told_behind(scene: Scene, at: int) -> None:
         scene.checker.check()
         health = scene.service.call("GET", "/health").json()
         view = scene.service.call("GET", "/views/prefix").json()
-        if any("sink.behind" in reason for reason in health["reasons"]):
+        if any("sink.rewound" in reason for reason in health["reasons"]):
             shown = view["positions"].get("source")
             is_reported |= shown is None or _position(shown) < at
     assert is_reported

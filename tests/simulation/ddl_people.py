@@ -24,7 +24,7 @@ from tests.simulation.shop import TABLES, Change
 # A statement: its kind, the table before and after, the column that it is about or 0.
 Statement = tuple[str, Shape | None, Shape | None, int]
 FIRST_OWN_KEY = 1_000_000
-MOST_COLUMNS = 12
+MAX_COLUMNS = 12
 
 
 class DdlApplication(Application):
@@ -239,7 +239,7 @@ class Changer:
         return [("rename column", *self._with(table, column, field=field), column.number)]
 
     def _add_column(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
-        if table.width >= MOST_COLUMNS:
+        if table.width >= MAX_COLUMNS:
             return []
         random, number = self._random, table.width + 1
         taken = {c.field.name for c in table.columns}
@@ -301,7 +301,7 @@ class Changer:
 
     def _make_column_again(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
         dropped = self._drop_column(table, now)
-        if not dropped or table.width >= MOST_COLUMNS:
+        if not dropped or table.width >= MAX_COLUMNS:
             return []
         [(_, _, between, number)] = dropped
         gone = table.column(number)

@@ -95,13 +95,13 @@ class Loop:
         """The run ends with this error, from any fiber."""
         self._failure = self._failure or error
 
-    def run(self, is_over: Callable[[], bool], most_switches: int) -> None:
+    def run(self, is_over: Callable[[], bool], max_switches: int) -> None:
         """Until it is over; raises what a fiber has failed with. Hang."""
         while not is_over():
             self._reap()
             fiber = self._next()
             self.switches += 1
-            if self.switches > most_switches:
+            if self.switches > max_switches:
                 raise Hang(f"not done after {self.switches} switches")
             fiber.switch()
             if self._failure is not None:

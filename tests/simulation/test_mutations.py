@@ -51,7 +51,7 @@ from service.views.name_tracking import with_current_names
 from storage.write_set import WriteSet
 from tests.simulation.run import run
 
-MOST_SEEDS = 400
+MAX_SEEDS = 400
 
 
 def confirm_before_sync(self: StateSync) -> None:
@@ -533,8 +533,8 @@ def broken(name: str) -> Iterator[tuple[str, ...]]:
 def test_the_simulation_finds(name: str) -> None:
     with broken(name) as parts:
         first = BEGIN_AT.get(name, 1)
-        for seed in range(first, first + MOST_SEEDS):
+        for seed in range(first, first + MAX_SEEDS):
             if run(seed, parts=parts).failure is not None:
                 print(f"{name}: found by seed {seed}")
                 return
-    raise AssertionError(f"{MOST_SEEDS} seeds have not found: {name}")
+    raise AssertionError(f"{MAX_SEEDS} seeds have not found: {name}")

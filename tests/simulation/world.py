@@ -45,7 +45,7 @@ from tests.simulation.topics import Broker, declared
 from tests.simulation.view_sinks import TOPIC_FAULTS, SinkPeople, Topics
 from tests.simulation.well import why_not_well
 
-MOST_SWITCHES = 200_000
+MAX_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
 # supervisor, builds and sink follow one another, no more.
 CALM_S = 240.0
@@ -130,7 +130,7 @@ class World:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
             self._begin_parts()
-            self.loop.run(lambda: self._is_over, MOST_SWITCHES)
+            self.loop.run(lambda: self._is_over, MAX_SWITCHES)
             if self.database.journal is not None:
                 past.replay(self.database.journal, features.stream(self.seed, "past"))
         except Exception as error:

@@ -20,7 +20,7 @@ from dataflow.sql.lower.estimate_queries import queries_of
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
 from service.engine.engine import ViewDefinition
-from service.verify.estimate import MOST_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
+from service.verify.estimate import MAX_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
 from service.views.estimate_models import Estimate
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import Database, new_database
@@ -131,15 +131,15 @@ def test_every_part_of_a_plan_is_a_query_that_postgresql_takes(
 
 def test_very_many_rows_are_reported_and_refused(place: Database) -> None:
     crossed = estimate(place, "SELECT a.id FROM big a, big b, big c, small d, small e LIMIT 1")
-    assert crossed.largest_rows > MOST_ROWS
+    assert crossed.largest_rows > MAX_ROWS
     with pytest.raises(SqlError) as caught:
         check_rows(crossed, None)
     assert caught.value.code == "sql.too_many_rows"
     assert crossed.largest_operator in caught.value.detail
-    assert "most_rows" in caught.value.hint
+    assert "max_rows" in caught.value.hint
     assert any("rows" in warning for warning in check_rows(crossed, 10**15))
     dear = estimate(place, "SELECT count(*) AS n FROM big a, big b")
-    assert WARNED_ROWS < dear.largest_rows < MOST_ROWS
+    assert WARNED_ROWS < dear.largest_rows < MAX_ROWS
     assert check_rows(dear, None)
     with pytest.raises(SqlError):
         check_rows(dear, 1_000)

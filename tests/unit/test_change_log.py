@@ -141,7 +141,7 @@ def test_segments_are_rolled_and_expire(tmp_path: Path, monkeypatch: pytest.Monk
     floors = segment_floors(tmp_path)
     assert len(floors) > 4 and all(a < b for a, b in pairwise(floors))
     stays = reader.position_after(0)
-    log._most_bytes = 700
+    log._max_bytes = 700
     log.expire()
     reader.refresh()
     assert reader.floor > 0 and reader.position_after(0) is None

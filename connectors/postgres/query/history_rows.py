@@ -223,7 +223,7 @@ Changed = tuple[int, dict[str, Any], Delta | None]
 
 
 def read_changes(
-    dsn: str, table: SinkTable, after: int, most_epochs: int
+    dsn: str, table: SinkTable, after: int, max_epochs: int
 ) -> Generator[Changed, None, None]:
     """Yield the changes of each epoch after one: (epoch, positions, delta), of one snapshot.
 
@@ -237,9 +237,9 @@ def read_changes(
         find_point(cursor, table, str(after))
         history = history_of(cursor, table)
         newest, newest_positions = _newest(cursor, table)
-        cursor.execute(_EPOCHS, (table.schema, table.name, after, most_epochs))
+        cursor.execute(_EPOCHS, (table.schema, table.name, after, max_epochs))
         positions = dict(cursor.fetchall())
-        until = max(positions) if len(positions) == most_epochs else newest
+        until = max(positions) if len(positions) == max_epochs else newest
         number = after
         for number, delta in _by_epoch(cursor, history, after, until):
             yield number, positions[number], delta

@@ -27,7 +27,7 @@ from dataflow.schema import Field
 from dataflow.sql.bind.analysis import Analysis
 from dataflow.types import TypeKind
 
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 _FETCHED = 500
 _VIEW = "tidemark_query_once"
 # All relations that a view's query reads, through views of any depth. Not from pg_depend, which
@@ -132,7 +132,7 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
         rows, size_bytes = [], 0
         for row in _rows(session, query.fields):
             size_bytes += len(row)
-            if len(rows) == limit or (rows and size_bytes > MOST_BYTES):
+            if len(rows) == limit or (rows and size_bytes > MAX_BYTES):
                 return Answer(rows, True, progress, position or "")
             rows.append(row)
         return Answer(rows, False, progress, position or "")

@@ -21,7 +21,7 @@ _MASK = np.int64(0xFFFFFFFF)
 _BILLION = np.uint64(10**9)
 _MINUS, _DOT, _ZERO = 45, 46, 48
 _GROUP = 4
-_SIGNIFICANT, _MOST_PLACES = 16, 1000
+_SIGNIFICANT, _MAX_PLACES = 16, 1000
 # Digits of a quotient beyond those of its dividend: places of the smallest over the greatest.
 _SPARE = 120
 
@@ -148,7 +148,7 @@ def _divide(digits, first, last, scale, count, quotient):
     weight -= count_weight
     if value <= count_value:
         weight -= 1
-    places = min(max(_SIGNIFICANT - weight * _GROUP, scale, 0), _MOST_PLACES)
+    places = min(max(_SIGNIFICANT - weight * _GROUP, scale, 0), _MAX_PLACES)
     # quotient[0] is stored for what rounding carries out of the first digit.
     quotient[0] = 0
     end, rest = 1, np.int64(0)

@@ -34,7 +34,7 @@ INPUT = -1
 _LOW = 0xFFFFFFFF
 _NO_MASK = np.empty(0, np.bool_)
 # Beyond this a ledger is smaller: 8 limbs are 76 digits.
-_MOST_LIMBS, _MOST_SCALES = 8, 3
+_MAX_LIMBS, _MAX_SCALES = 8, 3
 
 
 class Measure(Enum):
@@ -295,9 +295,9 @@ def _text_parts(form: NumericForm) -> Iterator[tuple[Measure, Sequence[int]]]:
 def text_form(form: NumericForm | None) -> NumericForm | None:
     """Return the form of an argument that is numeric text, where its sums can be parts of the
     vector."""
-    if form is None or not form.scales or len(form.scales) > _MOST_SCALES:
+    if form is None or not form.scales or len(form.scales) > _MAX_SCALES:
         return None
-    return form if limbs_for(form) <= _MOST_LIMBS else None
+    return form if limbs_for(form) <= _MAX_LIMBS else None
 
 
 def is_linear(function: str, type: SqlType | None, form: NumericForm | None = None) -> bool:

@@ -77,17 +77,17 @@ class AsOfJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the joined and padded rows: left columns, then right ones."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), "".join(self._kinds))
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), "".join(self._kinds))
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
         """See Chunked."""
-        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
+        yield from in_chunks(self._changes(left, right, max_rows), max_rows)
 
-    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         """L_old as of the old and the new right rows, then the changed left rows as of the new."""
         right, _ = split_nulls(right, (*self._keys[1], self._values[1]))
         if len(right):
-            yield from self._of_right(right, most_rows)
+            yield from self._of_right(right, max_rows)
         left, nulls = split_nulls(left, (*self._keys[0], self._values[0]))
         if len(left):
             yield self._of_left(left)
@@ -103,7 +103,7 @@ class AsOfJoinOperator:
         found = self._answers(touched, left.columns[self._values[0]], bound)
         return self._joined(left, found.rows, found.answer)
 
-    def _of_right(self, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _of_right(self, right: Delta, max_rows: int) -> Iterator[Delta]:
         """Apply changed right rows; yield the change of the stored left rows whose answer they
         change: those after the previous right row, up to a changed one."""
         value = right.columns[self._values[1]]
@@ -132,7 +132,7 @@ class AsOfJoinOperator:
         # Rows of one value change the same left rows.
         changed = _distinct(changed, part, low)
         for piece, rows in self._spans(
-            touched.keys, part[changed], (low[changed], high[changed]), most_rows
+            touched.keys, part[changed], (low[changed], high[changed]), max_rows
         ):
             at = changed[piece]
             before = self._joined(rows.negate(), old.rows, old.answer[at])
@@ -156,12 +156,12 @@ class AsOfJoinOperator:
         keys: tuple[Column, ...],
         part: np.ndarray,
         ranges: tuple[np.ndarray, np.ndarray],
-        most_rows: int,
+        max_rows: int,
     ) -> Iterator[tuple[np.ndarray, Delta]]:
-        """Yield the left rows of disjoint ranges, about most_rows at a time: (int64[m] the range
+        """Yield the left rows of disjoint ranges, about max_rows at a time: (int64[m] the range
         of each, rows)."""
         low, high = ranges
-        for index, start, end in pieces(low, high, most_rows):
+        for index, start, end in pieces(low, high, max_rows):
             numbers, own = np.unique(part[index], return_inverse=True)
             taken = tuple(k.take(numbers) for k in keys)
             cover = self._left.covering(taken, own, start, end)

@@ -28,7 +28,7 @@ from dataflow.operators.ordered.ordered_rows import (
 from dataflow.plan.nodes import Bounds, Join, SemiJoin
 
 _LEAST = np.iinfo(np.int64).min
-_MOST_CLASS = 64
+_MAX_CLASS = 64
 
 
 def pair_state(plan: Join | SemiJoin, context: Context) -> PairState:
@@ -114,24 +114,24 @@ class IntervalState(PairState):
             self._intervals.apply(Delta((*delta.columns, classes), delta.weights))
 
     def meet(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """See PairState."""
         ranges = self._ranges(side, delta)
-        for chosen, start, end in pieces(ranges.low, ranges.high, most_rows):
+        for chosen, start, end in pieces(ranges.low, ranges.high, max_rows):
             found = self._paired(side, delta, ranges.picked(chosen, start, end))
             if len(found := self._true(found, is_collecting=is_collecting)):
                 yield found
 
     def meet_by_stored(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """See PairState."""
         ranges = self._ranges(side, delta)
         stored = self._stored(side)
         sizes = stored.sizes(ranges.keys, len(ranges.keys[0]) if ranges.keys else 1)
         base = (np.cumsum(sizes) - sizes)[ranges.part]
-        cuts = _cuts(base + ranges.low, base + ranges.high, most_rows)
+        cuts = _cuts(base + ranges.low, base + ranges.high, max_rows)
         for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             some = ranges.between(start - base, end - base)
             found = self._paired(side, delta, some)
@@ -153,7 +153,7 @@ class IntervalState(PairState):
         low, high = (delta.columns[i].values for i in self._ends)
         lengths = high.view(np.uint64) - low.view(np.uint64)
         exponents = np.frexp(lengths.astype(np.float64))[1]
-        return Column(np.minimum(exponents, _MOST_CLASS).astype(np.int64))
+        return Column(np.minimum(exponents, _MAX_CLASS).astype(np.int64))
 
     def _ranges(self, side: int, delta: Delta) -> _Ranges:
         """Return where the stored rows are that changed rows pair with."""

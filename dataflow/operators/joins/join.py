@@ -33,15 +33,15 @@ class JoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the joined rows: left columns, then right ones."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), self._kinds)
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
         left, _ = split_nulls(left, self._state.keys[LEFT])
         right, _ = split_nulls(right, self._state.keys[RIGHT])
         held: list[Pairs] = []
         rows = 0
-        for pairs in self._state.advance_parts(left, right, most_rows):
-            if held and rows + len(pairs) > most_rows:
+        for pairs in self._state.advance_parts(left, right, max_rows):
+            if held and rows + len(pairs) > max_rows:
                 yield _joined(held)
                 held, rows = [], 0
             held.append(pairs)

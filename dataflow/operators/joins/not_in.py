@@ -44,17 +44,17 @@ class NotInOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), self._kinds)
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
+        yield from in_chunks(self._changes(left, right, max_rows), max_rows)
 
-    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         keys, change = self._count_changes(right)
         null = self._counts.lookup(self._null)[:, 0]
         was_off, is_off = null[_NULLS] > 0, null[_NULLS] + change[_NULLS, -1] > 0
         if is_off and not was_off:
-            for rows in self._passing_rows(most_rows):
+            for rows in self._passing_rows(max_rows):
                 yield rows.negate()
         elif not is_off and not was_off:
             yield self._passing(left)
@@ -63,9 +63,9 @@ class NotInOperator:
         old = self._counts.lookup(keys)[_MATCHES]
         self._counts.add(keys, change)
         if was_off and not is_off:
-            yield from self._passing_rows(most_rows)
+            yield from self._passing_rows(max_rows)
         elif not is_off and not was_off:
-            yield from self._turning(keys, turn(old, old + change[_MATCHES]), most_rows)
+            yield from self._turning(keys, turn(old, old + change[_MATCHES]), max_rows)
 
     def _count_changes(self, right: Delta) -> tuple[tuple[Column, ...], np.ndarray]:
         """Return (right values, NULL last; int64[2, values] of matches and nulls that they
@@ -85,17 +85,17 @@ class NotInOperator:
             return left
         return left.filter(self._counts.lookup(columns_at(left, self._keys[0]))[_MATCHES] == 0)
 
-    def _passing_rows(self, most_rows: int) -> Iterator[Delta]:
+    def _passing_rows(self, max_rows: int) -> Iterator[Delta]:
         for rows in self._left.scan():
-            for start in range(0, len(rows), most_rows):
-                yield self._passing(rows.slice(start, min(start + most_rows, len(rows))))
+            for start in range(0, len(rows), max_rows):
+                yield self._passing(rows.slice(start, min(start + max_rows, len(rows))))
 
     def _turning(
-        self, keys: tuple[Column, ...], turns: np.ndarray, most_rows: int
+        self, keys: tuple[Column, ...], turns: np.ndarray, max_rows: int
     ) -> Iterator[Delta]:
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
             return
         chosen_keys = tuple(c.take(chosen) for c in keys)
-        for index, rows in self._left.lookup_parts(chosen_keys, most_rows):
+        for index, rows in self._left.lookup_parts(chosen_keys, max_rows):
             yield rows.weighted(rows.weights * turns[chosen][index])

@@ -47,40 +47,40 @@ class OuterJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the joined and padded rows: left columns, then right ones."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), "".join(self._kinds))
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), "".join(self._kinds))
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
         left, left_nulls = split_nulls(left, self._state.keys[LEFT])
         right, right_nulls = split_nulls(right, self._state.keys[RIGHT])
         changes = self._changes if self._state.has_residual else self._changes_by_key
-        yield from in_chunks(changes(left, right, most_rows), most_rows)
+        yield from in_chunks(changes(left, right, max_rows), max_rows)
         for side, nulls in ((LEFT, left_nulls), (RIGHT, right_nulls)):
             if side in self._preserved and nulls is not None:
                 yield self._pad(side, nulls)
 
-    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         """With a residual: all pairs of a stored row decide whether it gains or loses its
         padding."""
         sides, deltas = self._state, (left, right)
         for side, delta in enumerate(deltas):
             counts = np.zeros(len(delta), np.int64)
             sides.take(side, delta)
-            for pairs in sides.meet_by_stored(side, delta, most_rows):
+            for pairs in sides.meet_by_stored(side, delta, max_rows):
                 yield pairs.joined()
                 pairs.count_into(counts)
                 if 1 - side in self._preserved:
-                    yield self._pad(1 - side, row_turns(sides, pairs, most_rows))
+                    yield self._pad(1 - side, row_turns(sides, pairs, max_rows))
             if side in self._preserved:
                 # Emit before the same rows change again.
                 yield self._unmatched(side, delta, counts)
 
-    def _changes_by_key(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes_by_key(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         """Without a residual: all stored rows of a key gain or lose their padding together."""
         deltas = (left, right)
         turns = {side: self._turns[side].by_row(deltas[1 - side]) for side in self._preserved}
         counts = [np.zeros(len(delta), np.int64) for delta in deltas]
         last = LEFT
-        for pairs in self._state.advance_parts(left, right, most_rows):
+        for pairs in self._state.advance_parts(left, right, max_rows):
             if pairs.side != last:
                 # Emit before the same rows change again.
                 yield self._unmatched(LEFT, left, counts[LEFT])

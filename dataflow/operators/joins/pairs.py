@@ -82,7 +82,7 @@ class PairState:
         raise NotImplementedError
 
     def meet(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """Yield the pairs of one input's rows with the other's stored rows for which the residual
         is true, in parts.
@@ -92,17 +92,17 @@ class PairState:
         raise NotImplementedError
 
     def meet_by_stored(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """Like `meet`, but all pairs of a stored row are in one part."""
         raise NotImplementedError
 
-    def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
+    def advance_parts(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Pairs]:
         """Apply both deltas to the state; yield pairs of dL with R_old, then of dR with L_new,
         about that many at a time. Read it to the end."""
-        yield from self.meet(LEFT, left, most_rows)
+        yield from self.meet(LEFT, left, max_rows)
         self.take(LEFT, left)
-        yield from self.meet(RIGHT, right, most_rows)
+        yield from self.meet(RIGHT, right, max_rows)
         self.take(RIGHT, right)
 
     def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
@@ -134,33 +134,33 @@ class JoinState(PairState):
             self._stored[side].apply(delta)
 
     def meet(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """See PairState."""
         if not len(delta):
             return
         key = self.keys[side]
         if not key:
-            yield from self.meet_by_stored(side, delta, most_rows, is_collecting=is_collecting)
+            yield from self.meet_by_stored(side, delta, max_rows, is_collecting=is_collecting)
             return
-        for index, rows in self._stored[1 - side].lookup_parts(columns_at(delta, key), most_rows):
+        for index, rows in self._stored[1 - side].lookup_parts(columns_at(delta, key), max_rows):
             found = Pairs(side, index, delta.take(index), rows)
             if len(found := self._true(found, is_collecting=is_collecting)):
                 yield found
 
     def meet_by_stored(
-        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+        self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
         """See PairState."""
         if not len(delta):
             return
         touched = touch(columns_at(delta, self.keys[side]), len(delta))
-        for key_of, rows in self._stored[1 - side].lookup_parts(touched.keys, most_rows):
+        for key_of, rows in self._stored[1 - side].lookup_parts(touched.keys, max_rows):
             if touched.count == len(delta):
                 index = touched.representative[key_of]
                 some = [Pairs(side, index, delta.take(index), rows)]
             else:
-                some = _pairs_by_stored(side, delta, touched, (key_of, rows), most_rows)
+                some = _pairs_by_stored(side, delta, touched, (key_of, rows), max_rows)
             for pairs in some:
                 if len(found := self._true(pairs, is_collecting=is_collecting)):
                     yield found
@@ -171,7 +171,7 @@ def _pairs_by_stored(
     delta: Delta,
     touched: Touched,
     stored: tuple[np.ndarray, Delta],
-    most_rows: int,
+    max_rows: int,
 ) -> Iterator[Pairs]:
     """Pair each stored row with all changed rows of its key. stored: the key of each row, and the
     rows."""
@@ -179,7 +179,7 @@ def _pairs_by_stored(
     order = np.argsort(touched.group, kind="stable")
     sizes = np.bincount(touched.group, minlength=touched.count)
     starts = np.cumsum(sizes) - sizes
-    for start, stop in _cuts(sizes[key_of], most_rows):
+    for start, stop in _cuts(sizes[key_of], max_rows):
         of_key = key_of[start:stop]
         count = sizes[of_key]
         at = np.repeat(np.arange(start, stop), count)

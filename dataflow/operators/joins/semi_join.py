@@ -40,12 +40,12 @@ class SemiJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), self._left_kinds)
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
+        yield from in_chunks(self._changes(left, right, max_rows), max_rows)
 
-    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         left, left_nulls = split_nulls(left, self._keys[LEFT])
         right, _ = split_nulls(right, self._keys[RIGHT])
         yield self._passing(left)
@@ -54,7 +54,7 @@ class SemiJoinOperator:
         if len(left):
             self._left.apply(left)
         if len(right):
-            yield from self._turning(right, most_rows)
+            yield from self._turning(right, max_rows)
 
     def _passing(self, left: Delta) -> Delta:
         """Return the rows of dL that have a match (semi) or none (anti) in the old right input."""
@@ -65,14 +65,14 @@ class SemiJoinOperator:
             counts = np.repeat(counts, len(left))
         return left.filter((counts == 0) == self._is_anti)
 
-    def _turning(self, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _turning(self, right: Delta, max_rows: int) -> Iterator[Delta]:
         """Return the rows of L_new whose key has gained its first match or lost its last."""
         representative, turns = self._turns.advance(right)
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
             return
         keys = columns_at(right.take(representative[chosen]), self._keys[RIGHT])
-        for index, rows in self._left.lookup_parts(keys, most_rows):
+        for index, rows in self._left.lookup_parts(keys, max_rows):
             signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
             yield rows.weighted(rows.weights * signs)
 
@@ -95,23 +95,23 @@ class ResidualSemiJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""
-        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+        return whole(self.parts(left, right, max_rows=EVERY_ROW), self._left_kinds)
 
-    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
+    def parts(self, left: Delta, right: Delta, *, max_rows: int) -> Iterator[Delta]:
+        yield from in_chunks(self._changes(left, right, max_rows), max_rows)
 
-    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
         sides = self._state
         left, left_nulls = split_nulls(left, sides.keys[LEFT])
         right, _ = split_nulls(right, sides.keys[RIGHT])
         matches = np.zeros(len(left), np.int64)
-        for pairs in sides.meet(LEFT, left, most_rows):
+        for pairs in sides.meet(LEFT, left, max_rows):
             pairs.count_into(matches)
         yield left.filter((matches == 0) == self._is_anti)
         if left_nulls is not None and self._is_anti:
             yield left_nulls
         sides.take(LEFT, left)
         sides.take(RIGHT, right)
-        for pairs in sides.meet_by_stored(RIGHT, right, most_rows):
-            turning = row_turns(sides, pairs, most_rows)
+        for pairs in sides.meet_by_stored(RIGHT, right, max_rows):
+            turning = row_turns(sides, pairs, max_rows)
             yield turning if self._is_anti else turning.negate()

@@ -60,7 +60,7 @@ def stored_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
     return stored.weighted(stored.weights * of_pair[chosen])
 
 
-def row_turns(sides: PairState, pairs: Pairs, most_rows: int) -> Delta:
+def row_turns(sides: PairState, pairs: Pairs, max_rows: int) -> Delta:
     """With a residual: return the stored rows that turn, re-evaluated against the other input's new
     state.
 
@@ -73,7 +73,7 @@ def row_turns(sides: PairState, pairs: Pairs, most_rows: int) -> Delta:
     chosen = np.flatnonzero(change)
     rows = pairs.kept.take(touched.representative[chosen])
     now = np.zeros(len(rows), np.int64)
-    for some in sides.meet(1 - pairs.side, rows, most_rows, is_collecting=False):
+    for some in sides.meet(1 - pairs.side, rows, max_rows, is_collecting=False):
         some.count_into(now)
     turns = turn(now - change[chosen], now)
     return rows.weighted(rows.weights * turns).filter(turns != 0)

@@ -71,8 +71,8 @@ class WatermarkOperator:
         if not self._plan.idle_us:
             return 0
         old = least_of(self._watched)
-        most_us = max(self._plan.idle_us // _PART_OF_IDLE, _LEAST_STEP_US)
-        new = (old or 0) + min(step_us, most_us)
+        max_us = max(self._plan.idle_us // _PART_OF_IDLE, _LEAST_STEP_US)
+        new = (old or 0) + min(step_us, max_us)
         self._watched.apply(replaced(old, new))
         return new
 

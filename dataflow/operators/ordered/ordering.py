@@ -21,7 +21,7 @@ from dataflow.types import SqlType, TypeKind
 
 _BYTEWISE = (TypeKind.UUID, TypeKind.BYTEA)
 _MAGNITUDE = np.int64(2**63 - 1)
-_MOST_PADDED_BYTES = 1 << 24
+_MAX_PADDED_BYTES = 1 << 24
 
 
 def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
@@ -75,7 +75,7 @@ def _byte_ranks(column: Column) -> np.ndarray:
     n = len(column)
     lengths = np.diff(column.values)
     width = int(lengths.max(initial=1)) or 1
-    if n * width > _MOST_PADDED_BYTES:
+    if n * width > _MAX_PADDED_BYTES:
         return _dense_ranks(column.to_list())
     # No value has a zero byte, so padding with zeros preserves order and identity.
     padded = np.zeros((n, width), np.uint8)

@@ -53,11 +53,11 @@ class ThresholdFilterOperator:
 
     def step(self, rows: Delta, threshold: Delta) -> Delta:
         """The change of the rows that pass."""
-        return whole(self.parts(rows, threshold, most_rows=EVERY_ROW), self._out_kinds)
+        return whole(self.parts(rows, threshold, max_rows=EVERY_ROW), self._out_kinds)
 
-    def parts(self, rows: Delta, threshold: Delta, *, most_rows: int) -> Iterator[Delta]:
+    def parts(self, rows: Delta, threshold: Delta, *, max_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_chunks(self._changes(rows, threshold, most_rows), most_rows)
+        yield from in_chunks(self._changes(rows, threshold, max_rows), max_rows)
 
     def first_change(self, thresholds: Column) -> int:
         """Return the position of the first of n thresholds with which other rows pass than now.
@@ -87,7 +87,7 @@ class ThresholdFilterOperator:
             changes |= before != is_before
         return int(changes.argmax()) if changes.any() else n
 
-    def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, rows: Delta, threshold: Delta, max_rows: int) -> Iterator[Delta]:
         """F(rows, new) - F(rows, old) of the stored rows, then F(change of the rows, new).
 
         So a stored row is added before it is removed.
@@ -95,7 +95,7 @@ class ThresholdFilterOperator:
         if len(threshold):
             old = self._present()
             self._threshold.apply(threshold)
-            yield from self._between(old, self._present(), most_rows)
+            yield from self._between(old, self._present(), max_rows)
         rows, _ = split_nulls(rows, (self._value,))
         if len(rows):
             yield self._passing(rows)
@@ -120,15 +120,15 @@ class ThresholdFilterOperator:
         passes = own > edge if self._is_after else own < edge
         return rows.filter(passes | (own == edge) if self._has_peers else passes)
 
-    def _between(self, old: Column | None, new: Column | None, most_rows: int) -> Iterator[Delta]:
+    def _between(self, old: Column | None, new: Column | None, max_rows: int) -> Iterator[Delta]:
         """Yield the stored rows that pass one of two thresholds; those that pass the new one are
         added.
         """
         before, after = self._edge(old), self._edge(new)
         sign = 1 if (before < after) != self._is_after else -1
         low, high = min(before, after), max(before, after)
-        for start in range(low, high, most_rows):
-            end = min(start + most_rows, high)
+        for start in range(low, high, max_rows):
+            end = min(start + max_rows, high)
             found = self._rows.ranges((), np.array([start]), np.array([end])).rows
             yield found.weighted(found.weights * sign)
 

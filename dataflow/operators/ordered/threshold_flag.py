@@ -24,11 +24,11 @@ class ThresholdFlagOperator(ThresholdFilterOperator):
     NULL: the flag is NULL where the value is, and everywhere while the threshold is.
     """
 
-    def _changes(self, rows: Delta, threshold: Delta, most_rows: int) -> Iterator[Delta]:
+    def _changes(self, rows: Delta, threshold: Delta, max_rows: int) -> Iterator[Delta]:
         if len(threshold):
             old = self._present()
             self._threshold.apply(threshold)
-            yield from self._turned(old, self._present(), most_rows)
+            yield from self._turned(old, self._present(), max_rows)
         rows, unknown = split_nulls(rows, (self._value,))
         if unknown is not None and len(unknown):
             yield _flagged(unknown, Column.nulls("b", len(unknown)))
@@ -47,14 +47,14 @@ class ThresholdFlagOperator(ThresholdFilterOperator):
         passes = own > edge if self._is_after else own < edge
         return Column(passes | (own == edge) if self._has_peers else passes)
 
-    def _turned(self, old: Column | None, new: Column | None, most_rows: int) -> Iterator[Delta]:
+    def _turned(self, old: Column | None, new: Column | None, max_rows: int) -> Iterator[Delta]:
         """The kept rows whose flag changes, without the old one and with the new one."""
         before, after = self._edge(old), self._edge(new)
         low, high = min(before, after), max(before, after)
         if (old is None) != (new is None):
             low, high = 0, int(self._rows.sizes((), 1)[0])
-        for start in range(low, high, most_rows):
-            end = min(start + most_rows, high)
+        for start in range(low, high, max_rows):
+            end = min(start + max_rows, high)
             found = self._rows.ranges((), np.array([start]), np.array([end]))
             for threshold, edge, sign in ((old, before, -1), (new, after, 1)):
                 flags = Column.nulls("b", len(found.rows))

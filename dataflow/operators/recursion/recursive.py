@@ -22,8 +22,8 @@ from dataflow.operators.recursion.round_queue import RoundQueue
 from dataflow.plan.nodes import LOOP_INPUT, LOOP_ROUNDS, LOOP_ROWS, Loop
 
 # PostgreSQL would never return; these limits end an infinite recursion.
-MOST_ROUNDS = 10_000
-MOST_ROWS = 10_000_000
+MAX_ROUNDS = 10_000
+MAX_ROWS = 10_000_000
 
 
 class RecursiveOperator:
@@ -34,8 +34,8 @@ class RecursiveOperator:
     Cost: O(rows newly derived or no longer derived), and one step of the body for each round that
     has any. NULL: equals NULL under UNION.
 
-    Rows beyond MOST_ROUNDS are error rows, and nothing is derived from them. A step that finds
-    more than MOST_ROWS rows raises ViewError view.recursion_too_large: the view fails.
+    Rows beyond MAX_ROUNDS are error rows, and nothing is derived from them. A step that finds
+    more than MAX_ROWS rows raises ViewError view.recursion_too_large: the view fails.
     """
 
     traits = Traits()
@@ -73,9 +73,9 @@ class RecursiveOperator:
             if len(rows) == 0:
                 continue
             total += int(np.abs(rows.weights).sum())
-            if total > MOST_ROWS:
+            if total > MAX_ROWS:
                 raise self._too_large()
-            if number > MOST_ROUNDS:
+            if number > MAX_ROUNDS:
                 self._refuse(rows)
                 continue
             found.append(rows)
@@ -130,14 +130,14 @@ class RecursiveOperator:
         return {LOOP_ROUNDS: Delta(key, np.array([turn], np.int64))} if turn else {}
 
     def _refuse(self, rows: Delta) -> None:
-        text = f"the recursion {self._name} does not end within {MOST_ROUNDS} rounds"
+        text = f"the recursion {self._name} does not end within {MAX_ROUNDS} rounds"
         failed = RowErrors({i: ("54000", text) for i in range(len(rows))})
         self._context.collect(self._types, rows, failed)
 
     def _too_large(self) -> ViewError:
         return ViewError(
             "view.recursion_too_large",
-            f"the recursion {self._name} found more than {MOST_ROWS} rows at once",
+            f"the recursion {self._name} found more than {MAX_ROWS} rows at once",
             hint="end it with a condition, or write UNION instead of UNION ALL if the rows "
             "form cycles",
         )

@@ -15,8 +15,8 @@ from dataflow.types import SqlType
 
 Key = frozenset[int]
 NO_COLUMNS: Key = frozenset()
-_MOST_KEYS = 16
-_MOST_FACTS = 64
+_MAX_KEYS = 16
+_MAX_FACTS = 64
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Keys:
         follows: dict[Key, Key] = {}
         for source, columns in self.determined:
             follows[source] = follows.get(source, NO_COLUMNS) | columns
-        determined = [(s, c) for s, c in follows.items() if not c <= s][:_MOST_FACTS]
+        determined = [(s, c) for s, c in follows.items() if not c <= s][:_MAX_FACTS]
         object.__setattr__(self, "keys", fewest(self.keys))
         object.__setattr__(self, "equal", tuple(sorted(equal)))
         object.__setattr__(self, "determined", tuple(determined))
@@ -104,7 +104,7 @@ def fewest(keys: Iterable[Key]) -> tuple[Key, ...]:
     for key in sorted(set(keys), key=lambda k: (len(k), sorted(k))):
         if not any(other <= key for other in retained):
             retained.append(key)
-    return tuple(retained[:_MOST_KEYS])
+    return tuple(retained[:_MAX_KEYS])
 
 
 def is_plain(type: SqlType) -> bool:

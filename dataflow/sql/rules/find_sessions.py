@@ -208,7 +208,7 @@ def _signs(expression: Expression, input: Plan) -> set[int | None]:
         return {-1, 0, 1, None}
     columns = sorted(columns_of(found))
     nullable = [i for i in columns if below.fields[i].is_nullable]
-    if len(nullable) > _MOST_ARGUMENTS:
+    if len(nullable) > _MAX_ARGUMENTS:
         return {-1, 0, 1, None}
     signs: set[int | None] = set()
     for values in product((None, _SOME), repeat=len(nullable)):
@@ -329,7 +329,7 @@ _ANY, _SOME = _Unknown.ANY, _Unknown.SOME
 _Value = bool | Decimal | _Moment | _Unknown | None
 _ZERO = Decimal(0)
 # Of calls with more arguments nothing is found out.
-_MOST_ARGUMENTS = 5
+_MAX_ARGUMENTS = 5
 
 
 class _Possible:
@@ -358,7 +358,7 @@ class _Possible:
         if expression.function == "case":
             return self._case(expression.arguments)
         compute = _FUNCTIONS.get(expression.function)
-        if compute is None or len(expression.arguments) > _MOST_ARGUMENTS:
+        if compute is None or len(expression.arguments) > _MAX_ARGUMENTS:
             return {_ANY}
         given = [self.values(a) for a in expression.arguments]
         return {compute(*values) for values in product(*given)}

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from service.api.call_limits import QueryLimits
 from service.api.routes.paging import Whole
-from service.verify.comparison import MOST_EXAMPLES, Verify
+from service.verify.comparison import MAX_EXAMPLES, Verify
 from service.verify.verify_models import VerificationModel
 
 router = APIRouter(prefix="/views", tags=["views"])
@@ -21,7 +21,7 @@ async def verify_view(
     limit: Annotated[
         Whole,
         Query(
-            ge=0, le=MOST_EXAMPLES, description="maximum number of differing rows in the response"
+            ge=0, le=MAX_EXAMPLES, description="maximum number of differing rows in the response"
         ),
     ] = 20,
 ) -> VerificationModel:

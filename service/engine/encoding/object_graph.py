@@ -28,7 +28,7 @@ from storage.errors import StorageError
 _MAGIC = b"TMog"
 _VERSION = 1
 _HEAD = struct.Struct("<4sIQ")  # magic, version, checksum
-_LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
+_LEAST_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
 # Exceptions that damage can cause if the checksum does not detect it.
 FAULTS = (
     *(KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError),
@@ -196,7 +196,7 @@ class _Writer:
         if kind is str:
             return value if _is_unicode(value) else _tag_text(value)
         if kind is int:
-            fits = _LEAST_INT <= value <= _MOST_INT
+            fits = _LEAST_INT <= value <= _MAX_INT
             return value if fits else {"int": hex(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": str(value)}

@@ -13,7 +13,7 @@ import pytest
 
 ROWS = 1_200_000
 # Of 150 MB that are read; a feed reads ahead 32 MB.
-MOST_GROWTH_BYTES = 60 << 20
+MAX_GROWTH_BYTES = 60 << 20
 
 READER = """
 import resource, sys, time
@@ -72,4 +72,4 @@ def test_a_long_file_needs_little_memory(format: str, road: str, tmp_path: Path)
     assert answer.returncode == 0, answer.stderr
     count, total, grown = map(int, answer.stdout.split())
     assert (count, total) == (ROWS, ROWS * (ROWS - 1) // 2)
-    assert grown < MOST_GROWTH_BYTES
+    assert grown < MAX_GROWTH_BYTES

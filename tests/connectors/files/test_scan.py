@@ -111,7 +111,7 @@ def test_json_elements_are_those_of_the_json_module(seed: int) -> None:
 
 
 def test_a_record_without_end_is_refused_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_RECORD_BYTES", 100)
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 100)
     monkeypatch.setattr(records, "BLOCK_BYTES", 60)
     monkeypatch.setattr(ByteStream.read, "__defaults__", (60,))
     for content in (b"x" * 5000, b'[{"a":"' + b"x" * 5000):

@@ -155,7 +155,7 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
     rival = PostgresSink(every_database.dsn)
     sink.write(_epoch(1, _small([(1, "a")], [1])))
     sink.write(_epoch(2, _small([(2, "b")], [1])))
-    for number, code in ((1, "sink.fenced"), (2, "sink.fenced"), (4, "sink.behind")):
+    for number, code in ((1, "sink.fenced"), (2, "sink.fenced"), (4, "sink.rewound")):
         with pytest.raises(TidemarkError) as raised:
             rival.write(_epoch(number, _small([(9, "zombie")], [1])))
         assert raised.value.code == code

@@ -151,7 +151,7 @@ def _edges(rows: list[tuple], weights: int = 1) -> dict[RelationName, Delta]:
 
 def test_what_does_not_end_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it ends again; then the rows are those of the query."""
-    monkeypatch.setattr(recursive, "MOST_ROUNDS", 50)
+    monkeypatch.setattr(recursive, "MAX_ROUNDS", 50)
     errors = ErrorRows()
     flow = _flow(endless(), errors)
     total = [flow.seed(), flow.step({STARTS.name: Delta.of("i", [(1,)])})]
@@ -168,7 +168,7 @@ def test_what_does_not_end_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_rows_beyond_all_bounds_fail_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
     """They double in every round: memory would end before the rounds do."""
-    monkeypatch.setattr(recursive, "MOST_ROWS", 1000)
+    monkeypatch.setattr(recursive, "MAX_ROWS", 1000)
     flow = _flow(endless(), ErrorRows())
     flow.step({STARTS.name: Delta.of("i", [(1,)])})
     with pytest.raises(ViewError) as raised:

@@ -172,8 +172,8 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
     assert root.in_chunks_of is not None
     parts, given = root.in_chunks_of, []
 
-    def fail(*deltas, most_rows):
-        for part in parts(*deltas, most_rows=most_rows):
+    def fail(*deltas, max_rows):
+        for part in parts(*deltas, max_rows=max_rows):
             given.append(part)
             if len(given) > 1:
                 raise ViewError("view.test", "the second part fails")

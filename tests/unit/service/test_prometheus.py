@@ -18,7 +18,7 @@ from dataflow.schema import Field
 from dataflow.types import INT8
 from service.api.api_metrics import ApiFigures, CountCalls
 from service.api.models import ViewModel
-from service.api.prometheus import MOST_VIEWS, ScrapeFacts, render
+from service.api.prometheus import MAX_VIEWS, ScrapeFacts, render
 from service.metrics.metric_list import BY_NAME, METRICS
 from service.metrics.metrics import PipelineMetrics
 
@@ -144,11 +144,11 @@ def test_a_scrape_reports_what_it_can_without_the_catalog(tmp_path: Path) -> Non
 
 
 def test_series_are_bounded(tmp_path: Path) -> None:
-    names = [f"v{n}" for n in range(MOST_VIEWS + 7)]
+    names = [f"v{n}" for n in range(MAX_VIEWS + 7)]
     found = samples(told(tmp_path, [view(name) for name in names]))
-    assert len(found["tidemark_view_live"]) == MOST_VIEWS
+    assert len(found["tidemark_view_live"]) == MAX_VIEWS
     assert found["tidemark_views_unlisted"] == {(): 7}
-    assert found["tidemark_views"] == {("live",): MOST_VIEWS + 7}
+    assert found["tidemark_views"] == {("live",): MAX_VIEWS + 7}
 
     counted, app = ApiFigures(), FastAPI()
     app.get("/views/{name}")(lambda name: {})

@@ -10,7 +10,7 @@ from connectors.postgres.catalog.catalog import ViewRow
 from service.api.health import StatusInputs, warnings_of
 
 AWAY = "it cannot be reached [source.unreachable]"
-BEHIND = "the sink was set back [sink.behind]"
+BEHIND = "the sink was set back [sink.rewound]"
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,9 @@ def check_lookup(
         if key_of(row, key) == asked
     }
     assert _found([arrangement.lookup(asked)]) == wanted
-    for most_rows in (1, 7, 50):
+    for max_rows in (1, 7, 50):
         parts = []
-        for part in arrangement.lookup_parts(asked, most_rows):
+        for part in arrangement.lookup_parts(asked, max_rows):
             parts.append(part)
             between()
         assert _found(parts) == wanted

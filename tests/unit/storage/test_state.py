@@ -251,10 +251,10 @@ def test_two_that_ask_for_one_key_get_its_rows_together(stores):
     arrangement = store.arrange(ArrangementSpec("scope/join/right", "ii", (0,)))
     arrangement.apply(delta_of("ii", [((key, n), 1) for key in range(40) for n in range(37)]))
     store.commit()
-    for most_rows in (1, 50, 100, 300):
+    for max_rows in (1, 50, 100, 300):
         asked = columns_of("i", [(key,) for key in range(40) for _ in range(2)])
         seen = Counter()
-        for index, rows in arrangement.lookup_parts(asked, most_rows):
+        for index, rows in arrangement.lookup_parts(asked, max_rows):
             pairs = Counter((at // 2, row) for at, (row, _) in zip(index, rows.rows(), strict=True))
             assert set(pairs.values()) == {2}
             seen.update(pairs)
