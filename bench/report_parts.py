@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from bench import aims
+from bench import aims, beside_flink
 from bench.aims import Judged, at_least, at_most
 from bench.cells import answer, measured, number, rates, table
 from bench.growth import COUNTED, SINGLE
@@ -351,4 +351,5 @@ SECTIONS: dict[str, Section] = {
     "formats": _formats,
     "kafka": _kafka,
     "kafka-path": _kafka_path,
+    beside_flink.PART: beside_flink.section,
 }

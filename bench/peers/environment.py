@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 HOME = Path(__file__).parent.parent / "data"
 ROOT = Path(__file__).parent.parent.parent
 INSTALL_S = 900.0
-RUN_S = 600.0
 LEAST_JAVA = 17
 
 
@@ -30,15 +29,20 @@ class PeerMissing(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """name: of its environment and of its module in bench.peers. package: pip's requirement."""
+    """name: of its environment. module: in bench.peers. package: pip's requirement. run_s: the
+    longest run.
+    """
 
     name: str
+    module: str
     package: str
     needs_java: bool = False
+    run_s: float = 600.0
 
 
-FLINK = Peer("flink", "apache-flink==2.3.0", needs_java=True)
-PATHWAY = Peer("pathway", "pathway==0.33.0")
+FLINK = Peer("flink", "flink", "apache-flink==2.3.0", needs_java=True)
+FLINK_TIME = replace(FLINK, module="flink_time", run_s=1_800.0)
+PATHWAY = Peer("pathway", "pathway", "pathway==0.33.0")
 
 
 def install(peer: Peer, home: Path = HOME) -> Path:
@@ -73,7 +77,7 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
     """Return the figures of a job in the peer's environment; PeerMissing has its log's end."""
     python = install(peer, home)
     log_path = home / f"{peer.name}.log"
-    command = [python, "-m", f"bench.peers.{peer.name}", json.dumps(job)]
+    command = [python, "-m", f"bench.peers.{peer.module}", json.dumps(job)]
     with log_path.open("wb") as log:
         child = subprocess.Popen(
             command,
@@ -86,9 +90,9 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
             start_new_session=True,
         )
         try:
-            printed, _ = child.communicate(timeout=RUN_S)
+            printed, _ = child.communicate(timeout=peer.run_s)
         except subprocess.TimeoutExpired as error:
-            raise PeerMissing(f"{peer.name}: no result in {RUN_S:.0f} s") from error
+            raise PeerMissing(f"{peer.name}: no result in {peer.run_s:.0f} s") from error
         finally:
             # Its JVM is in the same group and may outlive it.
             _end_group(child.pid)

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,6 @@ class Cluster:
         self.tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
         settings = {
             "parallelism.default": "1",
-            "state.backend.type": job["state"],
             "table.exec.source.cdc-events-duplicate": "false",
             "taskmanager.memory.managed.size": "1g",
             "taskmanager.memory.network.max": "256m",
@@ -66,17 +66,28 @@ class Cluster:
             "rest.port": str(self._port),
             "rest.bind-port": str(self._port),
             "metrics.fetcher.update-interval": "200",
+            "execution.checkpointing.dir": f"file://{checkpoints}",
         }
-        if job["mini_batch"]:
-            settings["table.exec.mini-batch.enabled"] = "true"
-            settings["table.exec.mini-batch.allow-latency"] = "200 ms"
-            settings["table.exec.mini-batch.size"] = str(job["mini_batch"])
-        if job["checkpoint_s"]:
-            settings["execution.checkpointing.interval"] = f"{job['checkpoint_s']}s"
-            settings["execution.checkpointing.dir"] = f"file://{checkpoints}"
         for name, value in settings.items():
             self.tables.get_config().set(name, value)
+        self.configure(job)
         self.jvm = children(os.getpid())
+
+    def configure(self, job: dict[str, Any]) -> None:
+        """Choose how later jobs keep their state."""
+        settings = {
+            "state.backend.type": job["state"],
+            "table.exec.mini-batch.enabled": "true" if job["mini_batch"] else "false",
+            "table.exec.mini-batch.allow-latency": "200 ms",
+            "table.exec.mini-batch.size": str(job["mini_batch"] or -1),
+        }
+        interval = "execution.checkpointing.interval"
+        if job["checkpoint_s"]:
+            settings[interval] = f"{round(1_000 * job['checkpoint_s'])} ms"
+        else:
+            self.tables.get_config().get_configuration().remove_config(interval)
+        for name, value in settings.items():
+            self.tables.get_config().set(name, value)
 
     def inputs(self, workload: Workload, paths: dict[str, str], prefix: str) -> str:
         """Make the tables over files; the query over them."""
@@ -96,33 +107,51 @@ class Cluster:
 
     def watch(self, result: Any) -> list[Sample]:
         """Samples until the job has ended; the last one is of its end."""
+        samples: list[Sample] = [(*self.now(), {})]
+
+        def sample(url: str) -> None:
+            # Not up yet, or gone already: no vertices.
+            reported = self.ask(url) or {"vertices": []}
+            vertices = {
+                v["name"]: (v["status"], v["metrics"]["write-records"])
+                for v in reported["vertices"]
+            }
+            samples.append((*self.now(), vertices))
+
+        done = self.follow(result, sample)
+        return [*samples, (*done, {})]
+
+    def follow(self, result: Any, sample: Callable[[str], None]) -> tuple[float, float]:
+        """Wait for a job, and call sample with its URL meanwhile; return when it ended, and after
+        how much CPU.
+        """
         identity = str(result.get_job_client().get_job_id())
-        url = f"http://127.0.0.1:{self._port}/jobs/{identity}"
-        samples: list[Sample] = [(time.perf_counter(), self.cpu_s(), {})]
         ended = threading.Event()
 
         def poll() -> None:
             while not ended.is_set():
-                try:
-                    with urllib.request.urlopen(url, timeout=2) as answer:
-                        reported = json.load(answer)
-                except OSError:
-                    # Not up yet, or gone already.
-                    reported = {"vertices": []}
-                vertices = {
-                    v["name"]: (v["status"], v["metrics"]["write-records"])
-                    for v in reported["vertices"]
-                }
-                samples.append((time.perf_counter(), self.cpu_s(), vertices))
+                sample(f"http://127.0.0.1:{self._port}/jobs/{identity}")
                 time.sleep(POLL_S)
 
         thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         result.wait()
-        done: Sample = (time.perf_counter(), self.cpu_s(), {})
+        done = self.now()
         ended.set()
         thread.join()
-        return [*samples, done]
+        return done
+
+    def ask(self, url: str) -> dict[str, Any] | None:
+        """Return what the cluster reports there; None while it is not up."""
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def now(self) -> tuple[float, float]:
+        """Return the moment, and the CPU seconds of the JVM."""
+        return time.perf_counter(), self.cpu_s()
 
     def cpu_s(self) -> float:
         """CPU seconds of the JVM."""

@@ -88,7 +88,7 @@ def test_a_peer_runs_and_is_right(peer: Peer, tmp_path: Path) -> None:
 
 @pytest.mark.whole
 def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path) -> None:
-    nowhere = Peer("nowhere", str(tmp_path / "no-such-package"))
+    nowhere = Peer("nowhere", "nowhere", str(tmp_path / "no-such-package"))
     with pytest.raises(PeerMissing, match="nowhere: not installed: "):
         install(nowhere, tmp_path)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from connectors.postgres.analysis import time_functions
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
@@ -29,6 +30,10 @@ QUERIES = {
     "WHERE at > now() - interval '1 month'",
     "lord_howe": "SELECT at::date AS day, count(*) AS n, min(to_char(at, 'HH24:MI TZH:TZM')) AS t "
     "FROM events WHERE at BETWEEN CURRENT_DATE - 60 AND CURRENT_TIMESTAMP GROUP BY 1",
+    "tumbled": "SELECT tidemark_time.tumble('2 s', at) AS w, count(*) AS n FROM events "
+    "WHERE at > now() - interval '3 seconds' GROUP BY 1",
+    "hopped": "SELECT w.start, count(*) AS n FROM events CROSS JOIN LATERAL "
+    "tidemark_time.hop('5 s', '2 s', at) AS w(start) WHERE w.start <= now() GROUP BY 1",
     "over_view": "SELECT count(*) AS n FROM old_events WHERE at < now()",
 }
 
@@ -50,6 +55,8 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
         made.execute(
             "CREATE VIEW old_events AS SELECT * FROM events WHERE at < now() - interval '1 day'"
         )
+        for statement in time_functions.statements():
+            made.execute(statement)
         yield made
 
 
