@@ -190,14 +190,14 @@ def differing(query: Query, streams: Streams, answer: np.ndarray) -> int:
 
 
 def _differing_in(connection: duckdb.DuckDBPyConnection, query: Query, answer: np.ndarray) -> int:
-    chosen_queries = connection.execute(f"DESCRIBE {query.batch or query.text}").fetchall()
+    described = connection.execute(f"DESCRIBE {query.batch or query.text}").fetchall()
     shown = [
         f"coalesce({f'epoch_ms({name})' if kind == 'TIMESTAMP' else name}, {MISSING})::bigint"
-        for name, kind, *_ in chosen_queries
+        for name, kind, *_ in described
     ]
     expected = f"SELECT {', '.join(shown)} FROM ({query.batch or query.text}) q"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {expected}")
-    connection.register("found", {f"c{i}": answer[:, i] for i in range(len(chosen_queries))})
+    connection.register("found", {f"c{i}": answer[:, i] for i in range(len(described))})
     counted = connection.execute(
         "SELECT count(*) FROM ((FROM expected EXCEPT ALL FROM found) UNION ALL "
         "(FROM found EXCEPT ALL FROM expected))"
