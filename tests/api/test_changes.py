@@ -140,7 +140,8 @@ async def _follow(service: RunningService, number: int, until_at: float) -> tupl
 
 async def _finish(service: RunningService, view: str, fold: Fold, position: int) -> None:
     fold.lose()
-    await until(fold, events(service.url, view, token=fold.token), position)
+    # The service has just begun again, and all readers come at once.
+    await until(fold, events(service.url, view, token=fold.token), position, timeout_s=200)
 
 
 @pytest.mark.whole
