@@ -113,25 +113,34 @@ def _is_native(plan: Plan) -> bool:
 
 
 def _is_guard(reader: LiveNode, node: LiveNode) -> bool:
-    """Return whether a reader passes a threshold as long as the node has rows.
+    """Return whether a reader passes the threshold of a node's rows as long as there are any.
 
     Without a row to compare, it makes no difference whether there is a threshold.
     """
     plan = reader.plan
     if not isinstance(plan, SemiJoin) or plan.kind != "semi" or plan.left_keys or plan.residual:
         return False
-    return reader.inputs[1] is node and reader.inputs[0] is not node and _leads_to_filters(reader)
+    return reader.inputs[1] is node and reader.inputs[0] is not node and _is_own(reader, node)
 
 
-def _leads_to_filters(node: LiveNode) -> bool:
-    """Return whether a node is nothing but the threshold of filters."""
-    for reader in node.readers:
+def _is_own(threshold: LiveNode, node: LiveNode) -> bool:
+    """Return whether a threshold is nothing but one of filters that compare a node's rows."""
+    for reader in threshold.readers:
         if isinstance(reader.plan, ThresholdFilter):
-            if reader.inputs[0] is node:
+            if reader.inputs[0] is threshold or not _is_part(reader.inputs[0], node):
                 return False
-        elif not isinstance(reader.plan, Project) or not _leads_to_filters(reader):
+        elif not isinstance(reader.plan, Project) or not _is_own(reader, node):
             return False
-    return bool(node.readers)
+    return bool(threshold.readers)
+
+
+def _is_part(rows: LiveNode, node: LiveNode) -> bool:
+    """Return whether a node has no rows without one of another node."""
+    while rows is not node:
+        if not isinstance(rows.plan, Filter | Project | ThresholdFilter):
+            return False
+        rows = rows.inputs[0]
+    return True
 
 
 @dataclass

@@ -139,7 +139,7 @@ class LiveTables:
     def has(self, relation: Relation, columns: Sequence[int]) -> bool:
         """Return whether a stored table has these columns of all rows of a relation."""
         return any(
-            _covers(table.location, relation, columns) and not table.state.freed.ends
+            _covers(table.location, relation, columns) and table.state.freed.is_complete
             for table in self._tables
         )
 
@@ -178,7 +178,7 @@ class LiveTables:
         """Forget operators that are gone: a later one may have the name of one."""
         freed = table.state.freed
         present = {end for number in table.scans for end in self._ends_of(number) or ()}
-        if False:
+        if freed.ends.keys() - present:
             freed.set_ends({end: n for end, n in freed.ends.items() if end in present})
 
     def _needed(self, tables: Sequence[LiveTable], scans: Mapping[int, Scan]) -> list[LiveTable]:
@@ -206,11 +206,11 @@ class LiveTables:
         readers can see."""
         if not _covers(table.location, plan.relation, plan.columns):
             return False
-        freed = table.state.freed.ends
-        if not freed:
+        freed = table.state.freed
+        if freed.is_complete:
             return True
         ends = self._ends_of(number)
-        return ends is not None and freed.keys() >= set(ends)
+        return ends is not None and freed.ends.keys() >= set(ends)
 
     def _without_unread(self, table: LiveTable) -> LiveTable:
         """Return the table without the columns that have lost their last reader."""

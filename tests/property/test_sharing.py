@@ -302,14 +302,19 @@ def test_memory() -> None:
     assert found > ROUNDS or "TIDEMARK_SEED" in os.environ, "too little was shared to tell"
 
 
-def test_rocks(tmp_path: Path) -> None:
+def rocks(folder: Path) -> Callable[[Store | None], Store]:
+    """Return what opens a new store of the folder, or the given one again."""
     numbers = iter(range(1_000_000))
 
     def reopen(store: Store | None) -> Store:
         if store is None:
-            return RocksStore(tmp_path / str(next(numbers)), tuning=TINY)
+            return RocksStore(folder / str(next(numbers)), tuning=TINY)
         assert isinstance(store, RocksStore)
         store.close()
         return RocksStore(store.path, tuning=TINY)
 
-    check(reopen, "rocks", seeds(ROUNDS // 3))
+    return reopen
+
+
+def test_rocks(tmp_path: Path) -> None:
+    check(rocks(tmp_path), "rocks", seeds(ROUNDS // 3))

@@ -444,6 +444,11 @@ class FreedRows:
             self.ends = dict(zip(map(str, names.texts()), counts.to_list(), strict=True))
             self.count = int(self._stored_count().lookup(())[0, 0])
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the table has all its rows, now and after the next examination."""
+        return not self.ends and not self.count
+
     def set_ends(self, ends: Mapping[str, int]) -> None:
         """Name the operators by which rows are freed from now on."""
         if self.ends == ends:
@@ -464,7 +469,7 @@ class FreedRows:
 
     def clear(self) -> None:
         """Forget everything: the table has become empty."""
-        if self.ends:
+        if not self.is_complete:
             self._stored_ends().clear()
             self._stored_count().clear()
         self.next_position = self.count = 0

@@ -14,10 +14,10 @@ from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.expiry import FEW_ROWS
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.expressions.ir import ColumnRef
-from dataflow.plan.nodes import Plan, Project, Scan, ThresholdFilter, ViewPlan
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.plan.nodes import Filter, Plan, Project, Scan, SemiJoin, ThresholdFilter, ViewPlan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.types import INT4, TEXT, TIMESTAMPTZ
+from dataflow.types import BOOL, INT4, INTERVAL, TEXT, TIMESTAMPTZ
 from service.engine.engine import Engine, View, ViewDefinition
 from storage.rocks import RocksStore
 
@@ -52,15 +52,37 @@ class Scene:
         self.store = RocksStore(self.folder)
         self.engine = Engine(self.store, NoEvaluator(), "source")
 
-    def create(self, name: str, column: int, events: list[Row], operator: str = ">") -> None:
-        """Build a view over these present events, and make it live."""
+    def create(
+        self,
+        name: str,
+        column: int,
+        events: list[Row],
+        operator: str = ">",
+        *,
+        identity: str = "",
+        behind_us: int = 0,
+        condition_id: int | None = None,
+    ) -> None:
+        """Build a view over these present events, and make it live.
+
+        identity: names its state. behind_us: how far its threshold is behind the clock.
+        condition_id: there is a threshold as long as there is an event of this id.
+        """
         plan: Plan = Scan(self.relation, (0, column, 3), tuple(FIELDS[c] for c in (0, column, 3)))
         if operator:
             clock = Scan(CLOCK, (1,), (AT,))
-            now = Project(clock, (ColumnRef(0, TIMESTAMPTZ),), (Field("now", TIMESTAMPTZ),))
+            value: Expression = ColumnRef(0, TIMESTAMPTZ)
+            if behind_us:
+                by = Literal(f"00:00:00.{behind_us:06}", INTERVAL)
+                value = Call("-", (value, by), TIMESTAMPTZ)
+            single: Plan = clock
+            if condition_id is not None:
+                is_it = Call("=", (ColumnRef(0, INT4), Literal(str(condition_id), INT4)), BOOL)
+                single = SemiJoin("semi", clock, Filter(plan, is_it), (), (), None)
+            now = Project(single, (value,), (Field("now", TIMESTAMPTZ),))
             plan = ThresholdFilter(plan, now, ColumnRef(1, TIMESTAMPTZ), operator)
         table = SinkTable("public", name, plan.fields, ())
-        definition = ViewDefinition(f"{name}{self.at}", table, "", ViewPlan(plan, ()))
+        definition = ViewDefinition(identity or f"{name}{self.at}", table, "", ViewPlan(plan, ()))
         live = [read for d in self.engine.views.values() for read in d.reads()]
         columns = self.engine.columns_to_keep(definition, live)
         view = View(definition, self.store, NoEvaluator(), columns)
@@ -241,6 +263,33 @@ def test_a_view_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
     scene.create("v", 1, [*EVENTS, *late])
     scene.change((Changes.NEW, event(7, 2 * 10**6, 2 * 10**6)), (Changes.DELETE_KEY, event(8)))
     assert scene.ids("v") == scene.ids("w") == [7]
+
+
+def test_a_filter_of_an_earlier_name_does_not_serve_another_view(tmp_path: Path) -> None:
+    """A replaced view's state may have the names of the earlier version's, and keep more rows."""
+    scene = Scene(tmp_path)
+    events = [event(i, i, i) for i in range(1, ROWS + 1)]
+    scene.create("v", 1, events, identity="v", behind_us=100)
+    # Of the stored table each of its columns stays in use.
+    scene.create("w", 2, events)
+    scene.create("x", 1, events)
+    scene.tick(900)
+    assert scene.stored() == 200
+    scene.engine.remove(scene.engine.views[RelationName("tidemark", "public", "v")].name)
+    scene.create("v", 1, events, identity="v", behind_us=600)
+    assert scene.ids("v") == list(range(301, ROWS + 1))
+    scene.change((Changes.DELETE_KEY, event(500)))
+    assert scene.ids("v") == [i for i in range(301, ROWS + 1) if i != 500]
+
+
+def test_a_threshold_that_depends_on_other_rows(tmp_path: Path) -> None:
+    """That there are rows to compare is not what its condition asks."""
+    scene = Scene(tmp_path)
+    scene.create("v", 1, [event(i, i, i) for i in range(1, ROWS + 1)], condition_id=5)
+    scene.tick(900)
+    assert scene.ids("v") == list(range(901, ROWS + 1))
+    scene.change((Changes.DELETE_KEY, event(5)))
+    assert scene.ids("v") == []
 
 
 def test_rows_with_long_texts_stay(tmp_path: Path) -> None:
