@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from connectors.postgres.catalog.catalog import Control
-from connectors.postgres.catalog.requests import Doorbell, Outcome, Request, Requests
+from connectors.postgres.catalog.requests import Outcome, Request, Requests, WakeUp
 from dataflow.errors import TemporaryError, TidemarkError
 from service.factory.service_factory import ServiceFactory
 from service.psql import psql_verify
@@ -43,7 +43,7 @@ class RequestWorker:
         self._operations = operations
         self._nudge = nudge
         self._requests = Requests(dsn)
-        self._bell = Doorbell(dsn)
+        self._wake_up = WakeUp(dsn)
         self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
         self._beginning: dict[int, tuple[Request, Future[Poll]]] = {}
         self._running: dict[int, tuple[Request, Poll]] = {}
@@ -62,7 +62,7 @@ class RequestWorker:
         """Stop; the next process resumes the requests in progress."""
         self._stopping.set()
         self._requests.wake()
-        self._bell.ring()
+        self._wake_up.ring()
         for thread in self._threads:
             thread.join(RING_S + RETRY_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -141,12 +141,12 @@ class RequestWorker:
     def _answer_bell(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._bell.wait(RING_S):
+                if self._wake_up.wait(RING_S):
                     self._nudge()
             except TidemarkError as error:
                 log.debug("psql.wake_up_retry", code=error.code)
                 self._stopping.wait(RETRY_S)
-        self._bell.close()
+        self._wake_up.close()
 
 
 def worker_of(settings: Settings, state: Any) -> RequestWorker:

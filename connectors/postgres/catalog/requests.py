@@ -159,7 +159,7 @@ class Requests:
         return self._session
 
 
-class Doorbell:
+class WakeUp:
     """A session that sleeps in the sink until `tidemark.wait` wakes it; for one thread."""
 
     def __init__(self, dsn: str) -> None:

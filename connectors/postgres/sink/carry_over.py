@@ -66,6 +66,7 @@ UNION ALL SELECT format('publication %%I', p.pubname) FROM pg_publication_rel AS
     JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = ANY(%s)
 ORDER BY 1"""
 )
+# What belongs to the table itself, such as a policy, is dropped with it, whatever its condition names.
 _DEPENDENTS = """
 SELECT DISTINCT CASE WHEN d.classid = 'pg_rewrite'::regclass
     THEN (SELECT CASE v.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END
@@ -81,6 +82,10 @@ WHERE d.deptype = 'n'
     AND NOT (d.classid = 'pg_rewrite'::regclass
         AND d.objid IN (SELECT oid FROM pg_rewrite WHERE ev_class = ANY(%s)))
     AND NOT (d.classid = 'pg_class'::regclass AND d.objid = ANY(%s))
+    AND NOT EXISTS (
+        SELECT FROM pg_depend AS own WHERE (own.classid, own.objid) = (d.classid, d.objid)
+            AND own.deptype IN ('a', 'i') AND own.refclassid = 'pg_class'::regclass
+            AND own.refobjid = ANY(%s))
 ORDER BY title"""
 
 
@@ -129,7 +134,7 @@ def dependents(cursor: Any, table: SinkTable) -> list[str]:
         (table.schema, table.name),
     )
     oids = [*found, *(oid for (oid,) in cursor.fetchall())]
-    cursor.execute(_DEPENDENTS, (oids, oids, oids, oids))
+    cursor.execute(_DEPENDENTS, (oids,) * 5)
     return [title for (title,) in cursor.fetchall()]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.sink import carry_over
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable, Swap, ViewDdl
 from dataflow import types
@@ -209,6 +210,35 @@ def test_what_depends_on_a_view_stops_its_drop(database: Database, sink: Postgre
     assert database.rows("SELECT count(*) FROM k") == [(3,)]
     database.execute("DROP VIEW mine; ALTER TABLE k RENAME TO renamed")
     sink.drop([_keyed("k"), _bag("b"), _keyed("never there")])
+    assert database.rows(_RELATIONS) == []
+
+
+def test_what_belongs_to_a_view_s_table_is_dropped_with_it(
+    database: Database, sink: PostgresSink
+) -> None:
+    """As PostgreSQL does it, though each of these names a column."""
+    table = _keyed("k")
+    sink.load(table, _rows(), None)
+    database.execute(
+        "CREATE POLICY own ON k USING (id > 1);"
+        "ALTER TABLE k ADD CONSTRAINT checked CHECK (id < 1000000);"
+        "CREATE STATISTICS measured ON id, v FROM k;"
+        "CREATE RULE ruled AS ON UPDATE TO k WHERE NEW.id > 1 DO ALSO NOTHING;"
+        "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+        "CREATE TRIGGER noting BEFORE UPDATE OF v ON k FOR EACH ROW WHEN (NEW.id > 1)"
+        " EXECUTE FUNCTION noted();"
+        "CREATE TABLE t (id int);"
+        "CREATE POLICY theirs ON t USING (EXISTS (SELECT FROM k WHERE k.id = t.id))"
+    )
+    with database.connect() as connection, connection.cursor() as cursor:
+        assert carry_over.dependents(cursor, table) == ["policy theirs on table t"]
+    with pytest.raises(SinkError) as raised:
+        sink.drop([table])
+    assert raised.value.code == "sink.dependents"
+    database.execute("DROP TABLE t")
+    with database.connect() as connection, connection.cursor() as cursor:
+        assert carry_over.dependents(cursor, table) == []
+    sink.drop([table])
     assert database.rows(_RELATIONS) == []
 
 
