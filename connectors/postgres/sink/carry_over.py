@@ -66,7 +66,7 @@ UNION ALL SELECT format('publication %%I', p.pubname) FROM pg_publication_rel AS
     JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = ANY(%s)
 ORDER BY 1"""
 )
-# What belongs to the table itself, such as a policy, is dropped with it, whatever its condition names.
+# What belongs to the table itself, such as a policy, is dropped with it, whatever it names.
 _DEPENDENTS = """
 SELECT DISTINCT CASE WHEN d.classid = 'pg_rewrite'::regclass
     THEN (SELECT CASE v.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END
