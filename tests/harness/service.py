@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import psutil
@@ -19,6 +19,7 @@ import psutil
 from connectors.loopback import free_port
 from service.runtime.process_title import title_of
 from tests.harness.leash import Leash
+from tests.harness.warm import WarmProcess, can_be_warm, warm_parent
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 # What a service notes in its state once its kernels are compiled, by their folder ("": the usual
@@ -48,7 +49,9 @@ class RunningService:
             "TIDEMARK_PORT": str(self.port),
             **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
         }
-        self._process: subprocess.Popen | None = None
+        # What takes memory away is started by hand, with no module that it does not import.
+        self._is_warm = "memory" not in settings
+        self._process: subprocess.Popen | WarmProcess | None = None
         self._leash: Leash | None = None
         self._client = httpx.Client(base_url=self.url, timeout=120)
 
@@ -68,14 +71,7 @@ class RunningService:
         """Start and wait until REST answers."""
         self._give_kernels()
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "service.cli.main", "serve"],
-                env=self._environment,
-                # Whatever that of the machine is: what a service writes does not depend on it.
-                umask=0o022,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            self._process = self._started(log)
         self._leash = Leash(self._process.pid)
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -85,6 +81,18 @@ class RunningService:
             time.sleep(0.05)
         self.stop()
         raise AssertionError(f"the service did not start\n{self.log_tail()}")
+
+    def _started(self, log: BinaryIO) -> subprocess.Popen | WarmProcess:
+        if self._is_warm and can_be_warm(self._environment):
+            return warm_parent().start(self._environment, log.fileno())
+        return subprocess.Popen(
+            [sys.executable, "-m", "service.cli.main", "serve"],
+            env=self._environment,
+            # Whatever that of the machine is: what a service writes does not depend on it.
+            umask=0o022,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
 
     def stop(self) -> int:
         """SIGTERM; the exit code. Whatever of it is left after that fails the test."""
