@@ -230,4 +230,6 @@ def _add_verification(page: Page, title: str, facts: Mapping[str, Any] | None) -
     page.add("tidemark_view_verification", 1, title, facts["result"])
     if "missing" in facts:
         differing = facts["missing"] + facts["surplus"] + facts["different"]
+        past = facts.get("history") or {}
+        differing += sum(count for kind, count in past.items() if kind != "rows")
         page.add("tidemark_view_differing_rows", differing, title)

@@ -15,7 +15,8 @@ import tidemark
 from service.cli.output import Url, client_of, console, print_problem, read_text, table_of
 
 DEFAULT_URL = tidemark.DEFAULT_URL
-_SIGNS = {"missing": "-", "surplus": "+"}
+_SIGNS = {"missing": "-", "surplus": "+", "period": "period", "overlap": "overlap"}
+_HISTORY_KINDS = ("missing", "surplus", "different", "periods", "overlaps")
 
 
 def verify(
@@ -53,17 +54,29 @@ def _print_verified(found: tidemark.VerifyResult) -> None:
         console.print(f"  {shown}", highlight=False)
     for example in found.examples:
         _print_example(example)
+    if found.history is not None:
+        _print_history(found.history)
+
+
+def _print_history(found: tidemark.HistoryCheck) -> None:
+    counts = {kind: found.raw[kind] for kind in _HISTORY_KINDS}
+    wrong = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    console.print(f"  history: {found.rows:,} rows, {wrong or 'all right'}", highlight=False)
+    for example in found.examples:
+        _print_example(example, "the view", "its history")
 
 
 def _positions(found: tidemark.VerifyResult) -> str:
     return ", ".join(f"{s} {p}" for s, p in found.positions.items()) or "no position"
 
 
-def _print_example(example: tidemark.Difference) -> None:
-    """Print a difference: - only in PostgreSQL's answer, + only in the view, ~ different values."""
+def _print_example(
+    example: tidemark.Difference, left: str = "PostgreSQL", right: str = "the view"
+) -> None:
+    """Print a difference: - only on the left, + only on the right, ~ different values."""
     expected, got = example.expected or {}, example.found or {}
     if expected and got:
-        table = table_of("~", "PostgreSQL", "the view")
+        table = table_of("~", left, right)
         for column, text in (example.key or {}).items():
             table.add_row(column, _cell(text), "")
         for column, text in expected.items():

@@ -315,7 +315,8 @@ class Waited(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(Record):
-    """A differing row. kind: missing, surplus or different. expected: PostgreSQL's values, found:
+    """A differing row. kind: missing, surplus or different; in a history also period or overlap.
+    expected: PostgreSQL's values, found:
     the view's; as texts."""
 
     kind: str
@@ -325,11 +326,25 @@ class Difference(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HistoryCheck(Record):
+    """The findings in a view's history: counts of wrong rows, by kind. rows: all of the history."""
+
+    rows: int
+    missing: int
+    surplus: int
+    different: int
+    periods: int
+    overlaps: int
+    examples: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyResult(Record):
     """The comparison of a view with PostgreSQL's answer at the view's position (docs/VERIFY.md).
 
     result: equal, different or open (the query allows both answers). rows: number compared. alike:
-    equal values that print differently. reasons: why PostgreSQL's own answer may vary.
+    equal values that print differently. reasons: why PostgreSQL's own answer may vary. history:
+    None for a view without one, and from an older service.
     """
 
     view: str
@@ -342,12 +357,13 @@ class VerifyResult(Record):
     took_ms: float
     at: datetime
     examples: tuple[Difference, ...] = ()
+    history: HistoryCheck | None = None
     reasons: tuple[str, ...] = ()
     positions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_equal(self) -> bool:
-        """Whether the view equals PostgreSQL's answer."""
+        """Whether the view equals PostgreSQL's answer, and its history is right."""
         return self.result == "equal"
 
 

@@ -133,8 +133,10 @@ class Epochs:
         self._engine.commit(None, written=self.written(), sync=sync)
 
     def is_sink_drained(self) -> bool:
-        """Return True if the sink has every epoch; until then nothing is read."""
-        self.awaits_sink = not self.writer.is_idle
+        """Return True if the sink has every epoch, and each view that it refused has left the
+        engine; until then nothing is read. A refused view lacks what was left out of its epochs.
+        """
+        self.awaits_sink = not self.writer.is_idle or self.writer.has_refusals
         return not self.awaits_sink
 
     def run(self, batch: SourceBatch) -> list[ViewDefinition]:

@@ -128,6 +128,11 @@ class SinkWriter:
         """
         return [self._refusals.get() for _ in range(self._refusals.qsize())]
 
+    @property
+    def has_refusals(self) -> bool:
+        """Return True if `refusals` has something to return."""
+        return not self._refusals.empty()
+
     def forgive(self) -> None:
         """Write all views again; what was submitted with them must be written."""
         self.drain()

@@ -59,11 +59,18 @@ def _outcome(found: VerificationModel) -> Outcome:
         return Outcome(said, facts)
     count = found.missing + found.surplus + found.different
     shown = [str(example) for example in found.examples[:MAX_SHOWN]]
-    error = TidemarkError(
-        "verify.different",
-        f'view "{found.view}" differs from the answer of its query in {count} rows',
-        detail="\n".join(shown),
-        hint="if nobody wrote to the view's table, please report this; then drop the view and"
-        " create it again",
+    what = f'view "{found.view}" differs from the answer of its query in {count} rows'
+    hint = (
+        "if nobody wrote to the view's table, please report this; then drop the view and create it"
+        " again"
     )
+    if found.history is not None and (wrong := found.history.described):
+        shown += [f"history: {wrong}", *map(str, found.history.examples[:MAX_SHOWN])]
+        if not count:
+            what = f'the history of view "{found.view}" is wrong: {wrong}'
+            hint = (
+                "if nobody wrote to the history's table, please report this; to begin another"
+                " history, replace the view with the option none, then with the period again"
+            )
+    error = TidemarkError("verify.different", what, detail="\n".join(shown), hint=hint)
     return failure_of(error, facts=facts)

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ from connectors.clock.source import timestamp_of
 from connectors.postgres.catalog import verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
+from connectors.postgres.query.history_check import (
+    HistoryFindings,
+    counts_query,
+    current_rows,
+    exact,
+    examples_query,
+    findings,
+)
 from connectors.postgres.query.verify_session import Reader, VerifySession, open_sandboxed
 from connectors.postgres.session.lsn import format_lsn
 from connectors.postgres.snapshot.point_in_time import PointInTimeRead
@@ -32,7 +40,7 @@ from service.runtime.settings import Settings
 from service.runtime.view_names import parse_name
 from service.verify.frozen_windows import retained_since
 from service.verify.promised_query import Promise, left_out, open_reasons, promise_of
-from service.verify.verify_models import VerificationModel
+from service.verify.verify_models import HistoryModel, VerificationModel
 from service.views.groups import group_of
 from service.views.lifecycle import ViewState
 from service.views.requested_changes import table_of
@@ -94,7 +102,7 @@ class Verify:
             except TidemarkError as error:
                 self._report(row, {"result": FAILED, "code": error.code, "reason": error.what})
                 raise
-            self._report(row, found.model_dump(exclude={"examples"}))
+            self._report(row, found.model_dump(exclude={"examples": True, "history": {"examples"}}))
             return found
         finally:
             self._turn.release()
@@ -124,13 +132,19 @@ class Verify:
                     raise
         reasons = open_reasons([r for r in rows if r.title in names])
         result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
+        past: HistoryFindings | None = facts["history"]
+        if past is not None and not past.is_equal:
+            # A query may have several answers, but a view has one past.
+            result = DIFFERENT
         if result == DIFFERENT:
             counts = {k: v for k, v in asdict(found).items() if k != "examples"}
+            if past is not None:
+                counts |= {f"history_{kind}": n for kind, n in past.counts.items()}
             log.error("verify.different", view=row.title, positions=positions, **counts)
         return VerificationModel(
             view=row.title,
             result=result,
-            **facts,
+            **facts | {"history": None if past is None else HistoryModel(**asdict(past))},
             reasons=reasons if result == OPEN else [],
             positions=positions,
             took_ms=round((time.monotonic() - started) * 1000, 1),
@@ -141,7 +155,8 @@ class Verify:
     def _compared(
         self, views: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
     ) -> tuple[Comparison, dict[str, str], dict[str, Any]]:
-        """Compare once; also return what was left out of both answers, as the model has it.
+        """Compare once; also return what was left out of both answers, as the model has it, and
+        the findings in the view's history.
 
         views: the maintained views in the promise as planned, the view itself first.
         """
@@ -160,7 +175,7 @@ class Verify:
             self._require_same(row, views, sink)
             query, omitted = self._query(promise, sink, snapshot, positions)
             facts = output_fields.from_json(row.fields or [])
-            own = sink.rows_of(table_of(row))
+            all_rows = own = sink.rows_of(table_of(row))
             omissions: dict[str, Any] = {"left_out": omitted}
             if since := retained_since(row, sink.frozen_edges(promise.maintained())):
                 query, own = since.rows(query), since.rows(own)
@@ -181,8 +196,33 @@ class Verify:
                 snapshot.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
                 reader.fill(got, own)
+                omissions["history"] = self._past(row, sink, reader, all_rows, limit)
             shown = {s: _shown(p) for s, p in positions.items()}
             return compare(expected, got, facts, key, limit), shown, omissions
+
+    def _past(
+        self, row: ViewRow, sink: VerifySession, reader: Reader, own: str, limit: int
+    ) -> HistoryFindings | None:
+        """Check the view's history against its table, in the same snapshot; None without one.
+
+        own: a query of the table's rows.
+        """
+        table = table_of(row)
+        history = sink.history_of(table)
+        if history is None:
+            return None
+        fields = exact(table.fields)
+        with (
+            closing(SortedRows(fields, table.key)) as expected,
+            closing(SortedRows(fields, table.key)) as current,
+        ):
+            reader.fill(expected, own)
+            reader.fill(current, current_rows(table, history))
+            compared = compare(expected, current, fields, table.key, limit)
+        (counts,) = reader.rows(counts_query(history))
+        rest = max(0, limit - len(compared.examples))
+        examples = reader.rows(examples_query(history, rest)) if rest else []
+        return findings(compared, counts, examples, history)
 
     def _query(
         self,

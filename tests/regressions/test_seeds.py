@@ -94,6 +94,12 @@ SEEDS = {
     (395, "errors", "clock"): "a clock looked where it last had for a dataflow that was another",
     (4026, "history"): "the past of a view could not be read once all views were paused",
     (4082, "history"): "the same, of a view that was paused last",
+    (6014, "refusals", "lateness"): "a view was renamed between its refusal and its failure",
+    (
+        4046,
+        "failovers",
+        "zones",
+    ): "a pause came before the rebuild of a lost table",
 }
 
 

@@ -53,6 +53,11 @@ def why_not_well(world: World) -> str:
         if row.status == "paused" and "refusals" in world.parts:
             # Nobody writes to it; resumed, it gets a table again.
             continue
+        is_lost = database.is_set_back and row.code == "sink.table_missing"
+        if row.status == "paused" and found is None and is_lost:
+            # A standby took over that never had it, and the pause came before the rebuild: the
+            # catalog says so, and resumed, it gets a table again.
+            continue
         if found is None or found.spoilt or found.identity != row.identity:
             return f"{row.title} has no table"
     process = world.process

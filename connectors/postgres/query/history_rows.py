@@ -104,11 +104,17 @@ def find_point(cursor: Any, table: SinkTable, point: str) -> Point:
 
 def history_of(cursor: Any, table: SinkTable) -> History:
     """Return the history of a view. TidemarkError history.none."""
-    cursor.execute(_ROWS, (table.schema, table.name))
-    found = cursor.fetchone()
+    found = find_history(cursor, table)
     if found is None:
         raise no_history(table.title)
-    return history_target(table, *found)
+    return found
+
+
+def find_history(cursor: Any, table: SinkTable) -> History | None:
+    """Return the history of a view; None if it has none."""
+    cursor.execute(_ROWS, (table.schema, table.name))
+    found = cursor.fetchone()
+    return None if found is None else history_target(table, *found)
 
 
 def no_history(title: str) -> TidemarkError:

@@ -6,8 +6,8 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,8 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.evaluation import sandbox
 from connectors.postgres.query.answer_comparison import SortedRows, selected
+from connectors.postgres.query.history_rows import find_history
+from connectors.postgres.schema.history_target import History
 from connectors.postgres.session.session import connect, to_error, translated
 from connectors.postgres.sink.restricted_sink import reading
 from connectors.sink import SinkTable
@@ -77,6 +79,11 @@ class VerifySession:
         with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
             return reading(cursor, self._dsn, table, partial(selected, table), len(table.fields))
 
+    def history_of(self, table: SinkTable) -> History | None:
+        """Return the history of a view; None if it has none."""
+        with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
+            return find_history(cursor, table)
+
     def close(self) -> None:
         """End the session and its snapshot."""
         self.connection.close()
@@ -99,8 +106,19 @@ class Reader:
 
     def fill(self, rows: SortedRows, query: str) -> None:
         """Read the rows of a query. TidemarkError verify.timeout, verify.query_fails."""
-        try:
+        with self._translated():
             rows.fill(self._connection.cursor(), query)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the few rows of a query. TidemarkError as `fill`."""
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchall()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
         except psycopg2.Error as error:
             if error.pgcode == _CANCELLED:
                 raise TidemarkError(

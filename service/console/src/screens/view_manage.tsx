@@ -54,9 +54,20 @@ interface Verdict {
   different: number;
   alike: number;
   examples: Difference[];
+  history?: HistoryFindings | null;
   reasons: string[];
   positions: Record<string, string>;
   took_ms: number;
+}
+
+interface HistoryFindings {
+  rows: number;
+  missing: number;
+  surplus: number;
+  different: number;
+  periods: number;
+  overlaps: number;
+  examples: Difference[];
 }
 
 interface Difference {
@@ -88,6 +99,11 @@ function Verify({ name, view }: TabProps) {
   );
 }
 
+function historyWords({ rows, missing, surplus, different, periods, overlaps }: HistoryFindings): string {
+  const wrong = Object.entries({ missing, surplus, different, periods, overlaps }).filter(([, n]) => n > 0);
+  return `History: ${count(rows)} rows, ${wrong.map(([kind, n]) => `${count(n)} ${kind}`).join(", ") || "all right"}`;
+}
+
 function VerdictNote({ verdict }: { verdict: Verdict }) {
   const parts = [
     `${count(verdict.rows)} rows compared in ${millis(verdict.took_ms)}`,
@@ -96,14 +112,16 @@ function VerdictNote({ verdict }: { verdict: Verdict }) {
     verdict.different ? `${count(verdict.different)} different` : "",
     ...Object.values(verdict.positions).map((position) => `at ${position}`),
   ];
+  const examples = [...verdict.examples, ...(verdict.history?.examples ?? [])];
   return (
     <div class={verdict.result === "equal" ? "verdict good" : "verdict bad"} role="status">
       <strong>{WORDS[verdict.result] ?? verdict.result}</strong>
       <span>{parts.filter(Boolean).join(" · ")}</span>
       {verdict.reasons.map((reason) => <span key={reason}><Text>{reason}</Text></span>)}
-      {verdict.examples.length > 0 && (
+      {verdict.history && <span>{historyWords(verdict.history)}</span>}
+      {examples.length > 0 && (
         <pre tabIndex={0}>
-          {verdict.examples.map((example) => `${example.kind}\n  expected ${JSON.stringify(example.expected ?? null)}\n  found    ${JSON.stringify(example.found ?? null)}`).join("\n")}
+          {examples.map((example) => `${example.kind}\n  expected ${JSON.stringify(example.expected ?? null)}\n  found    ${JSON.stringify(example.found ?? null)}`).join("\n")}
         </pre>
       )}
     </div>
