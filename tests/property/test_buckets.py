@@ -253,5 +253,8 @@ def test_without_faults_nothing_is_read_twice() -> None:
             assert run.driver.epoch == run.sink.epoch
             at = run.sink.position
             run.driver.step(run.history.batch(at, at + 1))
+            figures = run.driver.figures
+            assert sum(f.replayed for f in figures) == 0
+            assert at == 0 or sum(f.restored for f in figures) == 0
         assert run.sink.applied == EPOCHS
         assert run.driver.collect_garbage() == 0

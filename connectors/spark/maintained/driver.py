@@ -34,6 +34,7 @@ from connectors.spark.maintained.layout import (
     FAILED,
     FINAL,
     LOGGED,
+    MEASURED,
     OUTPUT,
     REJECTED,
     WRITTEN,
@@ -43,7 +44,7 @@ from connectors.spark.maintained.layout import (
 )
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
-from connectors.spark.maintained.tasks import EpochWork, ExportWork, Job, LookupWork
+from connectors.spark.maintained.tasks import EpochWork, ExportWork, Figures, Job, LookupWork
 from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
@@ -144,6 +145,8 @@ class Driver:
         self._newest = Manifest(0, "", 0, buckets, {}, input=False)
         self._shown = 0
         self._unneeded: dict[str, float] = {}
+        # Of the tasks of the last epoch.
+        self.figures: Sequence[Figures] = ()
 
     @property
     def epoch(self) -> int:
@@ -262,6 +265,7 @@ class Driver:
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         found = _Results(rows)
+        self.figures = found.figures
         out = ""
         if found.shown:
             out = f"{numbered('out', given.epoch)}-{uuid.uuid4().hex}"
@@ -440,6 +444,8 @@ class _Results:
         self.logs = [entry for entry, _ in logged]
         self.log_bytes = [pair for _, sizes in logged for pair in sizes.items()]
         self.answered = [orjson.loads(page) for slot, _, page in rows if slot == ANSWERED]
+        measured = [orjson.loads(page) for slot, _, page in rows if slot == MEASURED]
+        self.figures = [Figures(**facts) for facts in measured]
         self.written = [orjson.loads(page) for slot, _, page in rows if slot == WRITTEN]
 
 

@@ -30,8 +30,8 @@ from storage.store import ArrangementSpec
 MAX_BUCKETS = 1 << 16
 _STAGE_SHIFT = 16
 # Slots of rows for the driver: the view's rows, failed rows, final rows, rejected records, an error
-# of the view, a base that was written, the log and the answers of a task.
-OUTPUT, ERRORS, FINAL, REJECTED, FAILED, WRITTEN, LOGGED, ANSWERED = range(-1, -9, -1)
+# of the view, a base that was written, the log and the answers of a task, its figures.
+OUTPUT, ERRORS, FINAL, REJECTED, FAILED, WRITTEN, LOGGED, ANSWERED, MEASURED = range(-1, -10, -1)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import atexit
 import os
 import pickle
 import shutil
+import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,6 +47,7 @@ from connectors.spark.maintained.layout import (
     ANSWERED,
     FAILED,
     LOGGED,
+    MEASURED,
     OUTPUT,
     WRITTEN,
     Layout,
@@ -119,9 +122,13 @@ _Key = tuple[str, int, int, int]
 
 
 class _States:
-    """The open buckets of this process, by folder."""
+    """The open buckets of this process, by folder.
+
+    restored: how many were made from their bases; replayed: how many epochs were stepped again.
+    """
 
     def __init__(self) -> None:
+        self.restored = self.replayed = 0
         self._open: dict[tuple[str, str], dict[_Key, BucketState]] = {}
         atexit.register(self.close)
 
@@ -221,8 +228,10 @@ def _bring_to(job: Job, state: BucketState, folder: str) -> None:
     try:
         if not _can_catch_up(job, state, manifests):
             _restore(job, state, manifests, folder)
+            STATES.restored += 1
         for epoch in range(state.version.epoch + 1, job.previous.epoch + 1):
             _replay(job, state, manifests[epoch])
+            STATES.replayed += 1
     except FileNotFoundError as error:
         raise TidemarkError(
             "spark.state_lost",
@@ -321,6 +330,18 @@ def _sort(rows: Iterable[Row], pages: Pages) -> None:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What a task took. process: its host and number. restored, replayed: see _States."""
+
+    level: int
+    group: int
+    process: str
+    seconds: float
+    restored: int
+    replayed: int
+
+
+@dataclass(frozen=True)
 class EpochWork:
     """One epoch: a step for each level.
 
@@ -349,8 +370,18 @@ class EpochWork:
 
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Step the buckets of a group in one level; pass on rows that are not for it."""
+        started, restored, replayed = time.perf_counter(), STATES.restored, STATES.replayed
         try:
-            return self._run(step, group, rows, folder)
+            found = self._run(step, group, rows, folder)
+            figures = Figures(
+                step,
+                group,
+                f"{socket.gethostname()}:{os.getpid()}",
+                time.perf_counter() - started,
+                STATES.restored - restored,
+                STATES.replayed - replayed,
+            )
+            return [*found, (MEASURED, step, orjson.dumps(asdict(figures)))]
         except TidemarkError as error:
             if error.is_temporary:
                 raise
