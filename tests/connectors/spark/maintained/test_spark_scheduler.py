@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -86,8 +86,12 @@ def test_a_standalone_master(tmp_path: Path) -> None:
 
 def descendants(word: str) -> list[psutil.Process]:
     """Processes below this one with a word in their command lines."""
-    found = psutil.Process().children(recursive=True)
-    return [p for p in found if word in " ".join(p.cmdline())]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may end by itself at this moment
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @pytest.mark.whole
@@ -96,7 +100,7 @@ def test_executors_workers_and_caches_are_lost(tmp_path: Path) -> None:
     with standalone(tmp_path) as url, running(url, tmp_path, least_log_bytes=1) as (d, history):
         for _ in range(2):
             step(d, history)
-        victims = [p for p in descendants("--executor-id") if "java" in p.name()]
+        victims = [p for p in descendants("--executor-id") if p.name() == "java"]
         os.kill(victims[-1].pid, signal.SIGKILL)
         for _ in range(2):
             step(d, history)
