@@ -98,7 +98,7 @@ HOMES = {
     "kafka": ("connectors/kafka",),
     "msgspec": ("connectors/formats",),
     "fastavro": ("connectors/formats",),
-    "obstore": ("connectors/files",),
+    "obstore": ("connectors/files", "connectors/spark/maintained"),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),

@@ -28,21 +28,16 @@ from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
-from connectors.spark.segment import Job
+from connectors.spark.segment import Job, node_specs, table_specs
 from connectors.spark.session import GONE, LazySession
-from connectors.spark.stages import NO_INPUT, NODE, Cut, Spec, cut
+from connectors.spark.stages import NO_INPUT, NODE, Cut, cut
 from connectors.spark.tasks import read_parts, run_slots
-from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.tables.table import table_spec
-from dataflow.plan.nodes import Scan
-from dataflow.schema import VIEW_SOURCE, Relation, RelationName
-from dataflow.sql.lower.lowering import Node, make_operator
+from dataflow.schema import Relation, RelationName
+from dataflow.sql.lower.lowering import Node
 from storage.failpoints import failpoint
-from storage.memory import MemoryStore
-from storage.store import ArrangementSpec
 
 ROWS_PER_BUCKET = 500_000
 MAX_BUCKETS = 512
@@ -251,32 +246,6 @@ def _by_slot(frame: DataFrame, first: int, count: int) -> DataFrame:
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(count, frame["slot"] - first)
     return frame.repartition(count, "slot")
-
-
-def table_specs(
-    columns: Mapping[RelationName, tuple[int, ...]],
-    scope: str,
-    relations: Sequence[Relation],
-    read: Iterable[RelationName],
-) -> dict[RelationName, ArrangementSpec | None]:
-    """Return the arrangement of each relation that is read.
-
-    None for a maintained view's rows and for append-only relations.
-    """
-    stored = [r for r in relations if not r.is_append]
-    specs = {r.name: table_spec(r, columns[r.name], scope) for r in stored}
-    return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
-
-
-def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:
-    """Return the state of each node, found by making its operator once."""
-    specs = {}
-    for number, node in enumerate(nodes):
-        if not isinstance(node.plan, Scan):
-            store = MemoryStore()
-            make_operator(node, store, scope, evaluator, ErrorRows())
-            specs[number] = [state.spec for state in store.contents()]
-    return specs
 
 
 def _bucket_count(relations: Sequence[Relation], cores: int) -> int:

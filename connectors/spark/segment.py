@@ -7,8 +7,9 @@ is therefore one range of key hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -17,15 +18,18 @@ from connectors.pages import encode_delta
 from connectors.shuffle_storage import Exchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import Row
-from connectors.spark.stages import SNAPSHOT, Cut, Stage
+from connectors.spark.stages import SNAPSHOT, Cut, Spec, Stage
+from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, kinds_of
+from dataflow.operators.base import ErrorCollector, kinds_of, view_error
+from dataflow.operators.tables.table import table_spec
 from dataflow.plan.nodes import Scan
-from dataflow.schema import RelationName
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
 from storage.bulk import partition_rows
-from storage.store import Store
+from storage.memory import MemoryStore
+from storage.store import ArrangementSpec, Store
 
 STEP_ROWS = 1 << 20
 PAGE_ROWS = 1 << 16
@@ -49,10 +53,39 @@ class Job:
     guard: netguard.Guard = field(default_factory=netguard.installed)
 
 
+class Staged(Protocol):
+    """What a segment needs of a view that is cut into stages; see Job."""
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes of the view."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """The prefix of the names of its arrangements."""
+        ...
+
+    @property
+    def cut(self) -> Cut:
+        """Its stages."""
+        ...
+
+    @property
+    def evaluator(self) -> Callable[[], Evaluator]:
+        """Returns what evaluates expressions in PostgreSQL."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[RelationName, tuple[int, ...]]:
+        """The columns of each relation's rows."""
+        ...
+
+
 class Segment:
     """The nodes of one stage, over their own store."""
 
-    def __init__(self, job: Job, stage: Stage, store: Store, errors: ErrorCollector) -> None:
+    def __init__(self, job: Staged, stage: Stage, store: Store, errors: ErrorCollector) -> None:
         self._job = job
         self._stage = stage
         evaluator = job.evaluator()
@@ -94,7 +127,7 @@ class Segment:
         head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
         step_inputs = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
-        deltas = {head: self._operators[head].step(*step_inputs)}
+        deltas = {head: self._stepped(head, step_inputs)}
         for number in sink_workers:
             deltas[number] = self._follow(number, deltas)
         return deltas
@@ -103,7 +136,16 @@ class Segment:
         """Step a node without exchange: rows from other stages are stepped elsewhere."""
         inputs = self._job.nodes[number].inputs
         step_inputs = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
-        return self._operators[number].step(*step_inputs)
+        return self._stepped(number, step_inputs)
+
+    def _stepped(self, number: int, inputs: Sequence[Delta]) -> Delta:
+        try:
+            return self._operators[number].step(*inputs)
+        except Exception as error:
+            found = view_error(self._job.nodes[number].name, error)
+            if found is None or found is error:
+                raise
+            raise found from error
 
     def _empty(self, number: int) -> Delta:
         return Delta.empty(kinds_of(self._job.nodes[number].plan.fields))
@@ -145,3 +187,29 @@ def _chunks(deltas: Sequence[Delta]) -> Iterator[Delta]:
             pending, rows = [], 0
     if pending:
         yield Delta.concat(pending).consolidate()
+
+
+def table_specs(
+    columns: Mapping[RelationName, tuple[int, ...]],
+    scope: str,
+    relations: Sequence[Relation],
+    read: Iterable[RelationName],
+) -> dict[RelationName, ArrangementSpec | None]:
+    """Return the arrangement of each relation that is read.
+
+    None for a maintained view's rows and for append-only relations.
+    """
+    stored = [r for r in relations if not r.is_append]
+    specs = {r.name: table_spec(r, columns[r.name], scope) for r in stored}
+    return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
+
+
+def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:
+    """Return the state of each node, found by making its operator once."""
+    specs = {}
+    for number, node in enumerate(nodes):
+        if not isinstance(node.plan, Scan):
+            store = MemoryStore()
+            make_operator(node, store, scope, evaluator, ErrorRows())
+            specs[number] = [state.spec for state in store.contents()]
+    return specs

@@ -262,7 +262,7 @@ class TableState:
         follows = np.zeros(n, np.bool_)
         follows[1:] = (kinds[1:] == Changes.NEW) & _OLD_SIDES[kinds[:-1]]
         removes = ~adds | ((kinds == Changes.NEW) & ~follows)
-        previous, last = _neighbours(group, touched.count)
+        previous, last = neighbours(group, touched.count)
         is_first = previous < 0
         present = ~is_first & adds[previous]
         broken = ~is_first & (present != removes)
@@ -312,7 +312,7 @@ class TableState:
         touched = touch(columns_at(rows, self._key), n)
         group = touched.group
         adds = kinds == Changes.UPSERT
-        previous, last = _neighbours(group, touched.count)
+        previous, last = neighbours(group, touched.count)
         index, stored = self._rows.lookup(touched.keys)
         columns = rows.columns
         if unchanged:
@@ -391,7 +391,7 @@ def _among(mask: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
     return None if mask is None else mask & rows
 
 
-def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (int64[n] the previous row of the same group or -1, bool[n] whether it is the group's
     last)."""
     n = len(group)

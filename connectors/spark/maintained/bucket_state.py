@@ -1,0 +1,269 @@
+"""The state of one bucket of a level: the stages' operators over a local store.
+
+The store is only a cache: it may be lost, be behind, or have stepped an epoch that was abandoned.
+Its version, committed with its rows, says which epoch it is at. Invariant: what a step emits is a
+function of the committed history, the epoch's input and its recorded answers, so any state that is
+at the same epoch and batch is the same, whichever attempt made it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from connectors.feed_source import REJECTED_KINDS
+from connectors.pages import decode_delta, encode_delta
+from connectors.spark.frame import Row
+from connectors.spark.maintained.answers import AnswerRecorder
+from connectors.spark.maintained.bases import ingest, open_state
+from connectors.spark.maintained.changes import decode_changes
+from connectors.spark.maintained.files import pack, unpack
+from connectors.spark.maintained.layout import ERRORS, FINAL, REJECTED, Layout
+from connectors.spark.segment import STEP_ROWS, Segment
+from connectors.spark.stages import SOURCE, Cut, Stage
+from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError, ViewError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.base import view_error
+from dataflow.operators.tables.table import TableState
+from dataflow.schema import VIEW_SOURCE, RelationName
+from dataflow.sql.lower.lowering import Node
+from storage.delta import Column
+from storage.rocks import RocksStore, StoreBudget
+from storage.store import BulkFile
+
+# Tags of the pages of a base relation: changes as a source reports them, or rows with weights.
+CHANGES, ROWS = 0, 1
+# A step's output of up to so many bytes is stored, so that a new process need not step it again.
+STORED_OUTPUT_BYTES = 256 << 10
+_VERSION, _OUTPUT = "version", "output"
+_BUDGET = StoreBudget(run_bytes=16 << 20, ahead_bytes=8 << 20, write_buffer_bytes=4 << 20)
+_CACHE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Version:
+    """The epoch that a state has stepped last, and its batch; epoch 0 for an empty state."""
+
+    epoch: int = 0
+    batch: str = ""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What `Segment` needs, with the evaluator of one stage."""
+
+    nodes: Sequence[Node]
+    scope: str
+    cut: Cut
+    evaluator: Callable[[], Evaluator]
+    columns: Mapping[RelationName, tuple[int, ...]]
+
+
+class _StageState:
+    """The operators of one stage in one bucket."""
+
+    def __init__(self, layout: Layout, stage: Stage, store: RocksStore, evaluator: Evaluator):
+        self.stage = stage
+        self.recorder = None
+        if stage.number in layout.answering:
+            evaluator = self.recorder = AnswerRecorder(evaluator)
+        self.errors = ErrorRows()
+        work = _Work(layout.nodes, layout.scope, layout.cut, lambda: evaluator, layout.columns)
+        self.segment = Segment(work, stage, store, self.errors)
+        self.table: TableState | None = None
+        self._relation = None if stage.relation is None else layout.view.tables[stage.relation]
+        if self._relation is not None and self._relation.name.source != VIEW_SOURCE:
+            columns = range(len(self._relation.fields))
+            self.table = TableState(self._relation, columns, store, layout.scope)
+        self._is_cut = layout.is_cut
+        self._is_single = layout.is_single(stage)
+
+    def step(self, pages: Mapping[int, Sequence[bytes]], *, is_first: bool) -> list[Row]:
+        """Step pages by tag; return the pages for other stages and for the driver."""
+        if not pages and not (is_first and self._is_single):
+            return []
+        if self.stage.kind == SOURCE:
+            deltas = self.segment.read(self._resolved(pages))
+        else:
+            found = {tag: Delta.concat(_decoded(p)).consolidate() for tag, p in pages.items()}
+            parts = {tag: self._parts(delta) for tag, delta in found.items()}
+            deltas = self.segment.step(parts)
+        rows = list(self.segment.pages(deltas))
+        failed = self.errors.take()
+        if len(failed):
+            rows.append((ERRORS, 0, encode_delta(failed)))
+        rows += [(FINAL, 0, encode_delta(final)) for final in self.errors.take_final()]
+        if self.table is not None and self.table.rejected:
+            letters, self.table.rejected = self.table.rejected, []
+            rows.append((REJECTED, 0, encode_delta(Delta.of(REJECTED_KINDS, letters))))
+        return rows
+
+    def _resolved(self, pages: Mapping[int, Sequence[bytes]]) -> Delta:
+        assert self._relation is not None
+        name = self._relation.name
+        try:
+            return self._delta_of(pages)
+        except Exception as error:
+            if isinstance(error, TidemarkError) and error.relation == name:
+                # The refusal of this relation's changes keeps its own code.
+                raise ViewError(
+                    error.code, error.what, detail=error.detail, hint=error.hint
+                ) from error
+            found = view_error(f"rows of {name}", error)
+            if found is None or found is error:
+                raise
+            raise found from error
+
+    def _delta_of(self, pages: Mapping[int, Sequence[bytes]]) -> Delta:
+        assert self._relation is not None
+        found = _decoded(pages.get(ROWS, ()))
+        for delta in found:
+            if self.table is not None:
+                self.table.load(delta)
+        for page in pages.get(CHANGES, ()):
+            assert self.table is not None, "another view's rows come with weights"
+            found.append(self.table.resolve(decode_changes(self._relation, page)))
+        return Delta.concat(found).consolidate()
+
+    def _parts(self, delta: Delta) -> list[Delta]:
+        if not self._is_cut:
+            return [delta]
+        starts = range(0, max(len(delta), 1), STEP_ROWS)
+        return [delta.slice(s, min(s + STEP_ROWS, len(delta))) for s in starts]
+
+
+def _decoded(pages: Iterable[bytes]) -> list[Delta]:
+    # Writable, like new rows: kernels would be compiled again for read-only arrays.
+    return [decode_delta(bytearray(page)) for page in pages]
+
+
+class BucketState:
+    """A bucket of a level, with its store in `folder`. One process, one thread.
+
+    Opening it finds what an earlier process has left there. StorageError state.locked: another
+    process has it.
+    """
+
+    def __init__(
+        self, layout: Layout, level: int, bucket: int, folder: Path, evaluator: Evaluator
+    ) -> None:
+        self.level = level
+        self.bucket = bucket
+        self._layout = layout
+        self._folder = folder
+        self._evaluator = evaluator
+        self.stage_numbers = [s.number for s in layout.stages_in(level, bucket)]
+        self.specs = {n: layout.specs[n] for n in self.stage_numbers}
+        self.version, self.generation = Version(), 0
+        self.output: list[Row] | None = None
+        self._opened: RocksStore | None = None
+        self._stages: dict[int, _StageState] = {}
+        if folder.exists():
+            self._open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a store; a new bucket has none before `reset`."""
+        return self._opened is not None
+
+    @property
+    def store(self) -> RocksStore:
+        """The store of an open state."""
+        assert self._opened is not None, "the state was never reset"
+        return self._opened
+
+    def _open(self, files: Sequence[BulkFile] = ()) -> None:
+        """Open the store; files: of a base, for an empty one."""
+        layout = self._layout
+        self._opened = RocksStore(self._folder, _CACHE_BYTES, budget=_BUDGET)
+        specs = [spec for specs in self.specs.values() for spec, _ in specs]
+        if files:
+            ingest(self.store, specs, files, Path(files[0].path).parent)
+        for spec in specs:
+            open_state(self.store, spec)
+        self._stages = {
+            layout.slot_of(stage, self.bucket): _StageState(
+                layout, stage, self.store, self._evaluator
+            )
+            for stage in layout.stages_in(self.level, self.bucket)
+        }
+        stored = self.store.get(_VERSION)
+        if stored is not None:
+            epoch, batch, self.generation = orjson.loads(stored)
+            self.version = Version(epoch, batch)
+        output = self.store.get(_OUTPUT)
+        self.output = None if output is None else list(unpack(output))
+
+    def reset(self, version: Version, files: Sequence[BulkFile] = ()) -> None:
+        """Replace the state by a base's; without files, by nothing."""
+        self.discard()
+        self._open(files)
+        self.commit(version, None)
+
+    def reopen(self) -> None:
+        """Drop what was not committed."""
+        self.close()
+        self._open()
+
+    def step(
+        self,
+        pages: Mapping[int, Mapping[int, Sequence[bytes]]],
+        *,
+        is_first: bool,
+        answers: Mapping[int, bytes] | None = None,
+    ) -> list[Row]:
+        """Step the pages of an epoch, by slot and tag; nothing is committed.
+
+        answers: those that an earlier attempt recorded, by slot; None to record new ones.
+        """
+        rows: list[Row] = []
+        for slot, state in self._stages.items():
+            if state.recorder is not None:
+                if answers is None or slot not in answers:
+                    state.recorder.record()
+                else:
+                    state.recorder.replay(answers[slot])
+            rows += state.step(pages.get(slot, {}), is_first=is_first)
+            self.store.relieve()
+        return rows
+
+    def recorded(self) -> dict[int, bytes]:
+        """Return the answers recorded by the last step, by slot."""
+        found = {
+            slot: state.recorder.recorded
+            for slot, state in self._stages.items()
+            if state.recorder is not None
+        }
+        return {slot: answers for slot, answers in found.items() if answers is not None}
+
+    def commit(self, version: Version, output: list[Row] | None) -> None:
+        """Commit the open step as of a version, and remember its output."""
+        facts = orjson.dumps([version.epoch, version.batch, self.generation])
+        self.store.put(_VERSION, facts)
+        size = sum(len(page) for _, _, page in output or ())
+        is_stored = output is not None and size <= STORED_OUTPUT_BYTES
+        self.store.put(_OUTPUT, pack(output) if output is not None and is_stored else None)
+        self.store.commit()
+        self.version, self.output = version, output
+
+    def lookup(self, slot: int, keys: Sequence[Column]) -> Delta:
+        """Return the rows of a base relation by keys."""
+        (spec,) = [s for s, _ in self.specs[self._layout.stage_of(slot).number][-1:]]
+        return self.store.arrange(spec).lookup(keys)[1]  # type: ignore[arg-type]
+
+    def discard(self) -> None:
+        """Close the store and delete it."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the store; what was not committed is dropped."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None

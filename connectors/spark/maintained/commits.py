@@ -1,0 +1,147 @@
+"""The committed history of a distributed view in its shared storage: manifests and generations.
+
+Only drivers use it. A driver takes a generation when it starts, greater than all before. An epoch
+is committed by creating its manifest, which exactly one driver can. Invariant: the manifests that
+exist are one history, however many drivers run; the newest is the state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+
+from connectors.spark.maintained.files import (
+    EpochInput,
+    Manifest,
+    input_name,
+    number_of,
+    numbered,
+)
+from connectors.spark.maintained.shared_storage import NameTakenError, SharedStorage
+from dataflow.errors import TidemarkError
+
+
+def fenced(generation: int, found: int) -> TidemarkError:
+    """Return the error of a driver that a later one has replaced."""
+    return TidemarkError(
+        "spark.fenced",
+        "another driver has taken over this view",
+        detail=f"this one has generation {generation}, the other one {found}",
+        hint="no action needed if the service was restarted elsewhere; else stop one of them",
+    )
+
+
+class Commits:
+    """The history in one storage, for one driver."""
+
+    def __init__(self, storage: SharedStorage) -> None:
+        self._storage = storage
+        self.generation = 0
+
+    def take_generation(self) -> int:
+        """Take the next generation."""
+        newest = max(map(number_of, self._storage.names("generation")), default=0)
+        while True:
+            newest += 1
+            try:
+                self._storage.create(numbered("generation", newest), uuid.uuid4().bytes)
+            except NameTakenError:
+                continue
+            self.generation = newest
+            return newest
+
+    def newest(self) -> Manifest | None:
+        """Return the newest manifest; None before the first epoch.
+
+        A listing that is behind is completed by asking for the next ones.
+        """
+        found = max(map(number_of, self._storage.names("manifest")), default=0)
+        manifest = self.read(found) if found > 0 else None
+        while (later := self.read(found + 1)) is not None:
+            found, manifest = found + 1, later
+        return manifest
+
+    def read(self, epoch: int) -> Manifest | None:
+        """Return the manifest of an epoch; None if it is not committed."""
+        try:
+            content = self._storage.get(numbered("manifest", epoch))
+        except FileNotFoundError:
+            return None
+        return Manifest.decode(content)[0]
+
+    def read_input(self, epoch: int, before: str) -> tuple[EpochInput, bytes] | None:
+        """Return what an epoch reads, if it is fixed, and its payload.
+
+        before: the batch of the epoch before it.
+        """
+        try:
+            return EpochInput.decode(self._storage.get(input_name(epoch, before)))
+        except FileNotFoundError:
+            return None
+
+    def fix_input(self, given: EpochInput, payload: bytes, before: str) -> tuple[EpochInput, bytes]:
+        """Fix what an epoch reads; return what was fixed, perhaps by another driver."""
+        try:
+            self._storage.create(input_name(given.epoch, before), given.encode(payload))
+        except NameTakenError:
+            found = self.read_input(given.epoch, before)
+            if found is None:
+                raise
+            return found
+        return given, payload
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Commit an epoch; return what is committed, perhaps by an earlier driver.
+
+        TidemarkError spark.fenced: a later driver has committed it.
+        """
+        try:
+            self._storage.create(numbered("manifest", manifest.epoch), manifest.encode())
+        except NameTakenError:
+            found = self.read(manifest.epoch)
+            if found is None:
+                raise
+            if found.generation > self.generation:
+                raise fenced(self.generation, found.generation) from None
+            return found
+        return manifest
+
+    def unneeded(self, newest: Manifest, keys: Collection[str], shown: int) -> list[str]:
+        """Return the files that nothing needs once no task or driver of before runs any more.
+
+        keys: all buckets, "level-bucket". shown: the newest epoch that the sink has. Attempts that
+        did not count go with their epoch. TidemarkError spark.fenced.
+        """
+        latest = max(map(number_of, self._storage.names("generation")), default=0)
+        if latest > self.generation:
+            raise fenced(self.generation, latest)
+        names = {name for names in newest.bases.values() for name in names}
+        is_whole = all(key in newest.bases for key in keys)
+        replayed = min(map(base_epoch, names)) if is_whole else 0
+        needed_from = {
+            **dict.fromkeys(("epochs", "input", "log", "answers"), replayed + 1),
+            "out": shown + 1,
+            "manifest": min(replayed, shown, newest.epoch),
+            "generation": self.generation,
+        }
+        found = [
+            name
+            for folder, first in needed_from.items()
+            for name in self._storage.names(folder)
+            if number_of(name) < first
+        ]
+        folders = {name.rpartition("/")[0] for name in names}
+        return found + [
+            name
+            for name in self._storage.names("base")
+            if name.rpartition("/")[0] not in folders and base_epoch(name) < newest.epoch
+        ]
+
+
+def base_epoch(name: str) -> int:
+    """Return the epoch of a base, by the name of one of its files.
+
+    >>> base_epoch("base/0-3/000000000012-ab/base")
+    12
+    """
+    return int(name.split("/")[-2].split("-")[0])

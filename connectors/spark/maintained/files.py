@@ -1,0 +1,188 @@
+"""The files of an epoch in the shared storage: explicit, versioned forms without pickle.
+
+A document is a head (magic, version, kind, checksum), facts as JSON, and a payload. A page file is
+the payload of input, log and output: an index of (slot, tag, length), then pages with their own
+checksums. Names, where x is unique: `epochs/E-b` what epoch E reads after batch b, fixed once it
+exists, and `input/E-x` its pages; `log/E/L-G-x` what group G of level L was given;
+`answers/E-b/S` what PostgreSQL answered to slot S; `base/L-B/E-x/` the state of bucket B of level L
+as of epoch E; `out/E-x` what the sink gets; `manifest/E` the commit; `generation/N`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+import xxhash
+
+from connectors.spark.frame import Row
+from dataflow.errors import TidemarkError
+
+_MAGIC = b"TMbk"
+_VERSION = 1
+_HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
+_INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
+_COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
+_DIGITS = 12
+_T = TypeVar("_T", bound="_Document")
+
+
+def numbered(folder: str, number: int) -> str:
+    """Return a name that sorts by its number.
+
+    >>> numbered("manifest", 7)
+    'manifest/000000000007'
+    """
+    return f"{folder}/{number:0{_DIGITS}d}"
+
+
+def input_name(epoch: int, before: str) -> str:
+    """Return the name of an epoch's input; before: the batch of the epoch before it.
+
+    So an input is never taken for one of another history.
+    """
+    return f"{numbered('epochs', epoch)}-{before or 'none'}"
+
+
+def number_of(name: str) -> int:
+    """Return the number in the second part of a name; -1 if there is none.
+
+    >>> number_of("log/000000000012/1-0-x"), number_of("manifest/other")
+    (12, -1)
+    """
+    digits = name.split("/")[1].split("-")[0] if "/" in name else ""
+    return int(digits) if digits.isdigit() else -1
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A file of facts with a payload."""
+
+    def encode(self, payload: bytes = b"") -> bytes:
+        """Return the bytes of the file."""
+        facts = orjson.dumps(asdict(self))
+        kind = type(self).__name__[:6].encode().ljust(6)
+        check = xxhash.xxh3_64_intdigest(facts + payload)
+        return _HEAD.pack(_MAGIC, _VERSION, kind, len(facts), check) + facts + payload
+
+    @classmethod
+    def decode(cls: type[_T], content: bytes) -> tuple[_T, bytes]:
+        """Return (the document, its payload). TidemarkError spark.damaged_file."""
+        try:
+            magic, version, kind, length, check = _HEAD.unpack_from(content)
+            end = _HEAD.size + length
+            facts, payload = content[_HEAD.size : end], content[end:]
+            if (magic, kind.rstrip()) != (_MAGIC, cls.__name__[:6].encode()):
+                raise ValueError(f"it begins with {content[:12]!r}")
+            if version != _VERSION:
+                raise ValueError(f"it has version {version}")
+            if check != xxhash.xxh3_64_intdigest(facts + payload):
+                raise ValueError("its checksum is wrong")
+            found = orjson.loads(facts)
+            known = {f.name for f in fields(cls)}
+            if not found.keys() <= known:
+                raise ValueError(f"it has unknown fields {sorted(found.keys() - known)}")
+            return cls(**found), payload
+        except (struct.error, ValueError, TypeError, KeyError) as error:
+            raise damaged(f"a file of kind {cls.__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class EpochInput(_Document):
+    """What an epoch reads.
+
+    batch: unique, so that a state that has stepped another epoch of this number is recognized.
+    positions: of the sources after it, as JSON. data: the file of its pages; "" if they are this
+    document's payload. ranges: by bucket, which bytes of it; only buckets with rows. is_first: the
+    view has no state before it. moved_to: so many buckets get the state, and nothing is read; 0 for
+    an epoch that reads.
+    """
+
+    epoch: int
+    batch: str
+    buckets: int
+    positions: Mapping[str, Any]
+    data: str = ""
+    ranges: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    is_first: bool = False
+    moved_to: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest(_Document):
+    """The commit of an epoch: the state of every bucket is its base and the logs after it.
+
+    epoch, batch, positions: as in its input; the batch of an epoch that only moves state is its
+    own. generation: of the driver that committed it. input: whether it has an input. logs: [level,
+    first bucket, end bucket, name]. answered: slots with a file of answers. out: the file for the
+    sink, "" for nothing to show. bases: by "level-bucket", the bases that together are its state.
+    base_bytes, log_bytes: by the same, to decide when a base is rewritten.
+    """
+
+    epoch: int
+    batch: str
+    generation: int
+    buckets: int
+    positions: Mapping[str, Any]
+    input: bool = True
+    is_first: bool = False
+    logs: Sequence[Sequence[Any]] = ()
+    answered: Sequence[int] = ()
+    out: str = ""
+    bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    base_bytes: Mapping[str, int] = field(default_factory=dict)
+    log_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Base(_Document):
+    """The state of one bucket of a level after an epoch.
+
+    files: of `storage.bulk`, each whole for its arrangement unless several have its name: (name,
+    file, rows, pages, first hashes in hex).
+    """
+
+    epoch: int
+    batch: str
+    files: Sequence[Sequence[Any]] = ()
+    nbytes: int = 0
+
+
+def pack(rows: Iterable[Row]) -> bytes:
+    """Return rows as a page file."""
+    found = list(rows)
+    index = np.array([(slot, tag, len(page)) for slot, tag, page in found], _INDEX).tobytes()
+    head = _COUNT.pack(len(found), xxhash.xxh3_64_intdigest(index))
+    return b"".join([head, index, *(page for _, _, page in found)])
+
+
+def unpack(content: bytes, slots: Collection[int] | None = None) -> Iterator[Row]:
+    """Yield the rows of a page file, or only those of some slots. TidemarkError
+    spark.damaged_file.
+    """
+    try:
+        count, check = _COUNT.unpack_from(content)
+        at = _COUNT.size + count * _INDEX.itemsize
+        index = content[_COUNT.size : at]
+        if len(index) != count * _INDEX.itemsize or check != xxhash.xxh3_64_intdigest(index):
+            raise ValueError("the index of its pages is damaged")
+    except (struct.error, ValueError) as error:
+        raise damaged(f"a page file of {len(content)} bytes: {error}") from error
+    for slot, tag, length in np.frombuffer(index, _INDEX).tolist():
+        if slots is None or slot in slots:
+            yield slot, tag, content[at : at + length]
+        at += length
+
+
+def damaged(what: str) -> TidemarkError:
+    """Return the error of a file in the shared storage that cannot be used."""
+    return TidemarkError(
+        "spark.damaged_file",
+        "a file of the view's shared storage is damaged",
+        detail=what[:500],
+        hint="rebuild the view, and check the storage",
+    )

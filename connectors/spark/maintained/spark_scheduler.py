@@ -1,0 +1,199 @@
+"""A work as one Spark job: its steps are Spark's stages, its shuffles are Spark's.
+
+Each task of a step runs where the last epoch's ran, so that it finds its buckets open. Python has
+no interface for this: the executors' places are given to records by py4j, and a shuffle's partition
+takes the place of the record that it is zipped with. Where this fails, tasks run anywhere and read
+states from the shared storage. Invariant: places change the time that an epoch takes, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext, TaskContext
+from pyspark.errors import PySparkException
+from pyspark.serializers import AutoBatchedSerializer, BatchedSerializer, CPickleSerializer
+
+from connectors.spark.frame import Row
+from connectors.spark.maintained.scheduler import Work
+from connectors.spark.session import GONE, LazySession
+from dataflow.errors import TemporaryError
+
+DAEMON = "connectors.spark.maintained.daemon"
+# Settings of a session that maintains views.
+SETTINGS = {
+    # One process for each core keeps its buckets; a second one would open them again.
+    "spark.executor.cores": "1",
+    "spark.python.daemon.module": DAEMON,
+    "spark.python.worker.reuse": "true",
+    # A copy of a slow task would be killed with the process that has the buckets.
+    "spark.speculation": "false",
+    "spark.locality.wait": "1s",
+}
+FOLDER = "tidemark-buckets"
+
+
+class SparkScheduler:
+    """Runs works on a session's executors. folder: for states, on each executor's own disk.
+
+    tasks_for_core: more tasks than cores even out skew, and cost about 10 ms each.
+    """
+
+    def __init__(self, session: LazySession, folder: str, tasks_for_core: int = 1) -> None:
+        self._session = session
+        self._folder = f"{folder}/{FOLDER}-{uuid.uuid4().hex[:12]}"
+        self._tasks_for_core = tasks_for_core
+        self._places: tuple[str, ...] | None = None
+        self._located: Any = None
+
+    @property
+    def tasks(self) -> int:
+        """See Scheduler."""
+        self._session.get()
+        if self._session.is_local:
+            # Its processes share one executor, and Spark gives a task to any of them.
+            return 1
+        return max(1, self._session.cores) * self._tasks_for_core
+
+    def run(self, work: Work) -> Sequence[Row]:
+        """See Scheduler."""
+        context = self._session.get().sparkContext
+        try:
+            rows: list[Row] = self._job(context, work).collect()
+            return rows
+        except (PySparkException, Py4JError, *GONE) as error:
+            raise TemporaryError(
+                "spark.job",
+                "the tasks of an epoch failed on Spark",
+                detail=str(error)[-4000:],
+                hint="no action needed if it is a short failure: the epoch is run again",
+            ) from error
+
+    def _job(self, context: SparkContext, work: Work) -> RDD:
+        content = pickle.dumps(work)
+        located = self._located_records(context, work.groups)
+        if located is None:
+            first = context.parallelize(range(work.groups), work.groups)
+        else:
+            first = RDD(located, context, CPickleSerializer())
+        rdd = first.mapPartitionsWithIndex(_step(content, 0, self._folder))
+        for step in range(1, work.steps):
+            shuffled = rdd.partitionBy(work.groups, _same)
+            run = _step(content, step, self._folder)
+            if located is None:
+                rdd = shuffled.values().mapPartitionsWithIndex(run)
+            else:
+                rdd = _placed(context, shuffled, located).mapPartitionsWithIndex(
+                    _unbatched(run, shuffled._jrdd_deserializer)
+                )
+        return rdd.values()
+
+    def _located_records(self, context: SparkContext, groups: int) -> Any:
+        """Return a JVM RDD of one record in each partition, with the places of its executors.
+
+        None: Spark does not say where they are.
+        """
+        try:
+            places = _places(context)
+            if not places:
+                return None
+            if self._located is None or self._places != (*places, str(groups)):
+                where = [places[g * len(places) // groups] for g in range(groups)]
+                self._located = _records_at(context, where)
+                self._places = (*places, str(groups))
+        except (Py4JError, AttributeError, TypeError):
+            return None
+        return self._located
+
+
+def _same(group: int) -> int:
+    return group
+
+
+def _step(content: bytes, step: int, folder: str) -> Callable[[int, Iterable], Iterator]:
+    """Return the function of a step: rows of a group in, (group, row) out."""
+
+    def run(group: int, rows: Iterable[Any]) -> Iterator[tuple[int, Row]]:
+        # Read to the end: the process of a task that does not is not used again.
+        given = [row for row in rows if isinstance(row, tuple)]
+        work: Work = pickle.loads(content)
+        for row in work.run(step, group, given, local_folder(folder)):
+            yield work.group_of(row[0], group), row
+
+    return run
+
+
+def local_folder(folder: str) -> str:
+    """Return the folder of this process's states: that of the executor that it belongs to.
+
+    The processes of an executor are forked from one daemon, one after the other. Where several run
+    at a time, the first to open a bucket has it.
+    """
+    context = TaskContext.get()
+    of_executor = str(os.getppid()) if context is not None else str(os.getpid())
+    path = Path(folder) / of_executor
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path)
+
+
+def _unbatched(run: Callable[[int, Iterable], Iterator], serializer: Any) -> Any:
+    """Return the function of a step for partitions that come as one list of serialized pairs."""
+
+    def unpacked(group: int, partitions: Iterable[Sequence[bytes]]) -> Iterator[tuple[int, Row]]:
+        pairs = (p for parts in partitions for part in parts for p in _loaded(serializer, part))
+        return run(group, [row for _, row in pairs])
+
+    return unpacked
+
+
+def _loaded(serializer: Any, content: bytes) -> Iterable[Any]:
+    inner = serializer.serializer if isinstance(serializer, BatchedSerializer) else serializer
+    found = inner.loads(bytes(content))
+    return found if isinstance(serializer, BatchedSerializer) else [found]
+
+
+def _placed(context: SparkContext, shuffled: RDD, located: Any) -> RDD:
+    """Return a shuffled RDD whose partitions have the places of those records.
+
+    Each partition becomes one record, since only partitions of equal sizes can be zipped.
+    """
+    jvm: Any = context._jvm
+    partitions: Any = shuffled._jrdd
+    zipped = partitions.glom().zip(located).keys()
+    pickled = jvm.org.apache.spark.api.python.SerDeUtil.javaToPython(zipped)
+    return RDD(pickled, context, AutoBatchedSerializer(CPickleSerializer()))
+
+
+def _places(context: SparkContext) -> list[str]:
+    """Return the task locations of all executors, by id; empty with a local master."""
+    java_context: Any = context._jsc
+    found = []
+    executors = java_context.sc().statusStore().executorList(True).iterator()
+    while executors.hasNext():
+        executor = executors.next()
+        if executor.id() != "driver":
+            host = executor.hostPort().rsplit(":", 1)[0]
+            found.append((int(executor.id()), f"executor_{host}_{executor.id()}"))
+    return [place for _, place in sorted(found)]
+
+
+def _records_at(context: SparkContext, places: Sequence[str]) -> Any:
+    """Return a JVM RDD of a record at each place: the pickled number of its partition."""
+    jvm: Any = context._jvm
+    to_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+    records = jvm.java.util.ArrayList()
+    for number, place in enumerate(places):
+        preferred = jvm.java.util.ArrayList()
+        preferred.add(place)
+        record = bytearray(pickle.dumps(number))
+        records.add(jvm.scala.Tuple2(record, to_scala(preferred).toSeq()))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    java_context: Any = context._jsc
+    rdd = java_context.sc().makeRDD(to_scala(records).toSeq(), tag)
+    return jvm.org.apache.spark.api.java.JavaRDD.fromRDD(rdd, tag)

@@ -1,0 +1,260 @@
+"""Oracle: the local dataflow of the same plan, after the same changes; it is checked elsewhere
+(test_operators.py) against evaluation per row.
+
+A view in buckets reads a numbered source. Whenever its sink shows an epoch, the rows and the error
+rows are those of the local dataflow at the position that the epoch claims, whatever has failed.
+To repeat a seed: TIDEMARK_SEED=<seed> pytest tests/property/test_buckets.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from connectors.spark.maintained.driver import Batch, Driver, Limits
+from connectors.spark.maintained.layout import MaintainedView
+from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.graph import ViewDataflow, needed_columns
+from dataflow.plan.nodes import scans_of
+from dataflow.schema import RelationName
+from dataflow.sql.lower.lowering import lower
+from storage.failpoints import set_failpoints
+from storage.memory import MemoryStore
+from tests.harness.buckets import (
+    Faults,
+    FaultyScheduler,
+    MemoryStorage,
+    TableSink,
+    counted,
+    memory_folder,
+)
+from tests.harness.tiers import count
+from tests.property.plans import CASES, SMALL, WIDE, Table
+
+PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
+EPOCHS = 12
+FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
+CRASHES = ("fixed", "computed", "stored", "committed")
+IN_TASKS = ("bucket.before", "bucket.after", "bucket.commit")
+Changed = dict[RelationName, Delta]
+
+
+@dataclass
+class History:
+    """A plan, numbered changes of its relations, and the local answers after each."""
+
+    random: Random
+    changes: list[Changed] = field(default_factory=list)
+    rows: list[Counter] = field(default_factory=list)
+    errors: list[Counter] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.random.choice(list(CASES))
+        a, b = (Table(n, SMALL, self.random) for n in "ab")
+        tables = [a, b, Table("w", WIDE, self.random)]
+        plan = CASES[self.name](self.random, *(t.scan() for t in tables))
+        self.nodes, collected = lower(plan), ErrorRows()
+        self.relations = tuple({s.relation.name: s.relation for s in scans_of(plan)}.values())
+        self.needed = needed_columns(self.nodes)
+        local = ViewDataflow(self.nodes, "v1", MemoryStore(), NoEvaluator(), collected)
+        rows, errors = counted(local.seed().rows()), Counter()
+        for _ in range(EPOCHS):
+            self.rows.append(+rows)
+            self.errors.append(+errors)
+            changed = {
+                t.relation.name: t.change().project(self.needed[t.relation.name]).consolidate()
+                for t in tables
+                if t.relation.name in self.needed and self.random.random() < 0.7
+            }
+            self.changes.append(changed)
+            rows.update(counted(local.step(changed).rows()))
+            for row, weight in collected.take().rows():
+                errors[row[1].decode(), row[2].decode()] += weight
+        self.rows.append(+rows)
+        self.errors.append(+errors)
+
+    def view(self, identity: str) -> MaintainedView:
+        """The view, to be maintained in buckets."""
+        return MaintainedView(identity, self.nodes, "v1", self.relations, self.needed, NoEvaluator)
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """What an epoch reads from one position to another."""
+        found: dict[RelationName, list[Delta]] = {}
+        for changed in self.changes[start:stop]:
+            for name, delta in changed.items():
+                found.setdefault(name, []).append(delta)
+        rows = {name: Delta.concat(parts).consolidate() for name, parts in found.items()}
+        return Batch({"at": stop}, rows=rows)
+
+
+class CheckedSink(TableSink):
+    """Compares each epoch with the local answer at its position."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def apply(self, epoch) -> None:
+        before = self.position
+        super().apply(epoch)
+        rows, errors = self._history.rows[self.position], self._history.errors[self.position]
+        assert self.position >= before
+        missing, surplus = rows - self.rows, self.rows - rows
+        assert not missing and not surplus, f"missing {missing}, surplus {surplus}"
+        assert self.errors == errors, "error rows"
+
+
+class Run:
+    """One history in buckets, under faults of a seed."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.random = Random(seed)
+        self.history = History(self.random)
+        self.storage = MemoryStorage(f"property-{seed}")
+        self.storage.files.content.clear()
+        self.storage.files.random = Random(seed + 1)
+        self.scheduler = FaultyScheduler(folder, Random(seed + 2), self.random.choice([1, 2, 3]))
+        self.sink = CheckedSink(self.history)
+        self.view = self.history.view(f"property-{seed}")
+        self.buckets = self.random.choice([1, 2, 4])
+        self.now = 0.0
+        self.happened: Counter = Counter()
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> Driver:
+        """A driver that has taken over; it may fail at that."""
+        while True:
+            least = self.random.choice([1, 200, 2000])
+            limits = Limits(
+                self.random.choice([0, 1 << 20]), least, self.random.choice([0, 1, 3]), 10.0
+            )
+            driver = Driver(
+                self.view,
+                self.storage,
+                self.scheduler,
+                self.sink,
+                buckets=self.buckets,
+                limits=limits,
+                clock=lambda: self.now,
+            )
+            try:
+                driver.start()
+            except (OSError, TemporaryError):
+                self.happened["start failed"] += 1
+                continue
+            finally:
+                set_failpoints("")
+            return driver
+
+    def step(self, driver: Driver) -> bool:
+        """One epoch, or something that happens between two; False if the driver is gone."""
+        self.now += self.random.choice([1.0, 20.0])
+        try:
+            if self.random.random() < 0.1:
+                driver.split(self.random.choice([1, 2, 3, 4, 8]))
+                self.happened["split"] += 1
+            if self.random.random() < 0.2:
+                driver.collect_garbage()
+            # Whatever another driver had fixed meanwhile has been read.
+            start = driver.positions.get("at", 0)
+            stop = min(start + self.random.choice([1, 1, 2]), EPOCHS)
+            driver.step(self.history.batch(start, stop))
+        except (OSError, TemporaryError):
+            return False
+        except TidemarkError as error:
+            assert error.code == "spark.fenced", error
+            self.happened["fenced"] += 1
+            return False
+        finally:
+            set_failpoints("")
+        return True
+
+    def play(self) -> None:
+        """The whole history."""
+        rivals: list[Driver] = []
+        while self.sink.position < EPOCHS:
+            self.disturb()
+            if self.random.random() < 0.1:
+                rivals.append(self.driver)
+                self.driver = self.new_driver()
+                self.happened["rival"] += 1
+            for rival in list(rivals):
+                if self.random.random() < 0.5 and not self.step(rival):
+                    rivals.remove(rival)
+            if not self.step(self.driver):
+                self.happened["driver lost"] += 1
+                self.driver = self.new_driver()
+
+    def disturb(self) -> None:
+        """Something that fails in the next epoch, or a file that is gone."""
+        chance, files = self.random.random(), self.storage.files
+        files.stale = set()
+        if chance < 0.2:
+            set_failpoints(f"spark.epoch.{self.random.choice(CRASHES)}=error@1")
+        elif chance < 0.35:
+            point, at = self.random.choice(IN_TASKS), self.random.randint(1, 6)
+            set_failpoints(f"spark.{point}=error@{at}")
+        elif chance < 0.45:
+            manifests = self.storage.names("manifest")
+            for name in manifests[-self.random.choice([1, 2]) :]:
+                del files.content[name]
+            self.happened["manifest lost"] += bool(manifests)
+            self.driver = self.new_driver()
+        elif chance < 0.55:
+            files.stale = set(self.storage.names("manifest")[-2:])
+            self.driver = self.new_driver()
+            self.happened["stale"] += 1
+
+
+def seeds() -> list[int]:
+    if "TIDEMARK_SEED" in os.environ:
+        return [int(os.environ["TIDEMARK_SEED"])]
+    return list(range(FIRST_SEED, FIRST_SEED + PLANS))
+
+
+def test_every_epoch_is_the_local_answer() -> None:
+    happened: Counter = Counter()
+    for seed in seeds():
+        with memory_folder() as folder:
+            run = Run(seed, folder)
+            try:
+                run.play()
+            except Exception as error:
+                if "TIDEMARK_SEED" in os.environ:
+                    raise
+                pytest.fail(
+                    f"seed {seed}, {run.history.name}: {type(error).__name__}: {error}\n"
+                    f"TIDEMARK_SEED={seed} pytest tests/property/test_buckets.py"
+                )
+            happened.update(run.happened)
+            happened.update(run.scheduler.done)
+            happened["reply lost"] += run.storage.files.lost_replies
+    print(dict(happened))
+    if "TIDEMARK_SEED" not in os.environ:
+        for name in ("driver lost", "manifest lost", "stale", "split", "cache lost", "refused"):
+            assert happened[name], f"{name}: never"
+
+
+def test_without_faults_nothing_is_read_twice() -> None:
+    """The faults above do not hide that a quiet run is quiet: no state is made a second time."""
+    with memory_folder() as folder:
+        run = Run(3, folder)
+        run.storage.files.random = None
+        run.scheduler.faults = Faults(0, 0, 0, 0, 0, 0)
+        while run.sink.position < EPOCHS:
+            assert run.driver.epoch == run.sink.epoch
+            at = run.sink.position
+            run.driver.step(run.history.batch(at, at + 1))
+            figures = run.driver.figures
+            assert sum(f.replayed for f in figures) == 0
+            assert at == 0 or sum(f.restored for f in figures) == 0
+        assert run.sink.applied == EPOCHS
+        assert run.driver.collect_garbage() == 0
