@@ -18,7 +18,7 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import Compiled, compile_expression
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.expressions.ir import ColumnRef, Expression, substitute
+from dataflow.expressions.ir import ColumnRef, Expression, Literal, substitute
 from dataflow.expressions.lower_bound import lower_bound
 from dataflow.expressions.time_zones import offsets_of
 from dataflow.live_tables import LiveTable
@@ -136,11 +136,18 @@ def _is_own(threshold: LiveNode, node: LiveNode) -> bool:
 
 def _is_part(rows: LiveNode, node: LiveNode) -> bool:
     """Return whether a node has no rows without one of another node."""
+    # A projection that cannot fail has a row for each of its input.
+    while isinstance(node.plan, Project) and _is_selection(node.plan):
+        node = node.inputs[0]
     while rows is not node:
         if not isinstance(rows.plan, Filter | Project | ThresholdFilter):
             return False
         rows = rows.inputs[0]
     return True
+
+
+def _is_selection(plan: Project) -> bool:
+    return all(isinstance(e, ColumnRef | Literal) for e in plan.expressions)
 
 
 @dataclass
