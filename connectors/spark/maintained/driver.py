@@ -194,7 +194,6 @@ class Driver:
         used. TidemarkError as raised by an operator, spark.fenced; TemporaryError.
         """
         given, payload = self._fixed(batch)
-        failpoint("spark.epoch.fixed")
         self._run(given, payload)
         return self.positions
 
@@ -265,6 +264,7 @@ class Driver:
 
     def _run(self, given: EpochInput, payload: bytes) -> None:
         """Compute, commit and show an epoch whose input is fixed."""
+        failpoint("spark.epoch.fixed")
         # Of a view without state the first epoch decides how many there are.
         self._newest = replace(self._newest, buckets=given.buckets)
         if given.moved_to:
@@ -364,7 +364,6 @@ class Driver:
                 self.epoch + 1, number, self.buckets, self.positions, moved_to=buckets
             )
             fixed, payload = self._commits.fix_input(given, b"", self._newest.batch)
-            failpoint("spark.epoch.fixed")
             self._run(fixed, payload)
             if fixed.moved_to == buckets:
                 return
