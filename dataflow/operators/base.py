@@ -79,7 +79,9 @@ class Operator(Protocol):
       answer over the deltas applied so far. So a step over a + b equals a step over a plus one over
       b;
     - consolidated output, from consolidated input, unless `skip_consolidation` was called;
-    - no arrangement of its own has a negative weight after `apply`.
+    - no arrangement of its own has a negative weight after `apply`;
+    - the key of each of its states begins with the columns of the node's exchange, in their order,
+      if it has some: so state can be cut by it (`connectors.spark.maintained.layout`).
 
     How a violation surfaces:
     - retraction of a row that does not exist: the arrangement raises NegativeWeightError, or a

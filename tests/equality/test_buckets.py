@@ -21,7 +21,7 @@ from tests.harness.schemas import SCHEMAS
 from tests.harness.tiers import count
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
-QUERIES = count("TIDEMARK_TEST_BUCKET_QUERIES", 8, 40)
+QUERIES = count("TIDEMARK_TEST_BUCKET_QUERIES", 4, 40)
 SINGLES = 6
 
 

@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from connectors.spark.maintained.driver import Batch, Driver, Limits
+from connectors.spark.maintained.files import number_of
 from connectors.spark.maintained.layout import MaintainedView
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
@@ -134,7 +135,11 @@ class Run:
         while True:
             least = self.random.choice([1, 200, 2000])
             limits = Limits(
-                self.random.choice([0, 1 << 20]), least, self.random.choice([0, 1, 3]), 10.0
+                inline_bytes=self.random.choice([0, 1 << 20]),
+                least_log_bytes=least,
+                rewritten=self.random.choice([0, 1, 3, 100]),
+                most_epochs=self.random.choice([2, 100]),
+                grace_s=10.0,
             )
             driver = Driver(
                 self.view,
@@ -191,7 +196,17 @@ class Run:
                     rivals.remove(rival)
             if not self.step(self.driver):
                 self.happened["driver lost"] += 1
+                if self.random.random() < 0.4:
+                    self.lose_input()
                 self.driver = self.new_driver()
+
+    def lose_input(self) -> None:
+        """An epoch that was fixed, perhaps stepped, is gone: another one takes its number."""
+        newest = max(map(number_of, self.storage.names("manifest")), default=0)
+        for name in self.storage.names("epochs"):
+            if number_of(name) > max(newest, self.sink.epoch):
+                self.storage.delete(name)
+                self.happened["input lost"] += 1
 
     def disturb(self) -> None:
         """Something that fails in the next epoch, or a file that is gone."""
@@ -239,7 +254,8 @@ def test_every_epoch_is_the_local_answer() -> None:
             happened["reply lost"] += run.storage.files.lost_replies
     print(dict(happened))
     if "TIDEMARK_SEED" not in os.environ:
-        for name in ("driver lost", "manifest lost", "stale", "split", "cache lost", "refused"):
+        faults = ("driver lost", "manifest lost", "input lost", "stale", "fenced", "start failed")
+        for name in (*faults, "split", "cache lost", "process lost", "refused", "reply lost"):
             assert happened[name], f"{name}: never"
 
 

@@ -26,7 +26,7 @@ from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files, one_state, write_base
 from connectors.spark.maintained.bucket_state import CHANGES, ROWS, Version
 from connectors.spark.maintained.changes import cut_changes, encode_changes
-from connectors.spark.maintained.commits import Commits
+from connectors.spark.maintained.commits import Commits, base_epoch, fenced
 from connectors.spark.maintained.files import Base, EpochInput, Manifest, numbered, pack, unpack
 from connectors.spark.maintained.layout import (
     ANSWERED,
@@ -61,8 +61,10 @@ from storage.store import BulkFile, Store
 INLINE_BYTES = 256 << 10
 # A base is rewritten when the log after it has more bytes than it, and at least so many.
 LEAST_LOG_BYTES = 1 << 20
-# So many bases are rewritten in an epoch at most.
+# So many bases are rewritten in an epoch at most, and as many because of their age.
 REWRITTEN = 2
+# A base is also rewritten after so many epochs, so that the history does not grow forever.
+MOST_EPOCHS = 200
 # Files that nothing needs are deleted after so long: above the longest that a lost task may run.
 GRACE_S = 900.0
 
@@ -114,6 +116,7 @@ class Limits:
     inline_bytes: int = INLINE_BYTES
     least_log_bytes: int = LEAST_LOG_BYTES
     rewritten: int = REWRITTEN
+    most_epochs: int = MOST_EPOCHS
     grace_s: float = GRACE_S
 
 
@@ -145,6 +148,7 @@ class Driver:
         self._newest = Manifest(0, "", 0, buckets, {}, input=False)
         self._shown = 0
         self._unneeded: dict[str, float] = {}
+        self._layouts: dict[int, Layout] = {}
         # Of the tasks of the last epoch.
         self.figures: Sequence[Figures] = ()
 
@@ -190,14 +194,13 @@ class Driver:
         used. TidemarkError as raised by an operator, spark.fenced; TemporaryError.
         """
         given, payload = self._fixed(batch)
-        failpoint("spark.epoch.fixed")
         self._run(given, payload)
         return self.positions
 
     # --- an epoch --------------------------------------------------------------------------------
 
     def _fixed(self, batch: Batch) -> tuple[EpochInput, bytes]:
-        layout = Layout(self._view, self.buckets)
+        layout = self._layout(self.buckets)
         rows = self._cut(layout, batch)
         ranges, parts, at = {}, [], 0
         for bucket, found in sorted(rows.items()):
@@ -248,6 +251,11 @@ class Driver:
         empty = Delta.empty(kinds_of(table.fields))
         return Delta.concat([empty, *(decode_delta(bytearray(page)) for _, _, page in rows)])
 
+    def _layout(self, buckets: int) -> Layout:
+        if buckets not in self._layouts:
+            self._layouts[buckets] = Layout(self._view, buckets)
+        return self._layouts[buckets]
+
     def _job(self) -> Job:
         at = Version(self._newest.epoch, self._newest.batch)
         groups = max(1, min(self._scheduler.tasks, self.buckets))
@@ -256,6 +264,7 @@ class Driver:
 
     def _run(self, given: EpochInput, payload: bytes) -> None:
         """Compute, commit and show an epoch whose input is fixed."""
+        failpoint("spark.epoch.fixed")
         # Of a view without state the first epoch decides how many there are.
         self._newest = replace(self._newest, buckets=given.buckets)
         if given.moved_to:
@@ -300,16 +309,23 @@ class Driver:
         )
 
     def _to_rewrite(self) -> frozenset[str]:
-        """Return the buckets whose logs exceed their bases most."""
-        if self.epoch == 0:
+        """Return the buckets whose logs exceed their bases most, and those whose bases are old."""
+        newest, limits = self._newest, self._limits
+        if newest.epoch == 0:
             return frozenset()
-        sizes = self._newest.base_bytes
+        least = limits.least_log_bytes - 1
         excess = {
-            key: nbytes - max(sizes.get(key, 0), self._limits.least_log_bytes - 1)
-            for key, nbytes in self._newest.log_bytes.items()
+            key: nbytes - max(newest.base_bytes.get(key, 0), least)
+            for key, nbytes in newest.log_bytes.items()
         }
-        chosen = sorted((key for key, n in excess.items() if n > 0), key=lambda k: -excess[k])
-        return frozenset(chosen[: self._limits.rewritten])
+        large = sorted((key for key, n in excess.items() if n > 0), key=lambda k: -excess[k])
+        since = {
+            key: base_epoch(newest.bases[key][-1]) if key in newest.bases else 0
+            for key in keys_of(self._layout(self.buckets))
+        }
+        due = newest.epoch - limits.most_epochs
+        old = sorted((key for key, epoch in since.items() if epoch < due), key=lambda k: since[k])
+        return frozenset([*large[: limits.rewritten], *old[: limits.rewritten]])
 
     def _show(self, manifest: Manifest, rows: Sequence[Row] | None = None) -> None:
         """Pass a committed epoch to the sink, unless it shows it; rows: what is in its file."""
@@ -348,7 +364,6 @@ class Driver:
                 self.epoch + 1, number, self.buckets, self.positions, moved_to=buckets
             )
             fixed, payload = self._commits.fix_input(given, b"", self._newest.batch)
-            failpoint("spark.epoch.fixed")
             self._run(fixed, payload)
             if fixed.moved_to == buckets:
                 return
@@ -363,23 +378,28 @@ class Driver:
             nbytes[key] = nbytes.get(key, 0) + size
         self._commit_state(at, given.moved_to, bases, nbytes)
 
-    def adopt(
-        self, store: Store, positions: Mapping[str, Any], folder: Path, *, epoch: int = 1
+    def start_moved(
+        self, store: Store, positions: Mapping[str, Any], folder: Path, *, epoch: int
     ) -> None:
-        """Take over the state of a view that was maintained in one store; this view has none yet.
+        """Start with the state of a view that was maintained in one store, in place of `start`.
 
-        The store has it under the view's scope, as of these positions. folder: empty, local.
-        epoch: that of the store, which the sink shows.
+        The store has it under the view's scope, as of these positions and an epoch that the sink
+        shows. folder: local, for its files. TidemarkError spark.fenced: the view has a state.
         """
-        assert self.epoch == 0, "the view has a state"
+        self._commits.take_generation()
+        found = self._commits.newest()
+        if found is not None:
+            raise fenced(self._commits.generation, found.generation)
+        self._shown = self._sink.progress()
         at = Version(epoch, uuid.uuid4().hex)
-        layout = Layout(self._view, self.buckets)
-        # As if it came from one bucket: every stage of it is cut.
+        layout = self._layout(self.buckets)
+        # As if it were the state of one bucket.
         stages = [stage.number for level in layout.levels for stage in level]
         bases, nbytes = {}, {}
+        folder.mkdir(parents=True, exist_ok=True)
         for key, files in cut_files(store, layout, stages, layout, folder).items():
-            found = write_base(self._storage, key, (at.epoch, at.batch), files)
-            bases[key], nbytes[key] = [found.name], found.nbytes
+            base = write_base(self._storage, key, (at.epoch, at.batch), files)
+            bases[key], nbytes[key] = [base.name], base.nbytes
         self._newest = replace(self._newest, positions=positions)
         self._commit_state(at, self.buckets, bases, nbytes)
 
@@ -393,7 +413,7 @@ class Driver:
         """Commit that the state is these bases; buckets without one have no state."""
         empty = f"{numbered('base/empty', at.epoch)}-{uuid.uuid4().hex}/base"
         self._storage.put(empty, Base(at.epoch, at.batch).encode())
-        layout = Layout(self._view, buckets)
+        layout = self._layout(buckets)
         whole = {key: bases.get(key, [empty]) for key in keys_of(layout)}
         manifest = Manifest(
             at.epoch,
@@ -414,14 +434,14 @@ class Driver:
         The state is then that of `epoch` and `positions`.
         """
         self.split(self.buckets)
-        layout = Layout(self._view, self.buckets)
+        layout = self._layout(self.buckets)
         return one_state(self._storage, layout, self._newest.bases, folder)
 
     # --- garbage ---------------------------------------------------------------------------------
 
     def collect_garbage(self) -> int:
         """Delete files that nothing has needed for the grace period; return how many."""
-        keys = keys_of(Layout(self._view, self.buckets))
+        keys = keys_of(self._layout(self.buckets))
         unneeded = self._commits.unneeded(self._newest, keys, self._shown)
         now = self._clock()
         self._unneeded = {name: self._unneeded.get(name, now) for name in unneeded}

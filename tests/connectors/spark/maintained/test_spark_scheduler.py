@@ -16,7 +16,7 @@ import pytest
 
 from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.shared_storage import FolderStorage
-from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
+from connectors.spark.maintained.spark_scheduler import DAEMON, SETTINGS, SparkScheduler
 from connectors.spark.session import LazySession
 from tests.connectors.spark.clusters import HOST, ROOT, standalone
 from tests.property.test_buckets import CheckedSink, History
@@ -104,13 +104,13 @@ def test_executors_workers_and_caches_are_lost(tmp_path: Path) -> None:
         os.kill(victims[-1].pid, signal.SIGKILL)
         for _ in range(2):
             step(d, history)
-        for process in descendants("maintained.daemon"):
+        for process in descendants(f"-m {DAEMON}"):
             os.kill(process.pid, signal.SIGKILL)
         for _ in range(2):
             step(d, history)
         for folder in tmp_path.glob("tidemark-buckets-*"):
             shutil.rmtree(folder)
-        for process in descendants("maintained.daemon"):
+        for process in descendants(f"-m {DAEMON}"):
             os.kill(process.pid, signal.SIGKILL)
         step(d, history)
         assert sum(f.restored for f in d.figures) > 0

@@ -1,0 +1,115 @@
+"""Oracle: one process that maintains the same view without a move.
+
+A view's state goes from one store into buckets, to other numbers of buckets, and back into one
+store, and continues after each move."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from connectors.spark.maintained.bases import rows_of
+from connectors.spark.maintained.driver import Driver, keys_of
+from connectors.spark.maintained.layout import Layout
+from connectors.spark.maintained.scheduler import InProcessScheduler
+from connectors.spark.maintained.tasks import STATES
+from dataflow.collect import ErrorRows
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.graph import ViewDataflow
+from dataflow.operators.tables.table import TableState
+from storage.bulk import partition_rows
+from storage.rocks import RocksStore
+from storage.store import ArrangementSpec
+from tests.harness.buckets import MemoryStorage, TableSink, counted, memory_folder
+from tests.property.test_buckets import EPOCHS, History
+
+SEEDS = range(1, 30, 2)
+
+
+class Local:
+    """One process over a RocksStore, with tables, as before a move or after one."""
+
+    def __init__(self, history: History, store: RocksStore) -> None:
+        self.store = store
+        self.errors = ErrorRows()
+        self.dataflow = ViewDataflow(history.nodes, "v1", store, NoEvaluator(), self.errors)
+        needed = history.needed
+        self.tables = {
+            r.name: TableState(r, needed[r.name], store, "v1") for r in history.relations
+        }
+
+    def step(self, history: History, at: int) -> list:
+        """One epoch; its output rows."""
+        changed = history.changes[at]
+        for name, delta in changed.items():
+            self.tables[name].load(delta)
+        out = self.dataflow.step(changed)
+        self.store.commit()
+        return out.rows()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_view_moves_to_buckets_and_back(seed: int) -> None:
+    history = History(Random(seed))
+    with memory_folder() as folder:
+        local = Local(history, RocksStore(folder / "one"))
+        rows = counted(local.dataflow.seed().rows())
+        for at in range(4):
+            rows.update(counted(local.step(history, at)))
+        sink = TableSink()
+        sink.rows, sink.epoch, sink.position = +rows, 4, 4
+        storage = MemoryStorage(f"moves-{seed}")
+        scheduler = InProcessScheduler(str(folder / "tasks"), 2)
+        driver = Driver(history.view(f"moves-{seed}"), storage, scheduler, sink, buckets=3)
+        driver.start_moved(local.store, {"at": 4}, folder / "files", epoch=4)
+        local.store.close()
+        for at in range(4, 8):
+            if at == 6:
+                driver.split(5)
+            driver.step(history.batch(at, at + 1))
+            assert sink.rows == history.rows[at + 1]
+        (folder / "back").mkdir()
+        files = driver.export(folder / "back")
+        STATES.close()
+        store = RocksStore(folder / "again")
+        again = Local(history, store)
+        store.ingest(files)
+        again = Local(history, store)
+        rows = +sink.rows
+        for at in range(8, EPOCHS):
+            rows.update(counted(again.step(history, at)))
+            assert +rows == history.rows[at + 1]
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_state_is_in_the_bucket_of_its_key(seed: int) -> None:
+    """So that it can be cut for other buckets by the leading columns of its key."""
+    history = History(Random(seed))
+    with memory_folder() as folder:
+        view, sink = history.view(f"keys-{seed}"), TableSink()
+        scheduler = InProcessScheduler(str(folder), 1)
+        driver = Driver(view, MemoryStorage(view.identity), scheduler, sink, buckets=4)
+        driver.start()
+        for at in range(6):
+            driver.step(history.batch(at, at + 1))
+        layout = Layout(view, 4)
+        assert keys_of(layout)
+        for states in STATES._open.values():
+            for state in states.values():
+                for number, specs in state.specs.items():
+                    for spec, width in specs:
+                        check(layout, state, number, spec, width)
+
+
+def check(layout: Layout, state, number: int, spec, width: int) -> None:
+    if layout.is_single(layout.cut.stages[number]):
+        return
+    assert width > 0
+    key = spec.key if isinstance(spec, ArrangementSpec) else range(len(spec.key_kinds))
+    for columns, values in rows_of(state.store, spec):
+        n = values.shape[1]
+        bucket = partition_rows([columns[c] for c in key[:width]], n, layout.buckets)
+        assert np.all(bucket == state.bucket), spec.name
