@@ -65,7 +65,7 @@ def step(driver: Driver, history: History) -> None:
 @pytest.mark.timeout(300)
 def test_a_local_master(tmp_path: Path) -> None:
     with running("local[2]", tmp_path) as (driver, history):
-        for number in range(4):
+        for number in range(3):
             step(driver, history)
             restored = sum(f.restored for f in driver.figures)
             assert restored == 0 or number == 0, "a bucket was not found where it was"
@@ -76,7 +76,7 @@ def test_a_standalone_master(tmp_path: Path) -> None:
     """Tasks find their buckets where they were: on the same one of two executors."""
     with standalone(tmp_path) as url, running(url, tmp_path) as (driver, history):
         step(driver, history)
-        for _ in range(4):
+        for _ in range(2):
             processes = {(f.level, f.group): f.process for f in driver.figures}
             step(driver, history)
             assert {(f.level, f.group): f.process for f in driver.figures} == processes
