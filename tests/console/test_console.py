@@ -3,7 +3,10 @@ controls say, is served as HTTP wants it, and shows hostile names and values as 
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -148,6 +151,51 @@ def test_a_view_is_paused_resumed_renamed_and_replaced(open_page: Open, shop: Sh
     page.get_by_role("button", name="Replace").click()
     expect(page.get_by_text("The new query is live")).to_be_visible(timeout=60_000)
     assert shop.database.rows("SELECT count(*) FROM going") == [(7,)]
+
+
+def test_what_a_view_knows_of_time_is_shown(open_page: Open, shop: Shop) -> None:
+    shop.database.execute(
+        "CREATE TABLE visits (id int PRIMARY KEY, at timestamptz NOT NULL);"
+        "INSERT INTO visits SELECT n, timestamptz '2026-01-01' + n * interval '1 minute'"
+        " FROM generate_series(1, 100) n"
+    )
+    options: dict[str, Any] = {"time_zone": "Asia/Kolkata", "history": "7 days"}
+    options |= {"late": "dead-letter", "lateness": {"visits.at": "10 minutes"}}
+    query = "SELECT id, at FROM visits WHERE at < now() - interval '1 day'"
+    shop.service.create("recent", query, **options)
+    shop.service.create("fixed", query, now="pinned")
+    shop.database.execute("INSERT INTO visits VALUES (101, '2026-01-01 00:00+00')")
+
+    def recent() -> dict[str, Any]:
+        return shop.service.call("GET", "/views/recent").json()
+
+    def clock() -> datetime:
+        us = json.loads(recent()["positions"]["clock"])["now"]["us"]
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+    shop.service.await_so(lambda: recent()["late_rows"] == 1)
+    before = clock()
+    page = open_page("#/views/recent/sql").page
+    expect(page.get_by_role("heading", name="Time", exact=True)).to_be_visible()
+    facts, seen = facts_in(page), recent()
+    expected = {"time_zone": "Asia/Kolkata", "now": "moving", "history": "7 days"}
+    expected |= {"lateness": "visits.at: 10 minutes", "late": "dead-letter", "Late rows": "1"}
+    expected |= {"Watermark of visits.at": seen["watermarks"]["visits.at"]}
+    expected |= {"History": seen["history"]["table"]}
+    assert facts.items() >= expected.items()
+    assert facts["Oldest point"].startswith(f"epoch {seen['history']['oldest_epoch']}, ")
+    assert before <= datetime.fromisoformat(facts["now() is"]) <= clock()
+    page.goto(page.url.replace("recent", "fixed"))
+    expect(page.get_by_text("pinned", exact=True)).to_be_visible()
+    facts = facts_in(page)
+    assert (facts["now"], facts["time_zone"]) == ("pinned", "UTC")
+    assert facts.keys().isdisjoint({"now() is", "History", "lateness", "Late rows"})
+
+
+def facts_in(page: Page) -> dict[str, str]:
+    """What the lists of facts of a page say, by name."""
+    names, values = (page.locator(f"dl.facts {tag}").all_text_contents() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
 
 
 def test_problems_are_reported_with_their_rows(open_page: Open) -> None:

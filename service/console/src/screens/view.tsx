@@ -49,6 +49,7 @@ export interface ViewFacts {
   errors: number;
   late_rows?: number;
   watermarks?: Record<string, string>;
+  history?: { table: string; retained_s: number; oldest_epoch: number; oldest_at: string } | null;
   error: ReportedError | null;
   created_at: string;
   live_at: string | null;
