@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from service.runtime.forking import Forked
 from storage import failpoints
 
 _MODULES = (
@@ -139,51 +141,51 @@ def _main() -> NoReturn:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    services: dict[int, Forked] = {}
     while True:
         message, descriptors, *_ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
         if not message:
             os._exit(0)
         request = json.loads(message)
         if "pid" in request:
-            pid, status, usage = os.wait4(request["pid"], os.WNOHANG)
-            code = os.waitstatus_to_exitcode(status) if pid else None
-            answer: Any = (code, usage.ru_utime + usage.ru_stime)
+            before = _children_s()
+            code = services[request["pid"]].poll()
+            answer: Any = (code, _children_s() - before)
         else:
-            answer = os.fork()
-            if answer == 0:
-                _serve(request["environment"], descriptors[0])
-            os.close(descriptors[0])
+            environment, (stderr,) = request["environment"], descriptors
+            service = Forked(functools.partial(_serve, environment, stderr), environment, (stderr,))
+            services[service.pid], answer = service, service.pid
+            os.close(stderr)
         channel.send(json.dumps(answer).encode())
 
 
-def _serve(environment: Mapping[str, str], stderr: int) -> NoReturn:
-    """Be `tidemark serve`, as if started with this environment."""
-    from service.cli.main import main
-    from service.runtime.signals import end_now
+def _children_s() -> float:
+    """Return the CPU seconds of children that have ended, with theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
-    code: object = 1
+
+def _serve(environment: Mapping[str, str], stderr: int) -> int:
+    """Be `tidemark serve`, as if started with this environment; return the exit code."""
+    from service.cli.main import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    os.umask(0o022)
+    _show(environment)
+    tempfile.tempdir = None
+    failpoints.set_failpoints(
+        environment.get(failpoints.VARIABLE, ""),
+        environment.get(failpoints.FOLDER_VARIABLE, ""),
+    )
+    sys.argv = ["tidemark", "serve"]
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(stderr, 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.umask(0o022)
-        os.environ.clear()
-        os.environ.update(environment)
-        _show(environment)
-        tempfile.tempdir = None
-        failpoints.set_failpoints(
-            environment.get(failpoints.VARIABLE, ""),
-            environment.get(failpoints.FOLDER_VARIABLE, ""),
-        )
-        sys.argv = ["tidemark", "serve"]
         main()
-        code = 0
     except SystemExit as error:
         code = error.code or 0
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        end_now(code if isinstance(code, int) else 1)
+        return code if isinstance(code, int) else 1
+    return 0
 
 
 def _show(environment: Mapping[str, str]) -> None:
