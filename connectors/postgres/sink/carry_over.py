@@ -79,8 +79,6 @@ WHERE d.deptype = 'n'
     AND (d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY(%s)
         OR d.refclassid = 'pg_type'::regclass
             AND d.refobjid IN (SELECT oid FROM pg_type WHERE typrelid = ANY(%s)))
-    AND NOT (d.classid = 'pg_rewrite'::regclass
-        AND d.objid IN (SELECT oid FROM pg_rewrite WHERE ev_class = ANY(%s)))
     AND NOT (d.classid = 'pg_class'::regclass AND d.objid = ANY(%s))
     AND NOT EXISTS (
         SELECT FROM pg_depend AS own WHERE (own.classid, own.objid) = (d.classid, d.objid)
@@ -134,7 +132,7 @@ def dependents(cursor: Any, table: SinkTable) -> list[str]:
         (table.schema, table.name),
     )
     oids = [*found, *(oid for (oid,) in cursor.fetchall())]
-    cursor.execute(_DEPENDENTS, (oids,) * 5)
+    cursor.execute(_DEPENDENTS, (oids,) * 4)
     return [title for (title,) in cursor.fetchall()]
 
 
