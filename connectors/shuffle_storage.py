@@ -250,7 +250,7 @@ class ObjectExchange:
         except FileNotFoundError:
             raise
         except OSError as error:
-            base = _shown(self.url)
+            base = shown_url(self.url)
             raise TemporaryError(
                 "backfill.exchange", f'cannot reach "{base}"', detail=str(error)[:1000]
             ) from error
@@ -275,7 +275,7 @@ def _reach(url: str) -> tuple[fs.FileSystem, str]:
     except (ValueError, TypeError) as error:
         raise TidemarkError(
             "backfill.exchange_url",
-            f'"{_shown(url)}" is not a supported object storage URL',
+            f'"{shown_url(url)}" is not a supported object storage URL',
             detail=str(error)[:1000],
             hint="s3://bucket/prefix?region=...&scheme=https&endpoint_override=host:port",
         ) from error
@@ -286,11 +286,11 @@ def _split(url: str) -> tuple[str, str]:
     return base.rstrip("/"), mark + query
 
 
-def _shown(url: str) -> str:
-    """Return the URL without any secret in it.
+def shown_url(url: str) -> str:
+    """Return the URL without any secret in it; a path as it is.
 
-    >>> _shown("s3://key:secret@bucket/folder?region=x")
+    >>> shown_url("s3://key:secret@bucket/folder?region=x")
     's3://bucket/folder'
     """
     base, _ = _split(url)
-    return S3 + base.removeprefix(S3).rpartition("@")[2]
+    return S3 + base.removeprefix(S3).rpartition("@")[2] if base.startswith(S3) else base

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from dataflow.changes import Changes, Letter
 from dataflow.delta import Column, Delta
-from dataflow.errors import InvariantError, TidemarkError, ViewError
-from dataflow.operators.base import view_error
+from dataflow.errors import InvariantError, ViewError
+from dataflow.operators.base import table_error
 from dataflow.operators.tables.table import TableState, table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import Field, Relation, RelationName
@@ -270,13 +270,9 @@ def _resolved(table: LiveTable, change: Changes) -> Delta | None:
     try:
         return table.state.resolve(change)
     except Exception as error:
-        if isinstance(error, TidemarkError) and error.relation == name:
-            # The refusal of this table's changes keeps its own code.
-            failure = ViewError(error.code, error.what, detail=error.detail, hint=error.hint)
-        else:
-            failure = view_error(f"rows of {name}", error)
-            if failure is None:
-                raise
+        failure = table_error(name, error)
+        if failure is None:
+            raise
         table.failure = failure
         return None
 

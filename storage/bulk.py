@@ -49,6 +49,18 @@ def partition_rows(columns: Sequence[Column], n: int, partitions: int) -> np.nda
     return partition_of(hash_columns(columns, n), partitions)
 
 
+def partition_positions(
+    columns: Sequence[Column], n: int, partitions: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each partition that has rows, with the positions of these, int64, in their order."""
+    partition = partition_rows(columns, n, partitions)
+    order = np.argsort(partition, kind="stable")
+    found, starts = np.unique(partition[order], return_index=True)
+    ends = [*starts[1:].tolist(), n]
+    for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=False):
+        yield number, order[start:end]
+
+
 def raw_options(*, compress: bool) -> Options:
     """Return the RocksDB options that database and files share."""
     options = Options(raw_mode=True)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from connectors import netguard
 from connectors.pages import encode_delta
 from connectors.shuffle_storage import Exchange
@@ -27,7 +25,7 @@ from dataflow.operators.tables.table import table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
-from storage.bulk import partition_rows
+from storage.bulk import partition_positions
 from storage.memory import MemoryStore
 from storage.store import ArrangementSpec, Store
 
@@ -163,15 +161,13 @@ def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]
     if n == 0:
         return
     if to.buckets == 1:
-        order, ends = None, np.array([0, n])
-    else:
-        bucket = partition_rows([rows.columns[i] for i in key], n, to.buckets)
-        order = np.argsort(bucket, kind="stable")
-        ends = np.searchsorted(bucket[order], np.arange(to.buckets + 1))
-    for number in range(to.buckets):
-        for start in range(ends[number], ends[number + 1], PAGE_ROWS):
-            stop = min(start + PAGE_ROWS, int(ends[number + 1]))
-            page = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+        for start in range(0, n, PAGE_ROWS):
+            yield to.slot, tag, encode_delta(rows.slice(start, min(start + PAGE_ROWS, n)))
+        return
+    columns = [rows.columns[i] for i in key]
+    for number, positions in partition_positions(columns, n, to.buckets):
+        for start in range(0, len(positions), PAGE_ROWS):
+            page = rows.take(positions[start : start + PAGE_ROWS])
             yield to.slot + number, tag, encode_delta(page)
 
 

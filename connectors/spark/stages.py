@@ -185,6 +185,11 @@ class _Cutter:
             stage.level = max(stage.level, producing.level + 1)
 
 
+def key_columns(spec: Spec) -> Sequence[int]:
+    """Return the positions of the columns by which state is looked up; sums have them first."""
+    return spec.key if isinstance(spec, ArrangementSpec) else range(len(spec.key_kinds))
+
+
 def key_kinds(spec: Spec) -> str:
     """Return the physical kinds of the columns by which state is looked up."""
     if isinstance(spec, SumsSpec):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -25,7 +25,7 @@ from connectors.partition_cache import is_cached, rejected_of
 from connectors.spark.frame import Row, from_batches, to_batches
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, encode_error
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split
-from connectors.spark.stages import NODE, STATE, Spec, Stage
+from connectors.spark.stages import NODE, STATE, Spec, Stage, key_columns
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.errors import TidemarkError
@@ -103,7 +103,7 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
             if state.spec.name in stage.moved:
                 to = job.cut.stages[stage.moved[state.spec.name]]
                 for rows in _state_rows(state):
-                    yield from _with_slots(split(rows, _state_key(state.spec), to, 0), record)
+                    yield from _with_slots(split(rows, key_columns(state.spec), to, 0), record)
             else:
                 record.files += _write_state(job, state.spec, _state_rows(state), slot)
     elif stage.kind == STATE:
@@ -130,10 +130,6 @@ def _state_rows(state: MemoryArrangement | MemorySums) -> Iterator[Delta]:
     for keys, sums in state.scan():
         columns = [*keys, *(Column(row) for row in sums)]
         yield Delta(columns, np.ones(sums.shape[1], np.int64))
-
-
-def _state_key(spec: Spec) -> Sequence[int]:
-    return spec.key if isinstance(spec, ArrangementSpec) else range(len(spec.key_kinds))
 
 
 def _write_state(job: Job, spec: Spec, state: Iterable[Delta], slot: int) -> list[BulkFile]:

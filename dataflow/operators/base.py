@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TidemarkError, ViewError, internal_error
 from dataflow.expressions.evaluator import Evaluator, RowErrors
-from dataflow.schema import Field
+from dataflow.schema import Field, RelationName
 from dataflow.types import SqlType
 from storage.errors import NegativeWeightError, OutOfSpaceError, StorageError
 from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
@@ -189,6 +189,14 @@ def view_error(name: str, error: Exception) -> ViewError | None:
     if isinstance(error, _OF_OTHERS) and not isinstance(error, InvariantError):
         return None
     return internal_error(f'operator "{name}"', error)
+
+
+def table_error(name: RelationName, error: Exception) -> ViewError | None:
+    """Return the ViewError of the views that read a table whose changes could not be resolved; None
+    if the table is not the cause. The refusal of the table's own changes keeps its code."""
+    if isinstance(error, TidemarkError) and error.relation == name:
+        return ViewError(error.code, error.what, detail=error.detail, hint=error.hint)
+    return view_error(f"rows of {name}", error)
 
 
 def _abandoned(name: str, error: OutOfSpaceError | MemoryError | NegativeWeightError) -> ViewError:

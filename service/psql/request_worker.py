@@ -50,7 +50,7 @@ class RequestWorker:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name="psql-requests", daemon=True),
-            threading.Thread(target=self._answer_bell, name="psql-bell", daemon=True),
+            threading.Thread(target=self._nudge_when_woken, name="psql-bell", daemon=True),
         ]
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class RequestWorker:
 
     # --- the wake-up ---------------------------------------------------------------------------
 
-    def _answer_bell(self) -> None:
+    def _nudge_when_woken(self) -> None:
         while not self._stopping.is_set():
             try:
                 if self._wake_up.wait(RING_S):

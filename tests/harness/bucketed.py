@@ -82,7 +82,7 @@ class Bucketed(Maintained):
             _Sink(self, name),
             buckets=BUCKETS,
             # So that states are made again from bases as well as from logs.
-            limits=Limits(least_log_bytes=4000, rewritten=1),
+            limits=Limits(min_log_bytes=4000, rewritten=1),
         )
         driver.start()
         return driver

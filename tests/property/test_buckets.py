@@ -136,9 +136,9 @@ class Run:
             least = self.random.choice([1, 200, 2000])
             limits = Limits(
                 inline_bytes=self.random.choice([0, 1 << 20]),
-                least_log_bytes=least,
+                min_log_bytes=least,
                 rewritten=self.random.choice([0, 1, 3, 100]),
-                most_epochs=self.random.choice([2, 100]),
+                max_epochs=self.random.choice([2, 100]),
                 grace_s=10.0,
             )
             driver = Driver(

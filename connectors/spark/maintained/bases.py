@@ -18,9 +18,9 @@ import numpy as np
 from connectors.spark.maintained.files import Base, numbered
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.shared_storage import SharedStorage
-from connectors.spark.stages import Spec
+from connectors.spark.stages import Spec, key_columns
 from dataflow.delta import Column, Delta
-from storage.bulk import BulkWriter, partition_rows, read_file
+from storage.bulk import BulkWriter, partition_positions, read_file
 from storage.store import ArrangementSpec, BulkFile, Store
 
 # Key columns, and int64[width, n] values: a weight, or sums.
@@ -151,10 +151,8 @@ def _by_bucket(spec: Spec, width: int, rows: Rows, buckets: int) -> Iterator[tup
     if width == 0 or buckets == 1:
         yield 0, rows
         return
-    key = spec.key if isinstance(spec, ArrangementSpec) else range(len(spec.key_kinds))
-    bucket = partition_rows([columns[c] for c in key[:width]], values.shape[1], buckets)
-    for number in np.unique(bucket).tolist():
-        at = np.flatnonzero(bucket == number)
+    key = [columns[c] for c in key_columns(spec)[:width]]
+    for number, at in partition_positions(key, values.shape[1], buckets):
         yield number, ([c.take(at) for c in columns], values[:, at])
 
 

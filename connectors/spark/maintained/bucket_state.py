@@ -27,9 +27,8 @@ from connectors.spark.segment import STEP_ROWS, Segment
 from connectors.spark.stages import SOURCE, Cut, Stage
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import view_error
+from dataflow.operators.base import table_error
 from dataflow.operators.tables.table import TableState
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node
@@ -106,16 +105,10 @@ class _StageState:
 
     def _resolved(self, pages: Mapping[int, Sequence[bytes]]) -> Delta:
         assert self._relation is not None
-        name = self._relation.name
         try:
             return self._delta_of(pages)
         except Exception as error:
-            if isinstance(error, TidemarkError) and error.relation == name:
-                # The refusal of this relation's changes keeps its own code.
-                raise ViewError(
-                    error.code, error.what, detail=error.detail, hint=error.hint
-                ) from error
-            found = view_error(f"rows of {name}", error)
+            found = table_error(self._relation.name, error)
             if found is None or found is error:
                 raise
             raise found from error
@@ -254,8 +247,9 @@ class BucketState:
 
     def lookup(self, slot: int, keys: Sequence[Column]) -> Delta:
         """Return the rows of a base relation by keys."""
-        (spec,) = [s for s, _ in self.specs[self._layout.stage_of(slot).number][-1:]]
-        return self.store.arrange(spec).lookup(keys)[1]  # type: ignore[arg-type]
+        spec = self._layout.table_of(self._layout.stage_of(slot))
+        assert spec is not None, "only stored relations are looked up"
+        return self.store.arrange(spec).lookup(keys)[1]
 
     def discard(self) -> None:
         """Close the store and delete it."""

@@ -22,7 +22,7 @@ from dataflow.errors import InvariantError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.tables.table import is_keyed, neighbours, table_spec
 from dataflow.schema import Relation
-from storage.bulk import partition_rows
+from storage.bulk import partition_positions
 
 _HEAD = struct.Struct("<HxxxxxxQ")  # columns with values that were not sent, bytes of the rows
 _MASK = np.dtype("<i8")
@@ -94,10 +94,9 @@ def cut_changes(
 
 def _rows_by_bucket(table: Relation, changes: Changes, buckets: int) -> list[np.ndarray]:
     key = table_spec(table, range(len(table.fields)), "").key
-    bucket = partition_rows([changes.columns[c] for c in key], len(changes), buckets)
-    order = np.argsort(bucket, kind="stable")
-    ends = np.searchsorted(bucket[order], np.arange(buckets + 1))
-    return [order[ends[b] : ends[b + 1]] for b in range(buckets)]
+    columns = [changes.columns[c] for c in key]
+    found = dict(partition_positions(columns, len(changes), buckets))
+    return [found.get(bucket, np.zeros(0, np.int64)) for bucket in range(buckets)]
 
 
 def _joined(table: Relation, changes: Sequence[Changes]) -> Changes:

@@ -31,6 +31,16 @@ def fenced(generation: int, found: int) -> TidemarkError:
     )
 
 
+def lost(detail: str) -> TidemarkError:
+    """Return the error of a history of which a file is missing."""
+    return TidemarkError(
+        "spark.state_lost",
+        "a file of the view's committed state is missing in the shared storage",
+        detail=detail,
+        hint="rebuild the view, and check who else deletes files there",
+    )
+
+
 class Commits:
     """The history in one storage, for one driver."""
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import orjson
 
 from connectors.feed_source import REJECTED_KINDS
@@ -26,7 +25,7 @@ from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files, one_state, write_base
 from connectors.spark.maintained.bucket_state import CHANGES, ROWS, Version
 from connectors.spark.maintained.changes import cut_changes, encode_changes
-from connectors.spark.maintained.commits import Commits, base_epoch, fenced
+from connectors.spark.maintained.commits import Commits, base_epoch, fenced, lost
 from connectors.spark.maintained.files import Base, EpochInput, Manifest, numbered, pack, unpack
 from connectors.spark.maintained.layout import (
     ANSWERED,
@@ -40,7 +39,6 @@ from connectors.spark.maintained.layout import (
     WRITTEN,
     Layout,
     MaintainedView,
-    is_stored,
 )
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
@@ -49,22 +47,21 @@ from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
 from dataflow.operators.base import kinds_of
 from dataflow.operators.groups import columns_at
 from dataflow.schema import Relation, RelationName
-from storage.bulk import partition_rows
+from storage.bulk import partition_positions
 from storage.failpoints import failpoint
 from storage.store import BulkFile, Store
 
 # Pages of up to so many bytes are stored with the epoch's document.
 INLINE_BYTES = 256 << 10
 # A base is rewritten when the log after it has more bytes than it, and at least so many.
-LEAST_LOG_BYTES = 1 << 20
+MIN_LOG_BYTES = 1 << 20
 # So many bases are rewritten in an epoch at most, and as many because of their age.
 REWRITTEN = 2
 # A base is also rewritten after so many epochs, so that the history does not grow forever.
-MOST_EPOCHS = 200
+MAX_EPOCHS = 200
 # Files that nothing needs are deleted after so long: above the longest that a lost task may run.
 GRACE_S = 900.0
 
@@ -114,9 +111,9 @@ class Limits:
     """How much a driver does at a time; see the module's constants."""
 
     inline_bytes: int = INLINE_BYTES
-    least_log_bytes: int = LEAST_LOG_BYTES
+    min_log_bytes: int = MIN_LOG_BYTES
     rewritten: int = REWRITTEN
-    most_epochs: int = MOST_EPOCHS
+    max_epochs: int = MAX_EPOCHS
     grace_s: float = GRACE_S
 
 
@@ -180,12 +177,12 @@ class Driver:
         for epoch in range(self._shown + 1, self.epoch + 1):
             manifest = self._commits.read(epoch)
             if manifest is None:
-                raise _lost(f"epoch {epoch}, which the sink does not show")
+                raise lost(f"epoch {epoch}, which the sink does not show")
             self._show(manifest)
         while (given := self._commits.read_input(self.epoch + 1, self._newest.batch)) is not None:
             self._run(*given)
         if self._shown > self.epoch:
-            raise _lost(f"epoch {self.epoch + 1}, which the sink shows")
+            raise lost(f"epoch {self.epoch + 1}, which the sink shows")
 
     def step(self, batch: Batch) -> Mapping[str, Any]:
         """Run one epoch; return the positions after it.
@@ -242,10 +239,9 @@ class Driver:
         """Return the stored rows of keys of a base relation."""
         job = self._job()
         stage = job.layout.source_of(table.name)
-        bucket = partition_rows(keys.columns, len(keys), self.buckets)
         slots = {
-            job.layout.slot_of(stage, b): encode_delta(keys.filter(bucket == b))
-            for b in np.unique(bucket).tolist()
+            job.layout.slot_of(stage, bucket): encode_delta(keys.take(at))
+            for bucket, at in partition_positions(keys.columns, len(keys), self.buckets)
         }
         rows = self._scheduler.run(LookupWork(job, slots))
         empty = Delta.empty(kinds_of(table.fields))
@@ -313,7 +309,7 @@ class Driver:
         newest, limits = self._newest, self._limits
         if newest.epoch == 0:
             return frozenset()
-        least = limits.least_log_bytes - 1
+        least = limits.min_log_bytes - 1
         excess = {
             key: nbytes - max(newest.base_bytes.get(key, 0), least)
             for key, nbytes in newest.log_bytes.items()
@@ -321,9 +317,9 @@ class Driver:
         large = sorted((key for key, n in excess.items() if n > 0), key=lambda k: -excess[k])
         since = {
             key: base_epoch(newest.bases[key][-1]) if key in newest.bases else 0
-            for key in keys_of(self._layout(self.buckets))
+            for key in self._layout(self.buckets).keys
         }
-        due = newest.epoch - limits.most_epochs
+        due = newest.epoch - limits.max_epochs
         old = sorted((key for key, epoch in since.items() if epoch < due), key=lambda k: since[k])
         return frozenset([*large[: limits.rewritten], *old[: limits.rewritten]])
 
@@ -414,7 +410,7 @@ class Driver:
         empty = f"{numbered('base/empty', at.epoch)}-{uuid.uuid4().hex}/base"
         self._storage.put(empty, Base(at.epoch, at.batch).encode())
         layout = self._layout(buckets)
-        whole = {key: bases.get(key, [empty]) for key in keys_of(layout)}
+        whole = {key: bases.get(key, [empty]) for key in layout.keys}
         manifest = Manifest(
             at.epoch,
             at.batch,
@@ -441,7 +437,7 @@ class Driver:
 
     def collect_garbage(self) -> int:
         """Delete files that nothing has needed for the grace period; return how many."""
-        keys = keys_of(self._layout(self.buckets))
+        keys = self._layout(self.buckets).keys
         unneeded = self._commits.unneeded(self._newest, keys, self._shown)
         now = self._clock()
         self._unneeded = {name: self._unneeded.get(name, now) for name in unneeded}
@@ -469,16 +465,6 @@ class _Results:
         self.written = [orjson.loads(page) for slot, _, page in rows if slot == WRITTEN]
 
 
-def keys_of(layout: Layout) -> list[str]:
-    """Return all buckets of all levels that have state, "level-bucket"."""
-    return [
-        f"{level}-{bucket}"
-        for level in range(len(layout.levels))
-        for bucket in range(layout.buckets)
-        if layout.stages_in(level, bucket)
-    ]
-
-
 def _input_bytes(given: EpochInput) -> list[tuple[str, int]]:
     return [(f"0-{bucket}", stop - start) for bucket, (start, stop) in given.ranges.items()]
 
@@ -488,24 +474,15 @@ def _rows_by_bucket(layout: Layout, table: Relation, rows: Delta) -> list[tuple[
     if not n:
         return []
     spec = layout.table_of(layout.source_of(table.name))
-    if spec is None or not is_stored(table):
+    if spec is None:
         # Without state, any bucket can have them.
         ends = [n * b // buckets for b in range(buckets + 1)]
         parts = [(b, rows.slice(ends[b], ends[b + 1])) for b in range(buckets)]
         return [(b, part) for b, part in parts if len(part)]
-    bucket = partition_rows(columns_at(rows, spec.key), n, buckets)
-    return [(b, rows.filter(bucket == b)) for b in np.unique(bucket).tolist()]
+    found = partition_positions(columns_at(rows, spec.key), n, buckets)
+    return [(bucket, rows.take(at)) for bucket, at in found]
 
 
 def _added_up(kinds: str, pages: Sequence[bytes]) -> Delta:
     found = [decode_delta(bytearray(page)) for page in pages]
     return Delta.concat([Delta.empty(kinds), *found]).consolidate()
-
-
-def _lost(what: str) -> TidemarkError:
-    return TidemarkError(
-        "spark.state_lost",
-        "a file of the view's committed state is missing in the shared storage",
-        detail=what,
-        hint="rebuild the view, and check who else deletes files there",
-    )

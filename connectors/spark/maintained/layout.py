@@ -15,7 +15,7 @@ from functools import cached_property
 
 from connectors import netguard
 from connectors.spark.segment import node_specs
-from connectors.spark.stages import NODE, SINK, SOURCE, Cut, Spec, Stage, cut
+from connectors.spark.stages import NODE, SINK, Cut, Spec, Stage, cut, key_kinds
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import kinds_of
@@ -76,7 +76,7 @@ def narrowed(relation: Relation, columns: Sequence[int]) -> Relation:
     return replace(relation, fields=fields, key=key, numbers=())
 
 
-def is_stored(relation: Relation) -> bool:
+def _is_stored(relation: Relation) -> bool:
     """Return whether a relation's rows are stored: not of append-only ones and of other views."""
     return not relation.is_append and relation.name.source != VIEW_SOURCE
 
@@ -109,9 +109,9 @@ class Layout:
         if stage.kind == SINK:
             return replace(stage, slot=OUTPUT, buckets=1)
         first = stage.number << _STAGE_SHIFT
-        if stage.kind == SOURCE or any(self.nodes[stage.nodes[0]].exchange):
-            return replace(stage, slot=first, buckets=self.buckets)
-        return replace(stage, slot=first + stage.number % self.buckets, buckets=1)
+        if self.is_single(stage):
+            return replace(stage, slot=first + stage.number % self.buckets, buckets=1)
+        return replace(stage, slot=first, buckets=self.buckets)
 
     def is_single(self, stage: Stage) -> bool:
         """Return whether a stage has all its rows in one bucket, however many there are."""
@@ -136,6 +136,16 @@ class Layout:
     def _home(self, stage: Stage) -> int:
         return self.bucket_of(stage.slot)
 
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """All buckets of all levels that have state, "level-bucket"."""
+        return tuple(
+            f"{level}-{bucket}"
+            for level in range(len(self.levels))
+            for bucket in range(self.buckets)
+            if self.stages_in(level, bucket)
+        )
+
     def source_of(self, relation: RelationName) -> Stage:
         """Return the stage of a base relation."""
         return self.cut.source_of(relation)
@@ -156,7 +166,7 @@ class Layout:
 
     def table_of(self, stage: Stage) -> ArrangementSpec | None:
         """Return the state of a base relation's rows; None for another stage, or none."""
-        if stage.relation is None or not is_stored(self.view.tables[stage.relation]):
+        if stage.relation is None or not _is_stored(self.view.tables[stage.relation]):
             return None
         relation = self.view.tables[stage.relation]
         return table_spec(relation, range(len(relation.fields)), self.scope)
@@ -170,7 +180,7 @@ class Layout:
         if number != stage.nodes[0] or not exchange:
             raise InvariantError("spark.exchange", f"{node.name} has state without an exchange")
         kinds = kinds_of(self.nodes[node.inputs[0]].plan.fields)
-        leading = key_kinds_of(spec)[: len(exchange)]
+        leading = key_kinds(spec)[: len(exchange)]
         if leading != "".join(kinds[c] for c in exchange):
             raise InvariantError("spark.exchange", f"{spec.name} does not begin with its key")
         return len(exchange)
@@ -183,13 +193,6 @@ class Layout:
             for stage in self.cut.stages
             if any(_may_change(self.nodes[n]) for n in stage.nodes)
         )
-
-
-def key_kinds_of(spec: Spec) -> str:
-    """Return the kinds of the columns by which state is found."""
-    if isinstance(spec, ArrangementSpec):
-        return "".join(spec.kinds[c] for c in spec.key)
-    return spec.key_kinds
 
 
 def _may_change(node: Node) -> bool:

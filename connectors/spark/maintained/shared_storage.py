@@ -24,7 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from connectors.shuffle_storage import S3, force_names
+from connectors.shuffle_storage import S3, force_names, shown_url
 from dataflow.errors import TemporaryError, TidemarkError
 
 _TIMEOUTS = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)}
@@ -268,20 +268,10 @@ def _reached(where: str) -> Iterator[None]:
     except (OSError, BaseError) as error:
         raise TemporaryError(
             "spark.storage",
-            f'cannot reach the shared storage "{shown(where)}"',
+            f'cannot reach the shared storage "{shown_url(where)}"',
             detail=str(error).partition("\n")[0][:500],
             hint="no action needed if it is a short failure: the epoch is run again",
         ) from error
-
-
-def shown(url: str) -> str:
-    """Return the URL without parameters and secrets.
-
-    >>> shown("s3://key:secret@bucket/folder?region=x")
-    's3://bucket/folder'
-    """
-    base = url.partition("?")[0]
-    return S3 + base.removeprefix(S3).rpartition("@")[2] if base.startswith(S3) else base
 
 
 @lru_cache(maxsize=8)
@@ -294,7 +284,7 @@ def _opened(url: str) -> tuple[S3Store, str]:
     if unknown or not bucket or "@" in bucket:
         raise TidemarkError(
             "spark.storage_url",
-            f'"{shown(url)}" is not a supported storage URL',
+            f'"{shown_url(url)}" is not a supported storage URL',
             detail=f"unknown parameters: {', '.join(unknown)}" if unknown else "no plain bucket",
             hint="s3://bucket/prefix?region=...&scheme=https&endpoint_override=host:port",
         )

@@ -34,7 +34,7 @@ from connectors.spark.maintained.bases import (
     write_files,
 )
 from connectors.spark.maintained.bucket_state import BucketState, Version
-from connectors.spark.maintained.commits import base_epoch
+from connectors.spark.maintained.commits import base_epoch, lost
 from connectors.spark.maintained.files import (
     EpochInput,
     Manifest,
@@ -233,12 +233,7 @@ def _bring_to(job: Job, state: BucketState, folder: str) -> None:
             _replay(job, state, manifests[epoch])
             STATES.replayed += 1
     except FileNotFoundError as error:
-        raise TidemarkError(
-            "spark.state_lost",
-            "a file of the view's committed state is missing in the shared storage",
-            detail=str(error)[:500],
-            hint="rebuild the view, and check who else deletes files there",
-        ) from error
+        raise lost(str(error)[:500]) from error
 
 
 class _Manifests:
@@ -342,14 +337,34 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class EpochWork:
+class _Work:
+    """A work of one step whose tasks have the groups of buckets of a job."""
+
+    job: Job
+
+    @property
+    def steps(self) -> int:
+        """See Work."""
+        return 1
+
+    @property
+    def groups(self) -> int:
+        """See Work."""
+        return self.job.groups
+
+    def group_of(self, slot: int, group: int) -> int:
+        """See Work."""
+        return group
+
+
+@dataclass(frozen=True)
+class EpochWork(_Work):
     """One epoch: a step for each level.
 
     inline: the pages of the input, if they are in its document. rewritten: the buckets,
     "level-bucket", whose base is written on this occasion, as of the epoch before.
     """
 
-    job: Job
     input: EpochInput
     inline: bytes = field(repr=False)
     rewritten: frozenset[str] = frozenset()
@@ -358,11 +373,6 @@ class EpochWork:
     def steps(self) -> int:
         """See Work."""
         return len(self.job.layout.levels)
-
-    @property
-    def groups(self) -> int:
-        """See Work."""
-        return self.job.groups
 
     def group_of(self, slot: int, group: int) -> int:
         """See Work."""
@@ -481,25 +491,13 @@ def _rewritten(job: Job, key: str, state: BucketState, folder: str) -> Row:
 
 
 @dataclass(frozen=True)
-class LookupWork:
-    """Looks up rows of a base relation by their keys, at the previous epoch: one step.
+class LookupWork(_Work):
+    """Looks up rows of a base relation by their keys, at the previous epoch.
 
-    pages: the keys of each bucket.
+    slots: the keys of each bucket, as a page.
     """
 
-    job: Job
     slots: Mapping[int, bytes]
-
-    steps = 1
-
-    @property
-    def groups(self) -> int:
-        """See Work."""
-        return self.job.groups
-
-    def group_of(self, slot: int, group: int) -> int:
-        """See Work."""
-        return group
 
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Return the rows of a group's buckets as pages."""
@@ -512,26 +510,14 @@ class LookupWork:
 
 
 @dataclass(frozen=True)
-class ExportWork:
-    """Writes the whole state as of the previous epoch as bases for so many buckets: one step.
+class ExportWork(_Work):
+    """Writes the whole state as of the previous epoch as bases for so many buckets.
 
     at: the version that the bases get.
     """
 
-    job: Job
     buckets: int
     at: Version
-
-    steps = 1
-
-    @property
-    def groups(self) -> int:
-        """See Work."""
-        return self.job.groups
-
-    def group_of(self, slot: int, group: int) -> int:
-        """See Work."""
-        return group
 
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Write the bases of a group's buckets."""

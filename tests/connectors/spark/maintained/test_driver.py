@@ -162,7 +162,7 @@ def test_a_late_task_is_refused_and_changes_nothing(view: View) -> None:
 
 
 def test_a_state_is_made_again_from_its_base_and_the_logs_after_it(view: View) -> None:
-    driver = view.driver(least_log_bytes=1, rewritten=100)
+    driver = view.driver(min_log_bytes=1, rewritten=100)
     for _ in range(6):
         view.step(driver)
     other = Recording(str(view.folder / "other"))
@@ -178,7 +178,7 @@ def test_a_state_is_made_again_from_its_base_and_the_logs_after_it(view: View) -
 
 
 def test_files_that_nothing_needs_go_after_the_grace_period(view: View) -> None:
-    driver = view.driver(least_log_bytes=1, rewritten=100, most_epochs=2, grace_s=60.0)
+    driver = view.driver(min_log_bytes=1, rewritten=100, max_epochs=2, grace_s=60.0)
     deleted = []
     for _ in range(EPOCHS):
         view.step(driver)

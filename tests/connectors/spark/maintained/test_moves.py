@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from connectors.spark.maintained.bases import rows_of
-from connectors.spark.maintained.driver import Driver, keys_of
+from connectors.spark.maintained.driver import Driver
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import STATES
@@ -96,7 +96,7 @@ def test_every_state_is_in_the_bucket_of_its_key(seed: int) -> None:
         for at in range(6):
             driver.step(history.batch(at, at + 1))
         layout = Layout(view, 4)
-        assert keys_of(layout)
+        assert layout.keys
         for states in STATES._open.values():
             for state in states.values():
                 for number, specs in state.specs.items():

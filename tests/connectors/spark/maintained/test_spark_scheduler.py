@@ -97,7 +97,7 @@ def descendants(word: str) -> list[psutil.Process]:
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_executors_workers_and_caches_are_lost(tmp_path: Path) -> None:
-    with standalone(tmp_path) as url, running(url, tmp_path, least_log_bytes=1) as (d, history):
+    with standalone(tmp_path) as url, running(url, tmp_path, min_log_bytes=1) as (d, history):
         for _ in range(2):
             step(d, history)
         victims = [p for p in descendants("--executor-id") if p.name() == "java"]
