@@ -162,6 +162,10 @@ class SinkRows:
                 if (found.relation, found.final) == (table.relation, table.final) and len(delta):
                     yield delta
 
+    def final_tables(self) -> list[SinkTable]:
+        """Return the views with final rows in this epoch."""
+        return [table for table in self._counts() if table.final is not None]
+
     def _counts(self) -> dict[SinkTable, int]:
         later = {} if self.later is None else self.later.rows
         counts = {t: n for t, n in later.items() if t.relation not in self.left_out}

@@ -54,7 +54,6 @@ _STATUS = {
     "subscription.not_found": 404,
     "subscription.exists": 409,
     "subscription.too_many": 409,
-    "subscription.final_rows": 409,
     "query.not_allowed": 403,
     "auth.rights": 403,
     "auth.role": 403,

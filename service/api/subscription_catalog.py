@@ -13,7 +13,7 @@ from dataflow.errors import TidemarkError
 from service.access.tokens import Caller, Role
 from service.api.subscription_models import CreateSubscription, SubscriptionModel
 from service.factory.service_factory import ServiceFactory
-from service.views.requested_changes import require_changes, table_of
+from service.views.requested_changes import table_of
 from service.views.view_lookup import find_view
 
 MAX_OF_A_VIEW = 1_000
@@ -31,7 +31,6 @@ class SubscriptionCatalog:
     def create(self, view: str, body: CreateSubscription, by: Caller) -> SubscriptionModel:
         """Create a reader. TidemarkError history.*, subscription.*."""
         row, past = self._retained(view)
-        require_changes(row)
         point = str(past.newest_epoch) if body.start == NEWEST else body.start
         start = point_of(self._sink, table_of(row), point, by.db_role)
         found = history_records.add_subscription(

@@ -48,7 +48,7 @@ from service.subscriptions.change_feed import (
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
-from service.views.requested_changes import published_of, require_changes, table_of
+from service.views.requested_changes import published_of, table_of
 from service.views.view_lookup import find_view
 
 # An error as JSON, in the form of the API that sends the stream.
@@ -135,7 +135,6 @@ class Subscriptions:
                 f'view "{row.title}" has no subscription "{options.subscription}"',
                 hint="see GET /views/{view}/subscriptions",
             )
-        require_changes(row)
         epoch = epoch if token is None else max(epoch, token[1])
         point_of(self._settings.sink, table_of(row), str(epoch), options.role)
         return epoch
@@ -154,7 +153,7 @@ class Subscriptions:
             # The log has everything after what the sink shows now.
             until = (await run_in_threadpool(rows.progress)).epoch
             source = self._settings.sink, feed.reader.head.name
-            subscription.past = _Past(source, table_of(row), acknowledged, until)
+            subscription.past = _Past(source, published_of(row), acknowledged, until)
             return subscription
         if token is None:
             return subscription

@@ -118,16 +118,6 @@ def table_of(row: ViewRow) -> SinkTable:
     return SinkTable(row.schema, row.name, found, tuple(names.index(k) for k in row.key or ()))
 
 
-def require_changes(row: ViewRow) -> None:
-    """Refuse named readers of final rows, which no history has. TidemarkError."""
-    if published_of(row).final is not None:
-        raise TidemarkError(
-            "subscription.final_rows",
-            f'view "{row.title}" sends final rows, which its history does not have',
-            hint='subscribe without a name, or replace the view without "emit"',
-        )
-
-
 def published_of(row: ViewRow) -> SinkTable:
     """Return what the view's readers get according to the catalog: its table or its final rows."""
     table = table_of(row)

@@ -1,6 +1,7 @@
 """Oracle: PostgreSQL's answer over the rows that came in time, for the windows that are closed.
 
-A reader of the view's topic, and one of its changes, hold each of those rows exactly once.
+A reader of the view's topic, one of its changes, and a named one that was away all the time hold
+each of those rows exactly once.
 """
 
 from __future__ import annotations
@@ -80,12 +81,14 @@ def _row(row: dict) -> tuple[str, int]:
     return row["minute"][11:16], row["n"]
 
 
-async def _fold(fold: Fold, service: RunningService, closed: Counter[tuple[str, int]]) -> None:
+async def _fold(
+    fold: Fold, service: RunningService, closed: Counter[tuple[str, int]], query: str = ""
+) -> None:
     """Fold the view's changes until they have as many rows; resumes where it was."""
     async with asyncio.timeout(60):
         while sum(fold.rows.values()) < sum(closed.values()):
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                stream = events(service.url, "minutes", token=fold.token)
+                stream = events(service.url, "minutes", token=fold.token, query=query)
                 async with contextlib.aclosing(stream) as found:
                     async for name, body, _ in found:
                         if name == "error":
@@ -110,8 +113,12 @@ def test_each_window_once_whatever_is_killed(
     for number, second in enumerate((10, 70, 80, 130, 300)):
         _insert(feed, number, second)
     with RunningService(feed.dsn, tmp_path) as service:
-        service.create("minutes", MINUTES.format("events"), late="dead-letter", **OPTIONS)
+        options = {**OPTIONS, "late": "dead-letter", "history": "1 day"}
+        service.create("minutes", MINUTES.format("events"), **options)
         service.await_so(lambda: _mark(feed) == 290)
+        known = _closed(feed)
+        named = service.call("POST", "/views/minutes/subscriptions", {"name": "billing"})
+        assert named.status_code == 201, named.text
         add_sink(service, "minutes", topic=topic, bootstrap_servers=broker.bootstrap)
         reader, fold = TopicReader(broker, topic), Fold()
         asyncio.run(_fold(fold, service, _closed(feed)))
@@ -138,6 +145,9 @@ def test_each_window_once_whatever_is_killed(
             asyncio.run(_fold(fold, service, closed))
             assert _folded(fold) == closed, round_
             assert set(closed.values()) == {1}
+        away = Fold()
+        asyncio.run(_fold(away, service, closed - known, "subscription=billing"))
+        assert _folded(away) == closed - known and len(closed - known) > 2
         # The table is live: it has the open windows too.
         answer = service.call("POST", "/views/minutes/verify").json()
         assert answer["result"] == "equal" and answer["left_out"] > 0, answer

@@ -34,6 +34,7 @@ from connectors.postgres.sink.view_tables import ViewTables
 from connectors.sink import SinkEpoch, SinkRows, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
+from dataflow.notes import WINDOW_EDGE
 from tests.harness.postgres import SERVER_SETTINGS
 from tests.simulation.faults import Violation
 from tests.simulation.rows import Rows, delta_of
@@ -76,14 +77,19 @@ class Journal:
 
     @staticmethod
     def of_epoch(epoch: SinkEpoch) -> SinkEpoch:
-        """Return an epoch as it can be written again later: with its views' rows, in memory."""
+        """Return an epoch as it can be written again later: with its views' rows, in memory, and
+        the notes up to where windows are closed."""
         found: dict[SinkTable, list[Delta]] = {}
+        edges = []
         for part in epoch.rows.parts():
             for table, delta in part.deltas:
-                if table.final is None:
-                    found.setdefault(table, []).append(delta)
+                found.setdefault(table, []).append(delta)
+            if part.errors is not None:
+                codes = part.errors.columns[2].texts()
+                is_edge = np.array([code == WINDOW_EDGE for code in codes], np.bool_)
+                edges.append(part.errors.filter(is_edge))
         deltas = [(table, Delta.concat(parts).consolidate()) for table, parts in found.items()]
-        return replace(epoch, rows=SinkRows(deltas))
+        return replace(epoch, rows=SinkRows(deltas, Delta.concat(edges) if edges else None))
 
 
 def replay(journal: Journal, random: Random) -> None:
@@ -159,10 +165,16 @@ def _session(dsn: str) -> Iterator[Any]:
 
 @dataclass
 class _Past:
-    """What a view had: (epoch, rows), with the table of each; begun: the epoch of its history."""
+    """What a view had: (epoch, rows), with the table of each; begun: the epoch of its history.
+
+    published: by the table of final rows, (epoch, rows) of what its readers were sent; since: the
+    epoch in which this version of the view began.
+    """
 
     table: SinkTable
     epochs: list[tuple[int, Rows]] = field(default_factory=list)
+    published: dict[SinkTable, list[tuple[int, Rows]]] = field(default_factory=dict)
+    since: int = 0
     begun: int | None = None
     oldest: int = 0
 
@@ -276,6 +288,14 @@ class _Replay:
             past.table = table
             if not past.epochs or past.epochs[-1][1] != rows or is_new:
                 past.epochs.append((number, rows))
+        for change in epoch.ddl.changes:
+            if change.is_replaced and (past := self._past.get(change.identity)):
+                past.published, past.since = {}, number
+        by_name = {(p.table.schema, p.table.name): p for p in self._past.values()}
+        for table, delta in epoch.rows.deltas:
+            if table.final is not None and (past := by_name.get((table.schema, table.name))):
+                rows = Rows(dict(delta.rows()))
+                past.published.setdefault(table, []).append((number, rows))
         self._newest = number
         self._learn_clocks(epoch)
         self._learn_histories(act, number, is_pruned=is_pruned)
@@ -363,6 +383,7 @@ class _Replay:
                 self._compare_difference(past, sorted(self._random.choices(numbers, k=2)))
             if most is None:
                 self._compare_changes(past)
+                self._compare_published(past)
 
     def _is_lost(self, number: int) -> bool:
         return any(after < number < until for after, until in self._lost)
@@ -437,6 +458,22 @@ class _Replay:
             at = number
         if past.at(at) != past.at(self._newest):
             raise Violation(f"the changes of {past.table.title} end with epoch {at}")
+
+    def _compare_published(self, past: _Past) -> None:
+        """The final rows of each epoch since the oldest one, as readers were sent them."""
+        after = max(past.oldest, past.since)
+        if self._is_lost(after) or after > self._newest:
+            return
+        for table, sent in past.published.items():
+            if table.relation != past.table.relation:
+                continue
+            found: dict[int, Rows] = {}
+            for number, _, delta in read_changes(self._dsn, table, after, 1_000_000):
+                for row, weight in [] if delta is None else delta.rows():
+                    found.setdefault(number, Rows())[row] += weight
+            expected = {n: rows for n, rows in sent if n > after and rows}
+            if found != expected:
+                raise Violation(f"{table.title} published {expected}, and is read as {found}")
 
     def _compare_periods(self, past: _Past) -> None:
         """Each row has the clocks of the epochs that it is from and until."""

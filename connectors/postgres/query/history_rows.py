@@ -6,7 +6,7 @@ Invariant: a point that cannot be read exactly is an error, never another point'
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 import psycopg2
 
 from connectors.postgres.schema.history_target import (
+    ClosedWindows,
     History,
     changes_between,
     difference,
+    final_rows,
     history_target,
 )
 from connectors.postgres.session import copy_text
@@ -56,6 +58,13 @@ WHERE (schema, name) = (%s, %s) AND epoch > %s ORDER BY epoch LIMIT %s
 """
 _NEWEST = """
 SELECT newest_epoch, newest_positions FROM tidemark.history WHERE (schema, name) = (%s, %s)
+"""
+_EDGES = """
+SELECT e.epoch, e.edge_us FROM tidemark.window_edges AS e
+WHERE e.table_oid = to_regclass(%s) AND e.epoch <= %s AND e.epoch >= (
+    SELECT max(b.epoch) FROM tidemark.window_edges AS b
+    WHERE b.table_oid = e.table_oid AND b.epoch <= %s)
+ORDER BY e.epoch
 """
 # A page has fewer rows than requested when its text exceeds this size.
 _PAGE_BYTES = 32 << 20
@@ -233,6 +242,7 @@ def read_changes(
 ) -> Generator[Changed, None, None]:
     """Yield the changes of each epoch after one: (epoch, positions, delta), of one snapshot.
 
+    Of final rows (SinkTable.final) those that each epoch has published.
     Several deltas of one epoch follow each other. At most so many epochs; where these are all, the
     newest epoch comes last, with None if it does not change the view. TidemarkError history.*.
     """
@@ -247,7 +257,11 @@ def read_changes(
         positions = dict(cursor.fetchall())
         until = max(positions) if len(positions) == max_epochs else newest
         number = after
-        for number, delta in _by_epoch(cursor, history, after, until):
+        if table.final is None:
+            found = _by_epoch(cursor, history, changes_between(history, after, until))
+        else:
+            found = _final_by_epoch(cursor, table, history, (after, until))
+        for number, delta in found:
             yield number, positions[number], delta
         if number < until:
             yield until, positions.get(until, newest_positions), None
@@ -257,10 +271,55 @@ def read_changes(
         session.close()
 
 
-def _by_epoch(cursor: Any, history: History, after: int, until: int) -> Iterator[tuple[int, Delta]]:
-    """Yield changes in the order of their epochs, each delta of one epoch."""
+def _final_by_epoch(
+    cursor: Any, table: SinkTable, history: History, epochs: tuple[int, int]
+) -> Iterator[tuple[int, Delta]]:
+    """Yield the final rows of epochs after the first until the second, as `_by_epoch`."""
+    assert table.final is not None
+    after, until = epochs
+    cursor.execute(_EDGES, (history.sql, until, after))
+    known = cursor.fetchall()
+    if not known:
+        raise TidemarkError(
+            "history.too_old",
+            f'the final rows of view "{table.title}" after epoch {after} are not known',
+            detail="an earlier version of Tidemark did not retain them",
+            hint="create a new subscription, which starts with the newest epoch",
+        )
+    (_, edge_us), *moved = known
+    for after_us, edges in _rising(edge_us, moved):
+        closed = ClosedWindows(*table.final, after_us, edges)
+        yield from _by_epoch(cursor, history, final_rows(history, closed))
+
+
+Edges = list[tuple[int, int]]
+
+
+def _rising(
+    after_us: int | None, moved: Sequence[tuple[int, int | None]]
+) -> Iterator[tuple[int | None, Edges]]:
+    """Yield the edges that close windows, in runs that rise, each with the edge before it.
+
+    An edge falls, or is gone, where another version of the view has begun.
+    """
+    run: Edges = []
+    edge_us = after_us
+    for epoch, next_us in moved:
+        if next_us is not None and (edge_us is None or next_us > edge_us):
+            run.append((epoch, next_us))
+        elif next_us != edge_us:
+            if run:
+                yield after_us, run
+            after_us, run = next_us, []
+        edge_us = next_us
+    if run:
+        yield after_us, run
+
+
+def _by_epoch(cursor: Any, history: History, query: str) -> Iterator[tuple[int, Delta]]:
+    """Yield the rows of a query, (epoch, weight, columns), each delta of one epoch."""
     types = [INT8, INT8, *(f.type for f in history.rows.fields)]
-    for columns in copy_text.copy_out(cursor, changes_between(history, after, until), types):
+    for columns in copy_text.copy_out(cursor, query, types):
         numbers = columns[0].values
         starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1)]
         for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from connectors.postgres.schema.sink_target import Change, Target, key_hash, target_of
 from connectors.postgres.session.quoting import NAME_BYTES, clip_name, quote_name, quote_text
 from connectors.sink import SinkTable
-from dataflow.types import TypeKind
+from dataflow.types import SqlType, TypeKind
+from dataflow.window_close import last_closed
 
 # The epoch at which a row ends that is current.
 OPEN_EPOCH = 2**63 - 1
@@ -28,6 +29,9 @@ _NARROW = frozenset(
         *(TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ, TypeKind.UUID),
     }
 )
+_DAY_US = 86_400_000_000
+# Days since 2000: the first of each type, and the first that is too late.
+_FIRST_DAY, _DATE_END, _TIMESTAMP_END = -2_451_545, 2_145_031_949, 106_762_940
 # Where a row begins whose past is not known: before the history.
 _BEFORE = "0::bigint", "'-infinity'::timestamptz"
 _STORED = ("from_epoch", "to_epoch", "valid_from", "valid_to")
@@ -332,6 +336,68 @@ def changes_between(history: History, after: int, until: int) -> str:
             f"WHERE NOT EXISTS (SELECT FROM ({new}) AS b WHERE {same})"
         )
     return f"{removed} UNION ALL {added} ORDER BY 1, 2"
+
+
+@dataclass(frozen=True)
+class ClosedWindows:
+    """Epochs that closed windows of a view, in order, each up to a later edge than the one before.
+
+    column, width_us: as SinkTable.final. after_us: up to where windows were closed before; None if
+    none was. edges: (epoch, up to where it closed them), in microseconds since 2000 UTC.
+    """
+
+    column: int
+    width_us: int
+    after_us: int | None
+    edges: Sequence[tuple[int, int]]
+
+
+def final_rows(history: History, closed: ClosedWindows) -> str:
+    """Return a query of the rows of windows that epochs closed: (epoch, count, columns).
+
+    Each row has the values that it had in the epoch that closed its window. Ordered by epoch.
+    """
+    target = history.rows
+    window = target.fields[closed.column]
+    type, width_us = window.type, closed.width_us
+    last = [last_closed(type, width_us, edge_us) for _, edge_us in closed.edges]
+    first = None if closed.after_us is None else last_closed(type, width_us, closed.after_us)
+    # As many of these bounds as are not after a value number the epoch that closed its window.
+    bounds = [None if first is None else first + 1, *(value + 1 for value in last)]
+    epochs = ", ".join(str(epoch) for epoch, _ in closed.edges)
+    begins, ends = history.column(0), history.column(1)
+    fields = ", ".join(f"h.{quote_name(f.name)}" for f in target.fields)
+    count = f"h.{quote_name(target.count)}" if target.is_multiset else "1::bigint"
+    value = quote_name(window.name)
+    shown = f"ARRAY[{', '.join(_bound(bound, type) for bound in bounds)}]"
+    return (
+        f"SELECT e.epoch, {count}, {fields} FROM ONLY {history.sql} AS h "
+        f"CROSS JOIN LATERAL (SELECT width_bucket(h.{value}, {shown})) AS w(number) "
+        f"JOIN unnest(ARRAY[{epochs}]::bigint[]) WITH ORDINALITY AS e(epoch, number) "
+        f"ON e.number = w.number WHERE h.{begins} <= {closed.edges[-1][0]} "
+        f"AND h.{ends} > {closed.edges[0][0]} AND h.{begins} <= e.epoch AND h.{ends} > e.epoch "
+        "ORDER BY 1"
+    )
+
+
+def _bound(value: int | None, type: SqlType) -> str:
+    """Return a date or timestamp in SQL; None is before all, as is what PostgreSQL cannot have."""
+    days, rest_us = (value or 0, 0)
+    if type.kind is not TypeKind.DATE:
+        days, rest_us = divmod(days, _DAY_US)
+    if value is None or days <= _FIRST_DAY:
+        return f"'-infinity'::{type.name}"
+    if days >= (_DATE_END if type.kind is TypeKind.DATE else _TIMESTAMP_END):
+        return f"'infinity'::{type.name}"
+    if type.kind is TypeKind.DATE:
+        return f"(date '2000-01-01' + {days})"
+    moment = (
+        f"timestamp '2000-01-01' + make_interval(days => {days}) "
+        f"+ {rest_us} * interval '1 microsecond'"
+    )
+    return (
+        f"(({moment}) AT TIME ZONE 'UTC')" if type.kind is TypeKind.TIMESTAMPTZ else f"({moment})"
+    )
 
 
 def history_target(table: SinkTable, name: str, period: Sequence[str]) -> History:

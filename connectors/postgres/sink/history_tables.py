@@ -109,6 +109,10 @@ class Histories:
             )
         return history_target(table, name, period)
 
+    def are_any(self, cursor: Any) -> bool:
+        """Return whether any view has a history."""
+        return bool(self._all(cursor))
+
     def _all(self, cursor: Any) -> dict[tuple[str, str], tuple[str | None, Sequence[str]]]:
         if self._known is None:
             cursor.execute(_KNOWN, (self._key,))
@@ -127,7 +131,7 @@ class Histories:
 
     def pruning(self, cursor: Any, recorded: int) -> list[bytes]:
         """Return the statements that delete some of them."""
-        if not self._all(cursor):
+        if not self.are_any(cursor):
             return []
         most = PRUNED_ROWS + 2 * recorded
         return [f"SELECT tidemark.prune_histories({quote_text(self._key)}, {most})".encode()]

@@ -234,10 +234,17 @@ class PostgresSink:
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
-        rejected, recorded = epoch.rows.rejected, 0
+        rejected, recorded, is_noted = epoch.rows.rejected, 0, False
         if epoch.ddl:
             flush(cursor, waiting)
             self._change_views(cursor, epoch)
+        if epoch.ddl or epoch.rows.final_tables():
+            # Readers of final rows need such an epoch even if no row of a table changes.
+            if not self._histories.is_known:
+                flush(cursor, waiting)
+            is_noted = self._histories.are_any(cursor)
+            if is_noted:
+                waiting.append(history_tables.noted(self._key, epoch))
         for table, delta in deltas_of(epoch, context):
             guard, past = b"", None
             if isinstance(table, Target):
@@ -249,8 +256,9 @@ class PostgresSink:
                 history = self._histories.find(cursor, table)
                 if history is not None:
                     past = history, self._key
-                    if not recorded:
+                    if not is_noted:
                         waiting.append(history_tables.noted(self._key, epoch))
+                        is_noted = True
                     recorded += len(delta)
                 if self._guards.covers(cursor, table):
                     guard = guard_sql(table, writes=True).encode()
