@@ -69,8 +69,16 @@ class _Threshold:
         return self.first
 
 
+class TickSearch(Protocol):
+    """Finds the next tick of a clock among candidates."""
+
+    def first(self) -> int:
+        """Return the position of the first candidate at which a view changes; n if none does."""
+        ...
+
+
 class DueSearch:
-    """The next tick of one clock.
+    """The next tick of one clock; a TickSearch.
 
     scans: the nodes that read its relation. candidates: int64[n], microseconds since 2000, in
     order; the first is the clock's present value. refresh_us: by view, how often values that follow

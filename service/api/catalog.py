@@ -41,7 +41,9 @@ from service.api.models import (
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
+from service.engine.definition import ViewDefinition
 from service.engine.state_version import versions
+from service.factory.on_spark import check_on_spark
 from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
@@ -50,7 +52,7 @@ from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of
-from service.views.groups import follows_database, group_of
+from service.views.groups import follows_database, group_of, spark_group
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState, change
 from service.views.plan_facts import plan_facts, requirement_facts
 from service.views.requested_changes import table_of
@@ -106,13 +108,14 @@ class Catalog:
                 options=options,
             ),
         )
-        require_parents(definition, rows, body.options.group)
+        group, more = self._group_of_new(definition, body.options)
+        options["group"] = group
+        require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(requester, definition.parents())
         self._sink.check(definition.table)
         if body.options.history not in (None, NO_HISTORY):
             self._factory.view_tables().check_history(definition.table)
-        group = body.options.group
         relations = definition.relations()
         others = [r for r in rows if group_of(r) == group]
         is_first = not any(map(follows_database, others))
@@ -121,7 +124,7 @@ class Catalog:
             ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
-        warnings = [*plan.warnings, *check_rows(estimate, body.options.max_rows)]
+        warnings = [*plan.warnings, *more, *check_rows(estimate, body.options.max_rows)]
         self._control.insert_view(
             ViewRow(
                 schema,
@@ -139,6 +142,15 @@ class Catalog:
         )
         failpoint("api.view.created")
         return path_name(schema, name)
+
+    def _group_of_new(
+        self, definition: ViewDefinition, options: ViewOptions
+    ) -> tuple[str, list[str]]:
+        """Return the group of a new view, and warnings for one that Spark is to maintain."""
+        if options.runtime != "spark":
+            return options.group, []
+        group = spark_group(definition.identity)
+        return group, check_on_spark(definition, self._settings.for_group(group))
 
     def validate(self, query: str, by: Caller, options: ViewOptions | None = None) -> Validation:
         """Return what the query would become if this caller created it with these options."""
@@ -166,7 +178,8 @@ class Catalog:
         self._authorization.require_parents(requester, definition.parents())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, "auto")
-        warnings = [*plan.warnings, *check_rows(estimate, None)]
+        more = check_on_spark(definition, self._settings) if options.runtime == "spark" else []
+        warnings = [*plan.warnings, *more, *check_rows(estimate, None)]
         why_no_key = reason_without_key(plan.root)
         reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
         return Validation(

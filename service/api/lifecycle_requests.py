@@ -23,6 +23,7 @@ from service.access.tokens import Caller
 from service.api.clock import planned_with_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
+from service.factory.on_spark import check_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
@@ -37,7 +38,7 @@ from service.pipeline.view_replacement import (
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of, readers_of
-from service.views.groups import group_of
+from service.views.groups import group_of, is_spark_group
 from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
 from service.views.name_tracking import names_in
 from service.views.requested_changes import (
@@ -102,9 +103,19 @@ class Life:
                 detail="a view cannot change its group",
                 hint="drop the view and create it in the other group",
             )
+        is_on_spark = is_spark_group(group_of(row))
+        if (changed.get("runtime") == "spark") != is_on_spark:
+            raise TidemarkError(
+                "view.other_runtime",
+                f'view "{row.title}" is maintained {"by Spark" if is_on_spark else "locally"}',
+                detail="a view cannot change its runtime",
+                hint="create another view with the new runtime, and drop this one afterwards",
+            )
         if changed.get("history") not in (None, NO_HISTORY):
             self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
+        if is_on_spark:
+            check_on_spark(definition, self._factory.settings.for_group(group_of(row)))
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
                 self._planned(row, query, is_existing=True, requester=role, options=changed)

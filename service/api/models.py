@@ -20,7 +20,9 @@ from pydantic import (
 
 from dataflow.types import UTC
 from service.factory.planning import REFRESH
+from service.runtime.settings import DEFAULT_GROUP
 from service.views.estimate_models import Estimate
+from service.views.groups import is_spark_group
 from service.views.lifecycle import ViewState
 
 
@@ -46,6 +48,9 @@ OptionValue = str | int | float | dict[str, str] | None
 
 class ViewOptions(BaseModel):
     """Options of a view. backfill: "auto" uses Spark for large sources, else a local process.
+
+    runtime: "spark" maintains the view by tasks of a Spark cluster, in a group of its own
+    (docs/SCALE.md).
 
     group: views of one group show the same position. Each further group has its own pipeline
     process, slot and epochs; its views cannot read views of another group.
@@ -79,6 +84,7 @@ class ViewOptions(BaseModel):
         return {"max_rows": given["most_rows"], **named}
 
     backfill: Literal["auto", "spark", "local"] = "auto"
+    runtime: Literal["local", "spark"] = "local"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     max_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
@@ -102,7 +108,15 @@ class ViewOptions(BaseModel):
         # Its slot name would collide with a service whose prefix ends in _source.
         if group == "source":
             raise ValueError("this name is reserved")
+        if is_spark_group(group):
+            raise ValueError("a view on Spark has this group of its own; leave it out")
         return group
+
+    @model_validator(mode="after")
+    def _spark_has_its_group(self) -> ViewOptions:
+        if self.runtime == "spark" and self.group != DEFAULT_GROUP:
+            raise ValueError('with runtime "spark" a view has a group of its own; leave it out')
+        return self
 
 
 class CreateView(BaseModel):

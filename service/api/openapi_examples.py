@@ -21,7 +21,7 @@ _VIEW: dict[str, Any] = {
     "kind": "keyed",
     "key": ["region"],
     "fields": _FIELDS,
-    "options": {"backfill": "auto", "group": "default"},
+    "options": {"backfill": "auto", "runtime": "local", "group": "default"},
     "group": "default",
     "warnings": [],
     "rows": 4,

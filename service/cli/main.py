@@ -190,6 +190,7 @@ def create(
     name: str,
     query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
+    runtime: Annotated[str, typer.Option(help="what maintains it: local or spark")] = "local",
     group: Annotated[
         str, typer.Option(help="views of one group show the same position")
     ] = "default",
@@ -202,8 +203,7 @@ def create(
         str | None, typer.Option(help='how long its past is retained, such as "7 days"')
     ] = None,
     lateness: Annotated[
-        list[str] | None,
-        typer.Option(help="table.column=duration: how late its rows may come"),
+        list[str] | None, typer.Option(help="table.column=duration: how late its rows may come")
     ] = None,
     late: Annotated[
         str | None, typer.Option(help="later rows: applied, dead-letter or error")
@@ -226,12 +226,12 @@ def create(
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
-        text = _text_of(query)
         view = client.create(
             name,
-            text,
+            _text_of(query),
             wait_s=wait_s,
             backfill=backfill,
+            runtime=runtime,
             group=group,
             now=now,
             time_zone=time_zone,

@@ -37,6 +37,7 @@ class ServiceCalls:
         *,
         wait_s: float = 60,
         backfill: str = "auto",
+        runtime: str = "local",
         group: str = "default",
         changes_retention_s: int | None = None,
         max_rows: int | None = None,
@@ -56,16 +57,15 @@ class ServiceCalls:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. group: views of one group show the same position. max_rows: maximum estimated rows
-        of any part of its plan. now: moving or pinned; time_zone: PostgreSQL's name of it; refresh:
-        how often values of now() change. history: how long its past is retained, such as "7 days"
-        (docs/HISTORY.md). lateness: by "table.column" how much later than the newest a row may
-        come; for it and the options after it see docs/TIME.md. Raises if the view fails while it is
-        built; it then stays listed as failed until it is dropped. TidemarkError view.name_taken,
-        and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
+        local. runtime: local or spark (docs/SCALE.md). group: views of one group show the same
+        position. max_rows: maximum estimated rows of any part of its plan. now: moving or pinned.
+        refresh: how often values of now() change. history: such as "7 days" (docs/HISTORY.md).
+        lateness and the options after it: see docs/TIME.md. A view that fails while it is built
+        stays listed as failed until it is dropped. TidemarkError view.name_taken, sql.*, source.*.
         """
         options = {
             "backfill": backfill,
+            "runtime": runtime,
             "group": group,
             "changes_retention_s": changes_retention_s,
             "max_rows": max_rows,

@@ -19,8 +19,8 @@ from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, Vi
 from connectors.source import SourceBatch
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
-from dataflow.due import DueSearch
-from dataflow.errors import ViewError
+from dataflow.due import TickSearch
+from dataflow.errors import TidemarkError, ViewError
 from dataflow.expiry import FEW_ROWS
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableLocation, stopped
@@ -140,7 +140,8 @@ class Engine:
         self.store.put(_LAYOUT, encode(layout) if layout.locations else None)
 
     def _layout(self) -> StateLayout:
-        locations = {d.identity: self.dataflow.views[n].locations for n, d in self.views.items()}
+        running = self.dataflow.views
+        locations = {self.views[n].identity: view.locations for n, view in running.items()}
         return StateLayout(locations, self.dataflow.tables.locations)
 
     @property
@@ -165,15 +166,27 @@ class Engine:
         """
         definition = view.definition
         unread = self._enter(definition, None, view.locations)
-        # Restarts open views in this order: the epoch puts parents before children.
-        key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
-        self.store.put(key, encode(definition))
+        self._put_definition(definition)
         self._drop(unread + self.dataflow.tables.assign_scans())
 
     def remove(self, name: RelationName) -> None:
         """Remove a live view and the state that no other view reads; part of the open epoch."""
         self._forget(self.views.pop(name))
         self._drop(self.dataflow.remove(name))
+
+    def _put_definition(self, definition: ViewDefinition, number: int | None = None) -> None:
+        """Store a view, as part of the open epoch. Restarts open views in this order: the epoch
+        puts parents before children, and so does the number within it."""
+        order = f"{self.epoch:020d}" + ("" if number is None else f".{number:06d}")
+        self.store.put(f"{_VIEWS}{order}/{definition.identity}", encode(definition))
+
+    def recover(self, written: int) -> list[TidemarkError]:
+        """Add the epochs that are committed and missing in the store, before anything is read.
+
+        written: as for `commit`. Views whose state is lost leave the engine; return why.
+        """
+        del written
+        return []
 
     def _forget(self, definition: ViewDefinition) -> None:
         for key, _ in list(self.store.items(_VIEWS)):
@@ -224,11 +237,9 @@ class Engine:
                 unread += self._enter(d, None, fresh.locations)
             else:
                 unread += self._enter(d, layout.locations[d.identity])
-        # Restarts open them in this order: parents before children.
         for number, d in enumerate(moved.values()):
             self._forget(d)
-            key = f"{_VIEWS}{self.epoch:020d}.{number:06d}/{d.identity}"
-            self.store.put(key, encode(d))
+            self._put_definition(d, number)
         unread += self.dataflow.tables.assign_scans()
         self._drop([*unread, *(before - self._prefixes())])
 
@@ -272,7 +283,7 @@ class Engine:
             definition = replace(definition, rebuilt=definition.rebuilt + 1)
         return definition
 
-    def due_search(self, source: str, candidates: np.ndarray) -> DueSearch:
+    def due_search(self, source: str, candidates: np.ndarray) -> TickSearch:
         """Return the search for the next tick of a clock; see `SharedDataflow.due_search`."""
         refresh = {name: d.plan.refresh_us for name, d in self.views.items()}
         return self.dataflow.due_search(source, candidates, refresh)

@@ -112,6 +112,14 @@ class Positions:
         self._move(epoch, batch.source, batch.positions or {})
         self._store_notes(batch.source, batch.notes)
 
+    def restore(self, progress: Progress, source: str, notes: Mapping[str, bytes | None]) -> None:
+        """Move to where an epoch ends that is already committed elsewhere.
+
+        source, notes: what was read, and what it stores with the state.
+        """
+        self.progress = progress
+        self._store_notes(source, notes)
+
     def set_epoch(self, epoch: int) -> None:
         """Start another epoch at the same positions."""
         self.progress = Progress(epoch, self.by_source)

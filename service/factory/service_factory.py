@@ -38,7 +38,8 @@ from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.child_processes import Children
 from service.backfill.local_backfill import BackfillJob
 from service.engine import state_version
-from service.engine.engine import ViewDefinition
+from service.engine.engine import Engine, ViewDefinition
+from service.factory.on_spark import bucket_views, evaluator_of
 from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import write_refusal
 from service.runtime.memory_budget import MEBIBYTE
@@ -46,6 +47,7 @@ from service.runtime.memory_watch import MemoryWatch
 from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings
+from service.views.groups import is_spark_group
 from storage.errors import StorageError
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import Store
@@ -190,6 +192,15 @@ class ServiceFactory:
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
 
+    def new_engine(self, store: Store, *parts: Any, **more: Any) -> Engine:
+        """Return the engine of this group over its store; the rest as for `Engine`."""
+        if not is_spark_group(self.settings.group):
+            return Engine(store, *parts, **more)
+        from service.engine.bucket_engine import BucketEngine
+
+        buckets = bucket_views(store, self.settings, self._spark_session())
+        return BucketEngine(store, *parts, buckets=buckets, **more)
+
     def build(
         self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
@@ -199,12 +210,7 @@ class ServiceFactory:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
             run=self._run_spark if engine == "spark" else self._run_local,
-            evaluator=functools.partial(
-                PostgresEvaluator,
-                self.settings.source,
-                role=definition.role,
-                time_zone=definition.plan.time_zone,
-            ),
+            evaluator=evaluator_of(self.settings, definition),
             sink=self.sink(),
             engine=engine,
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
@@ -260,11 +266,16 @@ class ServiceFactory:
 
     def _spark_session(self) -> LazySession:
         """Return the session for all builds: it costs seconds and a gigabyte, so it stays open."""
-        from connectors.spark.session import LazySession
-
+        settings = self.settings
         with self._lock:
-            if self._spark is None:
-                self._spark = LazySession(self.settings.spark_master, self.settings.spark_settings)
+            if self._spark is None and is_spark_group(settings.group):
+                from connectors.spark.maintained.runtime import new_session
+
+                self._spark = new_session(settings.spark, settings.spark_settings)
+            elif self._spark is None:
+                from connectors.spark.session import LazySession
+
+                self._spark = LazySession(settings.spark_master, settings.spark_settings)
             return self._spark
 
     def close(self) -> None:

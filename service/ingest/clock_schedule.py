@@ -12,7 +12,7 @@ import numpy as np
 
 from connectors.clock.source import ClockFeed
 from connectors.feed_source import SourceFeed
-from dataflow.due import DueSearch
+from dataflow.due import TickSearch
 from service.engine.engine import Engine
 
 # How many values are looked at in advance: more than an hour of seconds.
@@ -26,7 +26,7 @@ class _Planned:
     feed: ClockFeed
     shape: int
     candidates: np.ndarray
-    search: DueSearch
+    search: TickSearch
     epoch: int = -1
 
 

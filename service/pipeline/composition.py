@@ -89,7 +89,7 @@ class _Composition:
         self._compose_catalog()
 
     def _new_engine(self) -> Engine:
-        return Engine(
+        return self._factory.new_engine(
             self._store,
             self._evaluator(),
             self._factory.source.name,

@@ -58,6 +58,10 @@ class Settings(BaseModel):
     disables it. checkpoint_keep: how many copies to retain. checkpoint_key: the key that signs
     them, or a reference to it; "" uses a file in the state directory.
 
+    spark: the master that maintains views of `runtime: spark`, "local[N]" or a cluster's; "" is
+    none. spark_storage: where their state is, a folder that all executors see, or an s3:// URL; ""
+    is the service's own state, for a local master. spark_buckets: into how many parts it is cut.
+
     spark_rows: `backfill: auto` uses Spark from this many estimated source rows on. spark_master:
     "local[N]", a cluster's master URL, or a Spark Connect server (sc://host:port). spark_exchange:
     s3:// URL for the files of executors that share no disk with the service; "" is the state's own
@@ -107,6 +111,9 @@ class Settings(BaseModel):
     checkpoint_every_s: float = Field(300, gt=0)
     checkpoint_keep: int = Field(2, ge=1)
     checkpoint_key: str = Field("", repr=False)
+    spark: str = ""
+    spark_storage: str = ""
+    spark_buckets: int = Field(8, ge=1, le=4_096)
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"
     spark_exchange: str = Field("", pattern=r"^(s3://.+)?$")

@@ -24,6 +24,21 @@ from service.runtime.process_title import set_title
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings, parent_pid
 
 WATCH_S = 1.0
+_SPARK, _DIGITS = "spark", 16
+
+
+def spark_group(identity: str) -> str:
+    """Return the group of a view that Spark maintains: its own.
+
+    >>> spark_group("0123456789abcdef0123456789abcdef")
+    'spark0123456789abcdef'
+    """
+    return _SPARK + identity[:_DIGITS]
+
+
+def is_spark_group(group: str) -> bool:
+    """Return whether Spark maintains the view of a group."""
+    return group.startswith(_SPARK) and len(group) == len(_SPARK) + _DIGITS
 
 
 def group_of(row: ViewRow) -> str:

@@ -84,14 +84,18 @@ class MemoryStorage:
 
     def names(self, folder: str) -> list[str]:
         """Return names, without those that a stale listing has not yet."""
-        hidden = self.files.stale
-        return sorted(
-            n for n in self.files.content if n.startswith(f"{folder}/") and n not in hidden
-        )
+        hidden, prefix = self.files.stale, f"{folder}/" if folder else ""
+        return sorted(n for n in self.files.content if n.startswith(prefix) and n not in hidden)
 
     def delete(self, name: str) -> None:
         """Remove a file."""
         self.files.content.pop(name, None)
+
+
+def files_below(prefix: str) -> list[str]:
+    """All files of storages whose name begins so."""
+    found = [(name, files) for name, files in _STORAGES.items() if name.startswith(prefix)]
+    return [f"{name}/{file}" for name, files in found for file in files.content]
 
 
 @contextmanager

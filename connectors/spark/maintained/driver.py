@@ -164,6 +164,20 @@ class Driver:
         """The number of buckets."""
         return self._newest.buckets
 
+    @property
+    def layout(self) -> Layout:
+        """The stages of the view over its buckets."""
+        return self._layout(self.buckets)
+
+    def state_bytes(self) -> dict[int, int]:
+        """Return the bytes of each level in the shared storage: bases, and what came since."""
+        found: dict[int, int] = {}
+        for sizes in (self._newest.base_bytes, self._newest.log_bytes):
+            for key, nbytes in sizes.items():
+                level = int(key.partition("-")[0])
+                found[level] = found.get(level, 0) + nbytes
+        return found
+
     def start(self) -> None:
         """Take over the view: show what the sink lacks, and finish the epoch in progress.
 

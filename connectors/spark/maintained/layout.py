@@ -20,6 +20,7 @@ from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import kinds_of
 from dataflow.operators.tables.table import table_spec
+from dataflow.plan.explain import describe
 from dataflow.plan.nodes import Loop, Remember, Scan
 from dataflow.plan.walk import nodes_of
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -145,6 +146,20 @@ class Layout:
             for bucket in range(self.buckets)
             if self.stages_in(level, bucket)
         )
+
+    def inputs_of(self, stage: Stage) -> list[int]:
+        """Return the numbers of the stages whose rows a stage reads."""
+        stages = self.cut.stages
+        return [s.number for s in stages if any(p.stage == stage.number for p in s.outputs)]
+
+    def is_last(self, stage: Stage) -> bool:
+        """Return whether rows of a stage are rows of the view."""
+        return any(self.cut.stages[p.stage].kind == SINK for p in stage.outputs)
+
+    def single_stages(self) -> list[str]:
+        """Return what is maintained in one bucket, because it cannot be split."""
+        own = [s for level in self.levels for s in level if self.is_single(s)]
+        return [describe(self.nodes[stage.nodes[0]].plan) for stage in own]
 
     def source_of(self, relation: RelationName) -> Stage:
         """Return the stage of a base relation."""

@@ -68,7 +68,10 @@ class SharedStorage(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of all files in a folder at any depth, sorted, relative to the root."""
+        """Return the names of all files in a folder at any depth, sorted, relative to the root.
+
+        "": of all files.
+        """
         ...
 
     def delete(self, name: str) -> None:

@@ -45,6 +45,8 @@ def test_files_are_whole_and_listed(storage: SharedStorage, tmp_path: Path) -> N
     assert (tmp_path / "copy").read_bytes() == b"x" * 100_000
     assert storage.names("log") == ["log/1/a"]
     assert storage.names("nothing") == []
+    assert storage.names("") == sorted(storage.names(""))
+    assert "log/1/a" in storage.names("")
     storage.delete("log/1/a")
     storage.delete("log/1/a")
     assert storage.names("log") == []

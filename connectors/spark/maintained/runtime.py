@@ -1,0 +1,63 @@
+"""What drives views in buckets in a service: a session, its scheduler, and the shared storage.
+
+Invariant: one session a process, shared with backfills; nothing starts before its first use.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from connectors.spark.maintained.shared_storage import (
+    FolderStorage,
+    SharedStorage,
+    check_conditions,
+    open_storage,
+)
+from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
+from connectors.spark.session import LazySession
+from dataflow.errors import TidemarkError
+
+_PACKAGES = Path(__file__).resolve().parent.parent.parent.parent
+_PATH = "spark.executorEnv.PYTHONPATH"
+
+
+def new_session(master: str, settings: Mapping[str, str]) -> LazySession:
+    """Return a session that maintains views. settings: Spark's own, overriding ours.
+
+    Executors on other machines have our packages installed where they are here, or where the
+    setting spark.executorEnv.PYTHONPATH says.
+    """
+    return LazySession(master, {**SETTINGS, _PATH: str(_PACKAGES), **settings})
+
+
+def new_scheduler(session: LazySession, folder: Path) -> SparkScheduler:
+    """Return the scheduler of a session. folder: for states, if the executors are this machine."""
+    local = str(folder) if session.is_local else tempfile.gettempdir()
+    return SparkScheduler(session, local)
+
+
+def storage_below(url: str, folder: str) -> SharedStorage:
+    """Return the storage of a folder at a path or s3:// URL. TidemarkError spark.storage_url."""
+    base, mark, parameters = url.partition("?")
+    return open_storage(f"{base.rstrip('/')}/{folder}{mark}{parameters}")
+
+
+def check_storage(url: str, master: str) -> None:
+    """Require a storage that all executors of a master share, with conditional writes.
+
+    TidemarkError spark.storage_missing, spark.storage_url, spark.storage_unsafe; TemporaryError
+    spark.storage.
+    """
+    if not url:
+        raise TidemarkError(
+            "spark.storage_missing",
+            "there is no storage that the service and all executors share",
+            detail=f"the executors of {master} may be other machines",
+            hint="set TIDEMARK_SPARK_STORAGE to a folder that they all see, or to s3://bucket/prefix",
+        )
+    storage = open_storage(url)
+    if isinstance(storage, FolderStorage):
+        storage.path.mkdir(parents=True, exist_ok=True)
+    check_conditions(storage)

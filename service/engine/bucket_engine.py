@@ -1,0 +1,221 @@
+"""An engine whose view is maintained in buckets by Spark (decision 35).
+
+Only where rows are stored and stepped differs from `Engine`: positions, outbox and life of the view
+are the same. Invariant: the driver commits an epoch before this engine does, and this engine before
+the sink sees it; `recover` closes the gap after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.source import SourceBatch
+from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.spark.maintained.layout import Layout
+from connectors.spark.stages import Stage
+from dataflow.delta import Delta
+from dataflow.errors import InvariantError, TidemarkError, ViewError
+from dataflow.live_tables import TableLocation
+from dataflow.operators.base import view_error
+from dataflow.plan.explain import describe
+from dataflow.schema import RelationName
+from dataflow.shared import StateLocation
+from dataflow.sharing import TABLE, NodeFigures
+from dataflow.sql.lower.lowering import title_of
+from service.engine.bucket_views import BucketViews, FixedEpoch
+from service.engine.definition import View, ViewDefinition
+from service.engine.engine import Engine
+from service.engine.epoch_buffer import EpochBuffer, named
+
+
+class BucketEngine(Engine):
+    """See Engine. buckets: over the same store."""
+
+    def __init__(self, *parts: Any, buckets: BucketViews, **more: Any) -> None:
+        self._buckets = buckets
+        super().__init__(*parts, **more)
+
+    def _enter(
+        self,
+        definition: ViewDefinition,
+        locations: Sequence[StateLocation | None] | None,
+        tables: Sequence[TableLocation] | None = None,
+    ) -> list[str]:
+        self.views[definition.name] = definition
+        self._buckets.enter(definition)
+        return []
+
+    @property
+    def depends_on_history(self) -> bool:
+        """Return True: this store must not be behind the sink, since the driver never repeats."""
+        return True
+
+    # --- the view as a whole ---------------------------------------------------------------------
+
+    def add(self, view: View) -> None:
+        """See Engine; its state goes into buckets."""
+        definition = view.definition
+        self._forget(definition)
+        self.views[definition.name] = definition
+        self._buckets.begin(view, self.positions.progress or Progress(self.epoch, {}))
+        self._put_definition(definition)
+        self._drop([f"{definition.scope}/"])
+
+    def remove(self, name: RelationName) -> None:
+        """See Engine."""
+        definition = self.views.pop(name)
+        self._forget(definition)
+        self._buckets.remove(definition.identity)
+
+    def renew(self, view: View) -> None:
+        """See Engine; the view has no readers."""
+        self.add(view)
+
+    def rename(self, name: RelationName, table: SinkTable) -> None:
+        """See Engine; the view has no readers."""
+        definition = replace(self.views.pop(name), table=table)
+        self._forget(definition)
+        self.views[definition.name] = definition
+        self._buckets.rename(definition)
+        self._put_definition(definition)
+
+    # --- epochs ----------------------------------------------------------------------------------
+
+    def recover(self, written: int) -> list[TidemarkError]:
+        """Add the epochs that the driver has committed and this store lacks.
+
+        written: as for `commit`. Views whose state is lost leave the engine; return why.
+        TidemarkError spark.fenced; TemporaryError.
+        """
+        lost = []
+        for name, definition in list(self.views.items()):
+            try:
+                found = list(self._buckets.recover(definition.identity))
+            except TidemarkError as error:
+                if error.code != "spark.state_lost":
+                    raise
+                lost.append(error)
+                self.remove(name)
+                self.commit(None, written=written, sync=True)
+                continue
+            for fixed, committed in found:
+                number = fixed.progress.epoch
+                if number != self.epoch + 1:
+                    raise InvariantError("state.buckets", f"epoch {number} after {self.epoch}")
+                self.positions.restore(fixed.progress, fixed.source, fixed.notes)
+                buffered = self.gather()
+                rejected = self._take(definition, committed, buffered)
+                time_us = fixed.commit_time_us
+                epoch = self._buffered_epoch(buffered, rejected, commit_time_us=time_us)
+                self.commit(epoch, written=written, sync=True)
+        return lost
+
+    def step(self, batch: SourceBatch) -> SinkEpoch:
+        """See Engine. A batch that changes nothing that the view reads runs no tasks."""
+        buffered, failures = self.gather(), dict[RelationName, ViewError]()
+        changes = [change for change in batch.whole() if len(change)]
+        self.positions.pass_over(batch, self.epoch + 1)
+        assert self.positions.progress is not None
+        fixed = FixedEpoch.of(self.positions.progress, batch)
+        rejected = [] if batch.rejected is None else [batch.rejected]
+        for name, definition in self.views.items():
+            read = {relation.name for relation in definition.relations()}
+            own = [change for change in changes if change.relation.name in read]
+            if not own:
+                continue
+            try:
+                committed = self._buckets.step(definition.identity, fixed, own)
+                found = self._take(definition, committed, buffered)
+            except Exception as error:
+                failure = view_error("buckets", error)
+                if failure is None:
+                    raise
+                failure.relation = name
+                failures[name] = failure
+                continue
+            rejected += [] if found is None else [found]
+        self._refuse(failures, buffered)
+        return self._buffered_epoch(
+            buffered,
+            Delta.concat(rejected) if rejected else None,
+            commit_time_us=batch.commit_time_us,
+        )
+
+    def _take(
+        self, definition: ViewDefinition, committed: CommittedEpoch, buffered: EpochBuffer
+    ) -> Delta | None:
+        """Put the rows of a committed epoch into the open one; return rejected records."""
+        if len(committed.rows):
+            buffered.add(definition.table, committed.rows)
+        if len(committed.errors):
+            found = named(definition.table, committed.errors)
+            buffered.add(definition.table, found, is_errors=True)
+        for rows in committed.final:
+            buffered.add(definition.published, rows)
+        self._buckets.keep(definition.identity, committed)
+        return committed.rejected if len(committed.rejected) else None
+
+    def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
+        """See Engine; then files of removed views are deleted."""
+        super().commit(epoch, written=written, sync=sync)
+        self._buckets.clean()
+
+    def due_search(self, source: str, candidates: np.ndarray) -> EveryTick:
+        """Return a search that finds the next tick: which rows are due is known to tasks only."""
+        names = {r.name.source for d in self.views.values() for r in d.relations()}
+        return EveryTick(1 if source in names and len(candidates) > 1 else len(candidates))
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    def figures(self) -> list[NodeFigures]:
+        """Return the stages of the view: each is a node, or several that need no exchange."""
+        found = []
+        for name, definition in self.views.items():
+            layout, measured, nbytes = self._buckets.figures(definition.identity)
+            for level, stages in enumerate(layout.levels):
+                seconds = sum(f.seconds for f in measured if f.level == level) / len(stages)
+                size = nbytes.get(level, 0) // len(stages)
+                found += [_figures(layout, stage, name, (size, seconds)) for stage in stages]
+        return found
+
+
+class EveryTick:
+    """A search for the next tick of a clock that is always the same; see `dataflow.due`."""
+
+    def __init__(self, found: int) -> None:
+        self._found = found
+
+    def first(self) -> int:
+        """See DueSearch."""
+        return self._found
+
+
+def _figures(
+    layout: Layout, stage: Stage, view: RelationName, measured: tuple[int, float]
+) -> NodeFigures:
+    size, seconds = measured
+    where = "one bucket" if stage.buckets == 1 else f"{stage.buckets} buckets"
+    if stage.relation is not None:
+        what, detail = TABLE, f"rows of {stage.relation} in {where}"
+    else:
+        plans = [layout.nodes[n].plan for n in stage.nodes]
+        what, detail = title_of(plans[-1]), f"{describe(plans[-1])} in {where}"
+    return NodeFigures(
+        f"s{stage.number}",
+        what,
+        detail,
+        tuple(f"s{n}" for n in layout.inputs_of(stage)),
+        views=(view,),
+        output_of=(view,) if layout.is_last(stage) else (),
+        is_part=False,
+        rows=0,
+        bytes=size,
+        rows_in=0,
+        rows_out=0,
+        time_s=seconds,
+    )

@@ -1,0 +1,267 @@
+"""The view of an engine whose state is in buckets (decisions 34, 35).
+
+The engine's own store has the view's definition, its outbox and a record: where the state is, and
+which of its epochs the outbox has. A driver's epoch is committed before the engine's, so after a
+kill the driver may be ahead: `recover` then returns what the outbox lacks. Invariant: an epoch that
+the driver has committed becomes exactly one epoch of the engine, with the number, positions and
+notes that were fixed with its input.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connectors.sink import Progress
+from connectors.source import SourceBatch
+from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
+from connectors.spark.maintained.layout import Layout, MaintainedView
+from connectors.spark.maintained.scheduler import Scheduler
+from connectors.spark.maintained.shared_storage import SharedStorage
+from connectors.spark.maintained.tasks import Figures
+from dataflow.changes import Changes
+from dataflow.errors import InvariantError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.live_tables import TableLocation
+from dataflow.schema import RelationName
+from dataflow.sql.lower.lowering import lower
+from service.engine.definition import View, ViewDefinition
+from storage.store import Store
+
+_RECORD = "buckets/"
+COLLECT_S = 60.0
+
+
+@dataclass(frozen=True)
+class BucketParts:
+    """What views in buckets run on.
+
+    storage: shared, called with the name of a view's folder. evaluator: returns what tasks evaluate
+    with; picklable. buckets: of a new view. folder: local, for files on their way.
+    """
+
+    storage: Callable[[str], SharedStorage]
+    scheduler: Scheduler
+    evaluator: Callable[[ViewDefinition], Callable[[], Evaluator]]
+    buckets: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class FixedEpoch:
+    """What an epoch of the engine is beside its rows, as fixed with its input.
+
+    notes: of the source that was read, to store with the state.
+    """
+
+    progress: Progress
+    source: str
+    notes: Mapping[str, bytes | None]
+    commit_time_us: int = 0
+
+    @classmethod
+    def of(cls, progress: Progress, batch: SourceBatch) -> FixedEpoch:
+        """Return the epoch of a batch. progress: after it."""
+        return cls(progress, batch.source, batch.notes, batch.commit_time_us)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        notes = {
+            name: None if note is None else base64.b64encode(note).decode()
+            for name, note in self.notes.items()
+        }
+        return {
+            "epoch": self.progress.epoch,
+            "positions": dict(self.progress.positions),
+            "source": self.source,
+            "notes": notes,
+            "commit_time_us": self.commit_time_us,
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> FixedEpoch:
+        """Return what `facts` gave."""
+        notes = {
+            name: None if text is None else base64.b64decode(text)
+            for name, text in facts["notes"].items()
+        }
+        progress = Progress(facts["epoch"], facts["positions"])
+        return cls(progress, facts["source"], notes, facts["commit_time_us"])
+
+
+class BucketViews:
+    """The views in buckets of one engine; used by its thread. There is at most one (decision 35).
+
+    Its records belong to the open epoch of the store.
+    """
+
+    def __init__(self, store: Store, parts: BucketParts) -> None:
+        self._store = store
+        self._parts = parts
+        self._running: dict[str, _Running] = {}
+        self._unneeded: list[str] = []
+
+    def enter(self, definition: ViewDefinition) -> None:
+        """Take up a view that is in the store; `recover` comes before its first step."""
+        stored = self._store.get(_RECORD + definition.identity)
+        if stored is None:
+            raise InvariantError("state.buckets", f"{definition.table.title} has no buckets")
+        self._run(definition, json.loads(stored))
+
+    def _run(self, definition: ViewDefinition, record: dict[str, Any]) -> _Running:
+        if self._running.keys() - {definition.identity}:
+            raise InvariantError("state.buckets", "two views in buckets have one engine")
+        running = _Running(definition, record, self._parts)
+        self._running[definition.identity] = running
+        return running
+
+    def begin(self, view: View, progress: Progress) -> None:
+        """Move the state of a built view from the store into buckets.
+
+        progress: of the last epoch before the one in which the view becomes visible.
+        """
+        definition = view.definition
+        folder = f"{definition.scope}/{uuid.uuid4().hex[:12]}"
+        record = {"folder": folder, "epoch": 1, "columns": _columns_of(view.locations)}
+        before = self._running.get(definition.identity)
+        running = self._run(definition, record)
+        local = self._parts.folder / uuid.uuid4().hex
+        try:
+            fixed = FixedEpoch(progress, "", {})
+            running.driver.start_moved(self._store, fixed.facts(), local, epoch=1)
+        except BaseException:
+            self._unneeded.append(folder)
+            raise
+        finally:
+            shutil.rmtree(local, ignore_errors=True)
+        if before is not None:
+            self._unneeded.append(before.record["folder"])
+        running.is_started = True
+        self._save(running)
+
+    def rename(self, definition: ViewDefinition) -> None:
+        """Note the new name of a view."""
+        self._running[definition.identity].definition = definition
+
+    def remove(self, identity: str) -> None:
+        """Forget a view; its files are deleted by `clean`."""
+        running = self._running.pop(identity)
+        self._unneeded.append(running.record["folder"])
+        self._store.put(_RECORD + identity, None)
+
+    def clean(self) -> None:
+        """Delete the files of removed views; after the commit that has removed them."""
+        while self._unneeded:
+            storage = self._parts.storage(self._unneeded.pop())
+            for name in storage.names(""):
+                storage.delete(name)
+
+    def recover(self, identity: str) -> Iterator[tuple[FixedEpoch, CommittedEpoch]]:
+        """Yield the epochs that are committed and missing in the store, in order.
+
+        TidemarkError spark.state_lost, spark.fenced; TemporaryError.
+        """
+        running = self._running[identity]
+        running.driver.start()
+        running.is_started = True
+        for committed in running.take():
+            yield FixedEpoch.from_facts(committed.positions), committed
+
+    def step(self, identity: str, fixed: FixedEpoch, changes: Sequence[Changes]) -> CommittedEpoch:
+        """Run an epoch, and commit it in the shared storage."""
+        running = self._running[identity]
+        if not running.is_started:
+            raise InvariantError("state.buckets", "a view is stepped before it is recovered")
+        running.driver.step(Batch(fixed.facts(), changes))
+        (committed,) = running.take()
+        running.collect_garbage()
+        return committed
+
+    def keep(self, identity: str, committed: CommittedEpoch) -> None:
+        """Record with the open epoch that it contains an epoch of a view."""
+        running = self._running[identity]
+        running.record["epoch"] = committed.epoch
+        self._save(running)
+
+    def figures(self, identity: str) -> tuple[Layout, Sequence[Figures], Mapping[int, int]]:
+        """Return the stages of a view, what the tasks of its last epoch took, and the bytes of its
+        state by level."""
+        driver = self._running[identity].driver
+        return driver.layout, driver.figures, driver.state_bytes()
+
+    def _save(self, running: _Running) -> None:
+        record = json.dumps(running.record).encode()
+        self._store.put(_RECORD + running.definition.identity, record)
+
+
+class _Running:
+    """One view, and what its driver has committed since `take`; the driver's EpochSink."""
+
+    def __init__(
+        self, definition: ViewDefinition, record: dict[str, Any], parts: BucketParts
+    ) -> None:
+        self.definition = definition
+        self.record = record
+        self.is_started = False
+        self._committed: list[CommittedEpoch] = []
+        self._collected_at = time.monotonic()
+        view = MaintainedView(
+            record["folder"],
+            lower(definition.plan.root),
+            definition.scope,
+            definition.relations(),
+            _columns_from(record["columns"], definition),
+            parts.evaluator(definition),
+        )
+        self.driver = Driver(
+            view,
+            parts.storage(record["folder"]),
+            parts.scheduler,
+            self,
+            buckets=parts.buckets,
+        )
+
+    def progress(self) -> int:
+        """See EpochSink: what the store has."""
+        return self.record["epoch"] + len(self._committed)
+
+    def apply(self, epoch: CommittedEpoch) -> None:
+        """See EpochSink."""
+        if epoch.epoch != self.progress() + 1:
+            raise InvariantError("state.buckets", f"epoch {epoch.epoch} after {self.progress()}")
+        self._committed.append(epoch)
+
+    def take(self) -> list[CommittedEpoch]:
+        """Return and forget what was committed."""
+        found, self._committed = self._committed, []
+        return found
+
+    def collect_garbage(self) -> None:
+        """Delete files that are no longer needed, now and then."""
+        now = time.monotonic()
+        if now - self._collected_at > COLLECT_S:
+            self._collected_at = now
+            self.driver.collect_garbage()
+
+
+def _columns_of(locations: Sequence[TableLocation]) -> list[list[Any]]:
+    """Return which columns of each base relation are stored, as JSON."""
+    return [[*_name_of(at.relation.name), list(at.columns)] for at in locations]
+
+
+def _columns_from(
+    stored: Sequence[Sequence[Any]], definition: ViewDefinition
+) -> Mapping[RelationName, tuple[int, ...]]:
+    found = {tuple(name): tuple(columns) for *name, columns in stored}
+    return {r.name: found[_name_of(r.name)] for r in definition.relations()}
+
+
+def _name_of(name: RelationName) -> tuple[str, str, str]:
+    return name.source, name.schema, name.name

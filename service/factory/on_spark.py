@@ -1,0 +1,126 @@
+"""What a view needs to be maintained by Spark, and its parts in a process that does (decision 35).
+
+Invariant: a view that passes `check_on_spark` can be stepped in buckets; what cannot be split is
+a warning. Imports of Spark's client wait until a view needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
+from dataflow.errors import InvariantError, SqlError, TidemarkError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.sql.lower.lowering import lower
+from service.engine.definition import ViewDefinition
+from service.runtime.settings import Settings
+from storage.store import Store
+
+if TYPE_CHECKING:
+    from connectors.spark.maintained.layout import Layout
+    from connectors.spark.session import LazySession
+    from service.engine.bucket_views import BucketViews
+
+# Below the state of a view's group.
+STORAGE, CACHES, MOVING = "buckets", "bucket-caches", "bucket-moves"
+
+
+def evaluator_of(settings: Settings, definition: ViewDefinition) -> Callable[[], Evaluator]:
+    """Return what evaluates a view's expressions without a kernel, in any process."""
+    return functools.partial(
+        PostgresEvaluator,
+        settings.source,
+        role=definition.role,
+        time_zone=definition.plan.time_zone,
+    )
+
+
+def storage_url(settings: Settings) -> str:
+    """Return the shared storage of a group's view; "" if there is none for other machines."""
+    if settings.spark_storage:
+        base, mark, parameters = settings.spark_storage.partition("?")
+        return f"{base.rstrip('/')}/{settings.sink_key}{mark}{parameters}"
+    return str(settings.state / STORAGE) if settings.spark.startswith("local") else ""
+
+
+def bucket_views(store: Store, settings: Settings, session: LazySession) -> BucketViews:
+    """Return the views in buckets of a process."""
+    from connectors.spark.maintained.runtime import new_scheduler, storage_below
+    from service.engine.bucket_views import BucketParts, BucketViews
+
+    parts = BucketParts(
+        storage=functools.partial(storage_below, storage_url(settings)),
+        scheduler=new_scheduler(session, settings.state / CACHES),
+        evaluator=functools.partial(evaluator_of, settings),
+        buckets=settings.spark_buckets,
+        folder=settings.state / MOVING,
+    )
+    return BucketViews(store, parts)
+
+
+def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
+    """Return warnings for a view that Spark is to maintain; settings: those of its group.
+
+    TidemarkError spark.off, spark.connect, spark.no_java, spark.storage_missing,
+    spark.storage_unsafe; SqlError spark.reads_views, spark.unsupported; TemporaryError
+    spark.storage.
+    """
+    from connectors.spark.maintained.runtime import check_storage
+    from connectors.spark.session import check_java
+
+    if not settings.spark:
+        raise TidemarkError(
+            "spark.off",
+            "no Spark maintains views here",
+            hint='set TIDEMARK_SPARK to a master, such as "spark://host:7077" or "local[2]"',
+        )
+    if definition.parents():
+        raise SqlError(
+            "spark.reads_views",
+            "a view that Spark maintains cannot read other views",
+            detail=f"it reads {', '.join(map(str, definition.parents()))}",
+            hint="write their queries into this one, or leave out options.runtime",
+        )
+    master = settings.spark
+    if master.startswith("sc://"):
+        raise TidemarkError(
+            "spark.connect",
+            "a Spark Connect server cannot maintain views",
+            detail="its clients have no RDDs",
+            hint='set TIDEMARK_SPARK to a master, such as "spark://host:7077" or "local[2]"',
+        )
+    check_java()
+    check_storage(storage_url(settings), master)
+    layout = layout_of(definition, settings)
+    return [
+        f"Spark maintains this in one bucket, because it cannot be split: {what}"
+        for what in layout.single_stages()
+    ]
+
+
+def layout_of(definition: ViewDefinition, settings: Settings) -> Layout:
+    """Return the stages of a view. SqlError spark.unsupported."""
+    from connectors.spark.maintained.layout import Layout, MaintainedView
+
+    view = MaintainedView(
+        definition.identity,
+        lower(definition.plan.root),
+        definition.scope,
+        definition.relations(),
+        {relation.name: columns for relation, columns in definition.reads()},
+        evaluator_of(settings, definition),
+    )
+    try:
+        layout = Layout(view, settings.spark_buckets)
+        # Computed once, and refused here if some state has no exchange key.
+        assert layout.specs is not None
+    except InvariantError as error:
+        raise SqlError(
+            "spark.unsupported",
+            "Spark cannot maintain this query",
+            detail=error.described,
+            hint="leave out options.runtime",
+        ) from None
+    return layout

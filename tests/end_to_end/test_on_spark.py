@@ -1,0 +1,194 @@
+"""Oracle: PostgreSQL's answer to the same query, for a view that Spark maintains in buckets.
+
+The master is local[2]: its tasks are those of a cluster, and tests/connectors/spark/maintained has
+one with two workers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.runtime.process_title import title_of
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
+    pytest.mark.timeout(600),
+]
+
+SPENT = """SELECT c.name, count(*) AS n, sum(o.amount) AS spent, max(o.amount) AS most
+FROM orders o JOIN customers c ON c.id = o.customer GROUP BY c.name"""
+LARGE = "SELECT c.name, o.id, o.amount FROM orders o JOIN customers c ON c.id = o.customer {}"
+SETTINGS = {"spark": "local[2]", "spark_buckets": 4}
+
+
+@pytest.fixture
+def shop(database: Database) -> Database:
+    database.execute("CREATE TABLE customers (id integer PRIMARY KEY, name text NOT NULL)")
+    database.execute(
+        "CREATE TABLE orders (id integer PRIMARY KEY, customer integer, amount numeric(10, 2))"
+    )
+    database.execute("INSERT INTO customers SELECT n, 'c' || n % 40 FROM generate_series(1, 60) n")
+    database.execute(
+        "INSERT INTO orders SELECT n, 1 + n % 70, n % 97 FROM generate_series(1, 3000) n"
+    )
+    return database
+
+
+def change(shop: Database, draw: random.Random) -> None:
+    """One transaction: rows come, change (also their keys), and go."""
+    first = draw.randrange(100_000, 10_000_000)
+    kind = draw.randrange(4)
+    if kind == 0:
+        shop.execute(
+            f"INSERT INTO orders SELECT {first} + n, 1 + n % 70, n FROM generate_series(1, 50) n"
+            " ON CONFLICT DO NOTHING"
+        )
+    elif kind == 1:
+        shop.execute(f"UPDATE orders SET amount = amount + 1 WHERE id % 50 = {first % 50}")
+    elif kind == 2:
+        shop.execute(f"UPDATE orders SET id = -id WHERE id % 200 = {first % 200}")
+    else:
+        shop.execute(f"DELETE FROM orders WHERE id % 300 = {first % 300}")
+        shop.execute(f"UPDATE customers SET name = 'n{first % 9}' WHERE id = {1 + first % 60}")
+
+
+def require_equal(service: RunningService, shop: Database, name: str, query: str) -> None:
+    """The view is PostgreSQL's answer, at once and in the eyes of `verify`."""
+    position = shop.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+    service.wait(name, position, timeout_s=120)
+    columns = ", ".join(f.split()[-1] for f in ("name", "n", "spent", "most"))
+    shown = f"SELECT {columns}" if query == SPENT else "SELECT *"
+    left = shop.rows(f"{shown} FROM {name} EXCEPT ALL {query}")
+    right = shop.rows(f"{query} EXCEPT ALL {shown} FROM {name}")
+    assert (left, right) == ([], [])
+    answer = service.call("POST", f"/views/{name}/verify").json()
+    assert answer["result"] == "equal", answer
+
+
+def pipelines(service: RunningService) -> Iterator[psutil.Process]:
+    """The pipeline processes of groups on Spark."""
+    assert service.pid is not None
+    for child in psutil.Process(service.pid).children(recursive=True):
+        try:
+            title = title_of(child.cmdline())
+        except psutil.Error:
+            continue
+        if title.startswith("pipeline spark"):
+            yield child
+
+
+def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
+    draw = random.Random(4)
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        service.create("local_one", LARGE.format("WHERE o.amount > 90"), backfill="local")
+        made = service.create("spent", SPENT, wait_s=180, runtime="spark", backfill="local")
+        assert made["group"].startswith("spark") and made["options"]["runtime"] == "spark"
+        require_equal(service, shop, "spent", SPENT)
+        for _ in range(8):
+            change(shop, draw)
+        require_equal(service, shop, "spent", SPENT)
+        # Its epochs come from Spark, and the engine's own store has none of its rows.
+        nodes = service.call("GET", "/views/spent/dataflow").json()["nodes"]
+        assert [n["detail"] for n in nodes if n["what"] == "table"] == [
+            "rows of public.orders in 4 buckets",
+            "rows of public.customers in 4 buckets",
+        ]
+        assert sum(n["bytes"] for n in nodes) > 10_000
+        # Another query and another name; the state before is deleted.
+        storage = service.state / "groups" / made["group"] / "buckets"
+        before = {p.name for p in storage.glob("v*/*")}
+        new = LARGE.format("WHERE o.amount > 50")
+        answer = service.call("POST", "/views/spent/replace?wait_s=120", {"query": new})
+        assert answer.status_code in (200, 202), answer.text
+        service.await_so(
+            lambda: service.call("GET", "/views/spent").json()["query"] == new, within_s=120
+        )
+        change(shop, draw)
+        require_equal(service, shop, "spent", new)
+        after = {p.name for p in storage.glob("v*/*") if any(p.rglob("manifest/*"))}
+        assert len(before) == len(after) == 1 and before != after
+        answer = service.call("POST", "/views/spent/rename", {"name": "sold"})
+        assert answer.status_code in (200, 202), answer.text
+        service.await_status("sold", timeout_s=60)
+        change(shop, draw)
+        require_equal(service, shop, "sold", new)
+        # Paused, nothing moves it; resumed, it is built again.
+        assert service.call("POST", "/views/sold/pause").status_code in (200, 202)
+        service.await_status("sold", "paused")
+        change(shop, draw)
+        assert service.call("POST", "/views/sold/resume").status_code in (200, 202)
+        service.await_status("sold", timeout_s=180)
+        require_equal(service, shop, "sold", new)
+        require_equal(service, shop, "local_one", LARGE.format("WHERE o.amount > 90"))
+        service.drop("sold")
+        service.await_so(lambda: not (service.state / "groups" / made["group"]).exists())
+        slots = shop.rows("SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ 'spark'")
+        assert slots == [(0,)]
+
+
+def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
+    """Whatever of it is killed, nothing is missing and nothing is counted twice."""
+    draw = random.Random(9)
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        service.create("spent", SPENT, wait_s=180, runtime="spark", backfill="local")
+        for round_ in range(3):
+            for _ in range(4):
+                change(shop, draw)
+                time.sleep(draw.random() / 2)
+            victims = list(pipelines(service))
+            assert victims, service.log_tail()
+            os.kill(victims[0].pid, signal.SIGKILL)
+            change(shop, draw)
+            service.await_so(lambda v=victims: list(pipelines(service)) not in ([], v), 120)
+            require_equal(service, shop, "spent", SPENT)
+            assert not any(e["event"] == "view.failed" for e in service.events()), round_
+        service.kill()
+        change(shop, draw)
+        service.start()
+        require_equal(service, shop, "spent", SPENT)
+        # A state that someone has deleted is built again.
+        group = service.call("GET", "/views/spent").json()["group"]
+        service.stop()
+        for folder in (service.state / "groups" / group / "buckets").glob("v*/*/base"):
+            shutil.rmtree(folder)
+        shutil.rmtree(service.state / "groups" / group / "bucket-caches", ignore_errors=True)
+        for manifest in (service.state / "groups" / group / "buckets").glob("v*/*/manifest/*"):
+            manifest.unlink()
+        service.start()
+        service.await_status("spent", timeout_s=180)
+        change(shop, draw)
+        require_equal(service, shop, "spent", SPENT)
+
+
+def test_what_spark_refuses(shop: Database, tmp_path: Path) -> None:
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        service.create("base", LARGE.format(""), backfill="local")
+        for query, options, code in (
+            ("SELECT name FROM base", {}, "spark.reads_views"),
+            (SPENT, {"group": "mine"}, "request.invalid"),
+            (SPENT, {"group": "spark0123456789abcdef", "runtime": "local"}, "request.invalid"),
+        ):
+            body = {"name": "x", "query": query, "options": {"runtime": "spark", **options}}
+            answer = service.call("POST", "/views", body)
+            assert answer.json()["code"] == code, answer.text
+        answer = service.call(
+            "POST",
+            "/views/validate",
+            {"query": "SELECT sum(amount) AS s FROM orders", "options": {"runtime": "spark"}},
+        )
+        assert any("in one bucket" in w for w in answer.json()["warnings"]), answer.text
+        answer = service.call(
+            "POST", "/views/base/replace", {"query": SPENT, "options": {"runtime": "spark"}}
+        )
+        assert answer.json()["code"] == "view.other_runtime", answer.text

@@ -1,0 +1,178 @@
+"""Oracle: a plain loop over the model's rows, after each batch that the sink shows, whatever was
+killed between the source and the sink.
+
+An engine whose view is in buckets, without Spark: what is killed is its process, at the failpoints
+of the driver, between driver and engine, and between engine and sink.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.sink import SinkEpoch
+from connectors.source import SourceBatch
+from connectors.spark.maintained import driver as driver_module
+from connectors.spark.maintained.scheduler import InProcessScheduler
+from connectors.spark.maintained.tasks import STATES
+from dataflow.changes import Changes
+from dataflow.expressions.evaluator import NoEvaluator
+from service.engine.bucket_engine import BucketEngine
+from service.engine.bucket_views import BucketParts, BucketViews
+from service.engine.definition import View, ViewDefinition
+from service.engine.replay import Replay
+from storage.rocks import RocksStore
+from tests.harness.buckets import MemoryStorage, files_below
+from tests.harness.tiers import count
+from tests.unit.service.test_engine import COUNTED, JOINED, SOURCE, Model
+
+POINTS = ("fixed", "computed", "stored", "committed", "stepped", "kept")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class World:
+    """A source that sends again, a process that is killed, and a sink that shows epochs once."""
+
+    def __init__(self, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.random = random.Random(seed)
+        self.model = Model(seed)
+        self._folder = folder
+        self.name = f"{folder}-{seed}"
+        self._sent: list[list[Changes]] = []
+        self._killed_at = ""
+        self.kills: Counter[str] = Counter()
+        self.rows: Counter[tuple[Any, ...]] = Counter()
+        self.epoch = 0
+        monkeypatch.setattr(driver_module, "failpoint", self._pass)
+        self.open()
+
+    def _pass(self, name: str) -> None:
+        if name == f"spark.epoch.{self._killed_at}":
+            raise Killed(name)
+
+    def open(self) -> None:
+        """Start the process, and bring the sink to its state."""
+        self._store = RocksStore(self._folder / "state")
+        parts = BucketParts(
+            storage=lambda name: MemoryStorage(f"{self.name}/{name}"),
+            scheduler=InProcessScheduler(str(self._folder / "caches"), 2),
+            evaluator=lambda _: NoEvaluator,
+            buckets=3,
+            folder=self._folder / "moves",
+        )
+        buckets = BucketViews(self._store, parts)
+        self.engine = BucketEngine(self._store, NoEvaluator(), SOURCE, buckets=buckets)
+        assert self.engine.recover(0) == []
+        for epoch in self.engine.outbox(self.epoch):
+            self._show(epoch)
+
+    def kill(self) -> None:
+        """End the process: what is not committed is gone."""
+        self._store.close()
+        self.open()
+
+    def close(self) -> None:
+        """End all."""
+        self._store.close()
+        STATES.close()
+
+    def build(self, definition: ViewDefinition) -> None:
+        """Make the view of the rows as they are; it replaces the one before."""
+        view = View(definition, self._store, NoEvaluator())
+        buffered = self.engine.gather()
+        replay = Replay(view, 1000)
+        for changes in self._sent[: self.engine.position]:
+            for rows in replay.take(changes):
+                buffered.add(definition.table, rows)
+        if self.engine.positions.progress is None:
+            self.engine.positions.begin(SOURCE, 0)
+        if self.engine.views:
+            self.engine.renew(view)
+            self.rows.clear()
+        else:
+            self.engine.add(view)
+        epoch = self.engine.announce(view, buffered, None, token=None)
+        self.engine.commit(epoch, written=0)
+        self._show(epoch)
+
+    def step(self, killed_at: str = "") -> None:
+        """Commit a transaction at the source, and step over all that was not read."""
+        if self.random.random() < 0.8:
+            self._sent.append(self.model.changes(self.random.randrange(1, 60)))
+        else:
+            self._sent.append([])
+        self._killed_at = killed_at
+        try:
+            while self.engine.position < len(self._sent):
+                self._step(killed_at)
+        except Killed:
+            self.kills[killed_at] += 1
+            self._killed_at = ""
+            self.kill()
+            while self.engine.position < len(self._sent):
+                self._step("")
+        self._killed_at = ""
+
+    def _step(self, killed_at: str) -> None:
+        position = self.engine.position + 1
+        changes = self._sent[position - 1]
+        epoch = self.engine.step(SourceBatch(position, changes, 1, sum(map(len, changes))))
+        if killed_at == "stepped":
+            raise Killed
+        assert self.engine.refused() == []
+        self.engine.commit(epoch, written=self.epoch)
+        if killed_at == "kept":
+            raise Killed
+        self._show(epoch)
+
+    def _show(self, epoch: SinkEpoch) -> None:
+        assert epoch.progress.epoch == self.epoch + 1
+        self.epoch += 1
+        for part in epoch.rows.parts():
+            assert part.errors is None or not len(part.errors)
+            for _, delta in part.deltas:
+                for row, weight in delta.rows():
+                    self.rows[row] += weight
+                    assert self.rows[row] >= 0
+        self.rows = +self.rows
+
+
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_BUCKET_ENGINES", 3, 40)))
+def test_an_engine_in_buckets_whatever_is_killed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, seed, monkeypatch)
+    try:
+        world.build(JOINED)
+        for _ in range(12):
+            killed_at = world.random.choice(("", *POINTS))
+            world.step(killed_at)
+            assert world.rows == world.model.views()[0], killed_at
+        assert len(world.kills) > 2, world.kills
+        # Another query under the same name, and another name: the state before is deleted.
+        counted = replace(COUNTED, identity=JOINED.identity, table=replace(COUNTED.table, name="j"))
+        world.engine.rename(JOINED.name, counted.table)
+        world.engine.commit(world.engine.change_views([]), written=world.epoch)
+        world.kill()
+        (before,) = {
+            name.rsplit("/", 2)[0] for name in files_below(world.name) if "manifest" in name
+        }
+        world.build(counted)
+        assert not any(name.startswith(before) for name in files_below(world.name))
+        world.kill()
+        for _ in range(6):
+            world.step(world.random.choice(("", *POINTS)))
+            assert world.rows == world.model.views()[1]
+        world.engine.remove(counted.name)
+        world.engine.commit(None, written=world.epoch)
+        assert files_below(world.name) == []
+    finally:
+        world.close()
