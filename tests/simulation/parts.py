@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connectors.clock.source import ClockSource
 from connectors.partition_cache import OnProgress
@@ -18,6 +18,7 @@ from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.engine.definition import ViewDefinition
+from service.engine.engine import Engine
 from service.ingest.declared_sources import relations_of
 from service.runtime.memory_budget import MemoryBudget
 from service.runtime.runtime import Runtime
@@ -82,6 +83,9 @@ class SimParts:
 
     def open_store(self) -> Store:
         return self._world.disk.open_store(self._world.faults.step)
+
+    def new_engine(self, store: Store, *parts: Any, **more: Any) -> Engine:
+        return Engine(store, *parts, **more)
 
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
