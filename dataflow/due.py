@@ -2,9 +2,10 @@
 
 A clock is a relation of one row. Candidates are the values that it may have next, in order; what
 the dataflow computes of the clock's row alone is computed for all of them at once. A threshold
-filter then says from which on another set of rows passes, any other reader from which on its input
-differs. Nothing is assumed of the expressions: they may go back, stay constant or jump. Invariant:
-at every candidate before the one that is found, each view has the rows that it has now.
+filter then says from which on another set of rows passes, a watermark from which on it moves, any
+other reader from which on its input differs. Nothing is assumed of the expressions: they may go
+back, stay constant or jump. Invariant: at every candidate before the one that is found, each view
+has the rows that it has now.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ from dataflow.errors import ViewError
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import Operator
+from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
-from dataflow.plan.nodes import Plan, Project, Scan, SemiJoin, SingleRow, ThresholdFilter
+from dataflow.plan.nodes import (
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    SingleRow,
+    ThresholdFilter,
+    Watermark,
+)
 from dataflow.schema import RelationName
 
 AT = "at"
@@ -69,6 +79,18 @@ class _Threshold:
         return self.first
 
 
+class _Watermark:
+    """A watermark and the answer when the search began: rows that come since need a tick."""
+
+    def __init__(self, node: LiveNode, candidates: np.ndarray) -> None:
+        self._node, self._rows_in = node, node.rows_in
+        assert isinstance(node.operator, WatermarkOperator)
+        self._first = node.operator.first_change(candidates)
+
+    def find(self) -> int:
+        return self._first if self._node.rows_in == self._rows_in else 1
+
+
 class TickSearch(Protocol):
     """Finds the next tick of a clock among candidates."""
 
@@ -96,13 +118,15 @@ class DueSearch:
         self._candidates = candidates
         self._refresh_us = refresh_us
         self._thresholds: list[_Threshold] = []
+        self._watermarks: list[_Watermark] = []
         self._fixed = len(candidates)
         for scan in scans:
             self._follow(scan, list(_columns_of(scan.plan, candidates)))
 
     def first(self) -> int:
         """Return the position of the first candidate at which a view changes; n if none does."""
-        return min([self._fixed, *(threshold.find() for threshold in self._thresholds)])
+        moving = (*self._thresholds, *self._watermarks)
+        return min([self._fixed, *(found.find() for found in moving)])
 
     def _follow(self, node: LiveNode, columns: list[Column]) -> None:
         """Follow the readers of a node whose one row is `columns` at each candidate."""
@@ -114,6 +138,8 @@ class DueSearch:
                 self._project(reader, plan, columns)
             elif isinstance(plan, ThresholdFilter) and reader.inputs[1] is node:
                 self._thresholds.append(_Threshold(reader, columns[0]))
+            elif isinstance(plan, Watermark) and reader.inputs[1] is node:
+                self._watermarks.append(_Watermark(reader, self._candidates))
             elif isinstance(plan, SingleRow) or _passes(reader, node):
                 self._follow(reader, columns)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -383,3 +384,23 @@ def test_bad_options_are_refused(service: RunningService, database: Database, ca
     answer = service.call("POST", "/views", body)
     assert (answer.status_code, answer.json()["code"]) == (400, code), answer.text
     assert answer.json()["hint"]
+
+
+def test_an_idle_view_has_no_epochs(service: RunningService, database: Database) -> None:
+    """Its clock moves when rows have come and while a partition falls silent, and then stands."""
+    table = _table(database, "quiet")
+    _insert(database, table, (1, "01:00", 1), (2, "02:00", 2))
+    _create(service, table, idle_timeout_s=2, group="quiet")
+    progress = "SELECT epoch FROM tidemark.progress WHERE sink_key LIKE '%/quiet'"
+
+    def is_still() -> bool:
+        before = database.rows(progress)
+        time.sleep(4)
+        return database.rows(progress) == before
+
+    service.await_so(is_still)
+    mark = "SELECT watermark::text FROM tidemark.watermarks WHERE name = 'quiet_minutes'"
+    (before,) = database.rows(mark)
+    _insert(database, table, (3, "09:00", 3))
+    service.await_so(lambda: database.rows(mark) != [before])
+    service.await_so(is_still)

@@ -31,6 +31,7 @@ Range = tuple[int, int]
 LONG_AGO = -(10**18)
 # As dataflow/operators/lateness/watermark.py: what counts as watched of one step of the clock.
 _LEAST_STEP_US = 2 * moments.SECOND_US
+_JUST_NOW = 2**62
 _NAMES = [f.name for f in moments.RELATION.fields]
 _AT, _MINUTE, _KIND = (_NAMES.index(name) for name in ("at", "minute", "kind"))
 _TABLES = {moments.NAME, f"t{moments.RELATION.oid}"}
@@ -38,12 +39,17 @@ _TABLES = {moments.NAME, f"t{moments.RELATION.oid}"}
 
 @dataclass(frozen=True)
 class Partition:
-    """greatest: the least and the most that its greatest value may be; moved: when it came, as time
-    that was watched; is_certain: a row of it was seen."""
+    """greatest: the least and the most that its greatest value may be; moved: the tick after that
+    came, as time that was watched; is_certain: a row of it was seen."""
 
     greatest: Range
     moved: Range
     is_certain: bool
+
+    def dated(self, watched: int) -> Partition:
+        """As of a tick: what came before it came then."""
+        first, last = (watched if at == _JUST_NOW else at for at in self.moved)
+        return replace(self, moved=(first, last))
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ class LateOracle:
                 part = _part_of(row, options)
                 sure[part] = max(sure.get(part, row[_AT]), row[_AT])
         partitions = {
-            part: Partition((sure.get(part, least), most), (LONG_AGO, 0), part in sure)
+            part: Partition((sure.get(part, least), most), (LONG_AGO, _JUST_NOW), part in sure)
             for part, (least, most) in ever.items()
         }
         keys = _keys_of(shown.errors, notes.LATE_LEFT_OUT)
@@ -267,7 +273,7 @@ class _Step:
         at = row[_AT]
         if at is None:
             return
-        part, watched = _part_of(row, self._options), self.state.watched
+        part, watched = _part_of(row, self._options), _JUST_NOW
         known = self.state.partitions.get(part)
         if known is None:
             changed = Partition((at, at), (watched, watched), is_certain)
@@ -356,7 +362,8 @@ class _Step:
         watched = self.state.watched
         if idle_us := self._options.idle_us:
             watched += min(now - before, max(idle_us // 4, _LEAST_STEP_US))
-        self.state = replace(self.state, watched=watched, mark=found)
+        dated = {part: p.dated(watched) for part, p in self.state.partitions.items()}
+        self.state = replace(self.state, watched=watched, mark=found, partitions=dated)
         if found != self._before.mark:
             none: frozenset[int] = frozenset()
             self.state = replace(self.state, removed=none, may_be_removed=none)

@@ -5,7 +5,7 @@ Each case takes one promise out of the code that keeps it, as a careless change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,12 @@ import pytest
 from connectors.clock.source import RELATION, ClockFeed
 from connectors.postgres.analysis.table_names import KnownNames
 from connectors.postgres.catalog.catalog import ViewRow
-from connectors.postgres.schema.history_target import Recorded
+from connectors.postgres.schema.history_target import (
+    ClosedWindows,
+    History,
+    Recorded,
+    final_rows,
+)
 from connectors.postgres.sink import sink_epoch
 from connectors.postgres.sink.history_tables import Histories
 from connectors.sink import Progress, SinkEpoch
@@ -344,7 +349,22 @@ TAKE, ADD = ErrorRows.take, ViewBuild.add
 REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
+
 # What is broken, by what, and what the runs have beside the plain pipeline.
+def closed_from_the_start(history: History, closed: ClosedWindows) -> str:
+    """Each run of edges publishes all rows before it, too."""
+    return final_rows(history, replace(closed, after_us=None))
+
+
+def only_the_last_edge(
+    after_us: int | None, moved: Sequence[tuple[int, int | None]]
+) -> Iterator[tuple[int | None, list[tuple[int, int]]]]:
+    """What several epochs have closed counts as of the last one."""
+    edges = [(epoch, edge_us) for epoch, edge_us in moved if edge_us is not None]
+    if edges:
+        yield after_us, edges[-1:]
+
+
 BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "confirm before sync": ("service.pipeline.state_sync.StateSync.run", confirm_before_sync, ()),
     "checkpoint without sync": (
@@ -510,9 +530,25 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         nothing_changed,
         ("refusals", "failovers", "ddl"),
     ),
+    "drained and refused": (
+        "service.pipeline.sink_writer.SinkWriter.has_refusals",
+        False,
+        ("refusals", "lateness"),
+    ),
+    "closed again in the past": (
+        "connectors.postgres.query.history_rows.final_rows",
+        closed_from_the_start,
+        ("lateness", "history"),
+    ),
+    "edges of the past unread": (
+        "connectors.postgres.query.history_rows._rising",
+        only_the_last_edge,
+        ("lateness", "history"),
+    ),
 }
 # Where to begin with what few seeds find: at one that is known to.
 BEGIN_AT = {
+    "drained and refused": 6014,
     "failures told late": 268,
     "failed and unsaid": 1070,
     "unread and refused": 2187,

@@ -1,8 +1,8 @@
 """The watermark of a column: the greatest value seen, minus the lateness that is promised.
 
 It is published when the clock moves, in an epoch of the clock's own. So all rows between two moves
-are compared with one watermark, however they are batched. Invariant: it never goes backwards, not
-even when rows are deleted.
+are compared with one watermark, however they are batched. The clock moves when rows have come, or
+a partition may fall silent. Invariant: it never goes backwards, not even when rows are deleted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ _LIMITS = np.iinfo(np.int64)
 # Of a step of the clock, so much of the idle time-out counts as time that was watched, at least the
 # second figure: a service that was stopped has not seen a partition fall silent.
 _PART_OF_IDLE, _LEAST_STEP_US = 4, 2_000_000
+# When a partition has moved since the clock did.
+_JUST_NOW = _LIMITS.max
 
 
 class WatermarkOperator:
     """Group: the least over partitions of the greatest value of each.
 
-    State: for each partition its greatest value and when it moved; the clock, and how long it was
-    watched; the published value.
+    State: for each partition its greatest value and the tick after it moved; the clock, and how
+    long it was watched; the published value.
     Cost: O(rows of the delta); O(partitions) for each move of the clock.
     NULL: NULL and infinite values do not count. A partition may be NULL.
     Nothing is published before the clock first moves, so the rows of a first load are never late.
@@ -66,13 +68,48 @@ class WatermarkOperator:
             return Delta.empty(self._kinds)
         return self._publish(now, self._watch(now - before))
 
+    def first_change(self, moments: np.ndarray) -> int:
+        """Return the first of these moments to which the clock must move; how many they are if to
+        none, as long as no row comes.
+
+        moments: int64[n], in order, from the clock's present value on. There the watermark moves,
+        or a partition falls silent, or a longer step would count only in part.
+        """
+        parts = list(self._seen.scan())
+        if not parts:
+            return len(moments)
+        seen, watched = Delta.concat(parts), least_of(self._watched) or 0
+        greatest, moved_at = (column.values for column in seen.columns[-2:])
+        found = len(moments)
+        if (moved_at == _JUST_NOW).any():
+            return 1
+        if self._plan.idle_us:
+            is_active = watched - moved_at <= self._plan.idle_us
+            if not is_active.any():
+                return found
+            greatest = greatest[is_active]
+            silent_us = int(moved_at[is_active].min()) + self._plan.idle_us + 1 - watched
+            ends = moments[0] + np.array([silent_us, self._max_step_us + 1])
+            silent, too_long = np.searchsorted(moments, ends)
+            found = min(int(silent), int(too_long) - 1)
+        old = least_of(self._published)
+        marks = np.minimum(int(greatest.min()), self._most(moments)) - self._plan.lateness_us
+        is_moved = np.broadcast_to(True if old is None else marks > old, len(moments))
+        if is_moved.any():
+            found = min(found, int(is_moved.argmax()))
+        return max(1, found)
+
+    @property
+    def _max_step_us(self) -> int:
+        """How much of a step of the clock counts as watched at most."""
+        return max(self._plan.idle_us // _PART_OF_IDLE, _LEAST_STEP_US)
+
     def _watch(self, step_us: int) -> int:
         """Return for how long the clock was watched, with this step; 0 where nobody asks."""
         if not self._plan.idle_us:
             return 0
         old = least_of(self._watched)
-        max_us = max(self._plan.idle_us // _PART_OF_IDLE, _LEAST_STEP_US)
-        new = (old or 0) + min(step_us, max_us)
+        new = (old or 0) + min(step_us, self._max_step_us)
         self._watched.apply(replaced(old, new))
         return new
 
@@ -95,8 +132,8 @@ class WatermarkOperator:
             return
         old = stored.filter(np.isin(index, moved))
         keys = [column.take(moved) for column in touched.keys]
-        watched = least_of(self._watched) or 0
-        new = [*keys, Column(greatest[moved]), Column(np.full(len(moved), watched, np.int64))]
+        moved_at = np.full(len(moved), _JUST_NOW if self._plan.idle_us else 0, np.int64)
+        new = [*keys, Column(greatest[moved]), Column(moved_at)]
         self._seen.apply(
             Delta.concat([old.weighted(-old.weights), Delta(new, np.ones(len(moved), np.int64))])
         )
@@ -109,6 +146,7 @@ class WatermarkOperator:
         seen = Delta.concat(parts)
         greatest, moved_at = (column.values for column in seen.columns[-2:])
         if self._plan.idle_us:
+            self._date(seen.filter(moved_at == _JUST_NOW), watched)
             is_active = watched - moved_at <= self._plan.idle_us
             if not is_active.any():
                 return none
@@ -123,6 +161,13 @@ class WatermarkOperator:
             [INT8], change, RowErrors(dict.fromkeys(range(len(change)), self._note))
         )
         return change
+
+    def _date(self, moved: Delta, watched: int) -> None:
+        """Note the tick after partitions have moved."""
+        if len(moved):
+            at = Column(np.full(len(moved), watched, np.int64))
+            dated = Delta([*moved.columns[:-1], at], moved.weights)
+            self._seen.apply(Delta.concat([moved.negate(), dated]))
 
     @property
     def _note(self) -> tuple[str, str]:

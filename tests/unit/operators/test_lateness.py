@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from dataflow.collect import ErrorRows
@@ -93,6 +94,7 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
     operator = _watermark(store, errors, idle_us)
     greatest: dict[int, int] = {}
     moved: dict[int, int] = {}
+    just_now: set[int] = set()
     clock: int | None = None
     watched = 0
     published: int | None = None
@@ -107,13 +109,16 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
         for (value, part), weight in delta.rows():
             is_known = weight > 0 and value is not None and abs(value) < 1000
             if is_known and value > greatest.get(part, -1):
-                greatest[part], moved[part] = value, watched
+                greatest[part] = value
+                just_now.add(part)
         tick = Delta.empty("i")
         if random.random() < 0.5:
             before, clock = clock, (clock or 1000) + random.randrange(1, 20)
             tick = _moved(before, clock)
             watched += 0 if before is None else clock - before
             if before is not None and greatest:
+                moved.update(dict.fromkeys(just_now, watched))
+                just_now.clear()
                 active = [
                     greatest[part]
                     for part, at in moved.items()
@@ -131,6 +136,41 @@ def test_watermarks_of_partitions_that_fall_silent(seed: int) -> None:
     assert notes == ({} if published is None else {wanted: 1})
 
 
+@pytest.mark.parametrize("seed", _seeds())
+def test_ticks_that_are_left_out_change_nothing(seed: int) -> None:
+    """A clock that moves only when it must, beside one that moves at every moment."""
+    random, second = Random(seed), 1_000_000
+    idle_us = random.choice([0, 5 * second, 17 * second])
+    steps = [_watermark(MemoryStore(), ErrorRows(), idle_us) for _ in range(2)]
+    ticks, now, clocks = [0, 0], 10_000 * second, [0, 0]
+    none = Delta.empty("ii")
+    for number, operator in enumerate(steps):
+        operator.step(none, _moved(None, now))
+        clocks[number] = now
+    shown: list[Counter] = [Counter(), Counter()]
+    is_busy = True
+    for _ in range(150):
+        if random.random() < 0.1:
+            is_busy = not is_busy
+        now += second
+        rows = none
+        if is_busy and random.random() < 0.4:
+            at = now + random.choice([-9, -3, -1, 0, 0, 4, 7]) * second
+            rows = Delta.of("ii", [(at, random.randrange(3))])
+        for number, operator in enumerate(steps):
+            operator.step(rows, Delta.empty("i"))
+            moments = np.arange(clocks[number], now + 40 * second, second)
+            due = clocks[number] + second
+            if number:
+                first = operator.first_change(moments)
+                due = moments[first] if first < len(moments) else now + second
+            if due <= now:
+                shown[number] += _bag(operator.step(none, _moved(clocks[number], now)))
+                clocks[number], ticks[number] = now, ticks[number] + 1
+        assert +shown[0] == +shown[1], (idle_us, now)
+    assert ticks[0] == 150 and ticks[1] < 120
+
+
 def test_time_that_nobody_watched_makes_no_partition_idle() -> None:
     second = 1_000_000
     operator = _watermark(MemoryStore(), ErrorRows(), 4 * second)
@@ -141,7 +181,9 @@ def test_time_that_nobody_watched_makes_no_partition_idle() -> None:
     later = 3600 * second
     assert len(operator.step(Delta.empty("ii"), _moved(2 * second, later))) == 0
     operator.step(Delta.of("ii", [(601, 0)]), Delta.empty("i"))
-    found = operator.step(Delta.empty("ii"), _moved(later, later + 2 * second))
+    silent_at = later + 3 * second
+    assert len(operator.step(Delta.empty("ii"), _moved(later, silent_at - second))) == 0
+    found = operator.step(Delta.empty("ii"), _moved(silent_at - second, silent_at))
     assert _bag(found) == {(90,): -1, (591,): 1}
 
 
