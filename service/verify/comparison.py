@@ -27,13 +27,14 @@ from connectors.postgres.query.history_check import (
     exact,
     examples_query,
     findings,
+    lost,
 )
 from connectors.postgres.query.verify_session import Reader, VerifySession, open_sandboxed
 from connectors.postgres.session.lsn import format_lsn
 from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from dataflow.errors import TemporaryError, TidemarkError
 from service.engine import output_fields
-from service.factory.planning import CLOCK
+from service.factory.planning import CLOCK, NO_HISTORY
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -203,13 +204,13 @@ class Verify:
     def _past(
         self, row: ViewRow, sink: VerifySession, reader: Reader, own: str, limit: int
     ) -> HistoryFindings | None:
-        """Check the view's history against its table, in the same snapshot; None without one.
+        """Check the view's history against its table, in the same snapshot; None if it has none.
 
         own: a query of the table's rows.
         """
         table = table_of(row)
         history = sink.history_of(table)
-        if history is None:
+        if history is None and row.options.get("history") in (None, NO_HISTORY):
             return None
         fields = exact(table.fields)
         with (
@@ -217,8 +218,12 @@ class Verify:
             closing(SortedRows(fields, table.key)) as current,
         ):
             reader.fill(expected, own)
-            reader.fill(current, current_rows(table, history))
+            if history is not None:
+                reader.fill(current, current_rows(table, history))
             compared = compare(expected, current, fields, table.key, limit)
+        if history is None:
+            # It was lost: no row of the view is in it.
+            return lost(compared)
         (counts,) = reader.rows(counts_query(history))
         rest = max(0, limit - len(compared.examples))
         examples = reader.rows(examples_query(history, rest)) if rest else []

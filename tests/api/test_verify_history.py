@@ -191,3 +191,18 @@ def test_each_face_shows_what_is_wrong_with_a_history(
     place.execute(f"DELETE FROM {history}; INSERT INTO {history} TABLE saved; DROP TABLE saved")
     good = command(service, "verify", "single")
     assert (good.returncode, "all right" in good.stdout) == (0, True), good.stdout
+
+
+def test_a_history_that_is_gone_is_found(service: RunningService, place: Database) -> None:
+    is_here = "WHERE name = 'single' AND NOT is_staged"
+    place.execute(f"CREATE TABLE saved AS SELECT * FROM tidemark.histories {is_here}")
+    try:
+        place.execute(f"DELETE FROM tidemark.histories {is_here}")
+        found = verified(service, "single", limit=3)
+        rows = place.rows("SELECT count(*) FROM single")[0][0]
+        assert found["result"] == "different" and found["missing"] == 0
+        assert (found["history"]["missing"], found["history"]["rows"]) == (rows, 0)
+        assert [e["kind"] for e in found["history"]["examples"]] == ["missing"] * 3
+    finally:
+        place.execute("INSERT INTO tidemark.histories SELECT * FROM saved; DROP TABLE saved")
+    assert verified(service, "single")["result"] == "equal"

@@ -128,6 +128,12 @@ def _key_values(history: History) -> list[str]:
     return [e for c in columns for e in (f"format('%s', {c}) COLLATE \"C\"", f"num_nulls({c})")]
 
 
+def lost(compared: Comparison) -> HistoryFindings:
+    """Return what is wrong with a history that is not there. compared: the view's table with no
+    rows."""
+    return HistoryFindings(missing=compared.missing, examples=list(compared.examples))
+
+
 def findings(
     compared: Comparison,
     counts: Sequence[int],
