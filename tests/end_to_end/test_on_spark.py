@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 from service.runtime.process_title import title_of
+from tests.connectors.spark.clusters import HOST, standalone
+from tests.connectors.spark.maintained.test_spark_scheduler import descendants
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -137,6 +139,7 @@ def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
         assert slots == [(0,)]
 
 
+@pytest.mark.whole
 def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
     """Whatever of it is killed, nothing is missing and nothing is counted twice."""
     draw = random.Random(9)
@@ -169,6 +172,38 @@ def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
         service.await_status("spent", timeout_s=180)
         change(shop, draw)
         require_equal(service, shop, "spent", SPENT)
+
+
+@pytest.mark.whole
+def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
+    """A standalone master with two workers, of which an executor is killed."""
+    conf = {
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.executor.memory": "512m",
+    }
+    with standalone(tmp_path) as url:
+        settings = {
+            **SETTINGS,
+            "spark": url,
+            "spark_storage": tmp_path / "shared",
+            "spark_conf": " ".join(f"{name}={value}" for name, value in conf.items()),
+        }
+        draw = random.Random(3)
+        with RunningService(shop.dsn, tmp_path, **settings) as service:
+            service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+            for _ in range(5):
+                change(shop, draw)
+            require_equal(service, shop, "spent", SPENT)
+            victims = [p for p in descendants("--executor-id") if p.name() == "java"]
+            assert len(victims) == 2
+            os.kill(victims[0].pid, signal.SIGKILL)
+            for _ in range(5):
+                change(shop, draw)
+            require_equal(service, shop, "spent", SPENT)
+            assert list((tmp_path / "shared").glob("tidemark/spark*/v*/*/manifest/*"))
+            service.drop("spent")
+            assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
 
 
 def test_what_spark_refuses(shop: Database, tmp_path: Path) -> None:
