@@ -38,12 +38,11 @@ from service.api.models import (
     ViewModel,
     ViewOptions,
 )
+from service.api.placement import placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
-from service.engine.definition import ViewDefinition
 from service.engine.state_version import versions
-from service.factory.on_spark import check_on_spark
 from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
@@ -52,7 +51,7 @@ from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of
-from service.views.groups import follows_database, group_of, spark_group
+from service.views.groups import follows_database, group_of
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState, change
 from service.views.plan_facts import plan_facts, requirement_facts
 from service.views.requested_changes import table_of
@@ -108,8 +107,10 @@ class Catalog:
                 options=options,
             ),
         )
-        group, more = self._group_of_new(definition, body.options)
-        options["group"] = group
+        estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
+        place = placed(definition, body.options, self._settings, estimate)
+        group = place.group
+        options |= {"runtime": place.runtime, "group": group}
         require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(requester, definition.parents())
@@ -123,8 +124,7 @@ class Catalog:
         if needs_slot and is_first:
             ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
-        estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
-        warnings = [*plan.warnings, *more, *check_rows(estimate, body.options.max_rows)]
+        warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, body.options.max_rows)]
         self._control.insert_view(
             ViewRow(
                 schema,
@@ -142,15 +142,6 @@ class Catalog:
         )
         failpoint("api.view.created")
         return path_name(schema, name)
-
-    def _group_of_new(
-        self, definition: ViewDefinition, options: ViewOptions
-    ) -> tuple[str, list[str]]:
-        """Return the group of a new view, and warnings for one that Spark is to maintain."""
-        if options.runtime != "spark":
-            return options.group, []
-        group = spark_group(definition.identity)
-        return group, check_on_spark(definition, self._settings.for_group(group))
 
     def validate(self, query: str, by: Caller, options: ViewOptions | None = None) -> Validation:
         """Return what the query would become if this caller created it with these options."""
@@ -178,8 +169,8 @@ class Catalog:
         self._authorization.require_parents(requester, definition.parents())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, "auto")
-        more = check_on_spark(definition, self._settings) if options.runtime == "spark" else []
-        warnings = [*plan.warnings, *more, *check_rows(estimate, None)]
+        place = placed(definition, options, self._settings, estimate)
+        warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, None)]
         why_no_key = reason_without_key(plan.root)
         reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
         return Validation(
@@ -192,6 +183,7 @@ class Catalog:
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
             backfill=self._factory.choose_engine(definition, "auto"),
+            runtime=place.runtime,
             reads=reads,
             asks=reads,
             plan=deeply(lambda: explain_text(plan)),

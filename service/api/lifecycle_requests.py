@@ -21,6 +21,7 @@ from dataflow.sql.parse.renaming import with_renamed_table
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
 from service.api.clock import planned_with_clock
+from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
 from service.factory.on_spark import check_on_spark
@@ -104,13 +105,15 @@ class Life:
                 hint="drop the view and create it in the other group",
             )
         is_on_spark = is_spark_group(group_of(row))
-        if (changed.get("runtime") == "spark") != is_on_spark:
+        runtime = SPARK if is_on_spark else LOCAL
+        if changed.get("runtime", runtime) not in (runtime, AUTO):
             raise TidemarkError(
                 "view.other_runtime",
                 f'view "{row.title}" is maintained {"by Spark" if is_on_spark else "locally"}',
                 detail="a view cannot change its runtime",
                 hint="create another view with the new runtime, and drop this one afterwards",
             )
+        changed["runtime"] = runtime
         if changed.get("history") not in (None, NO_HISTORY):
             self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)

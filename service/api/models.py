@@ -49,8 +49,8 @@ OptionValue = str | int | float | dict[str, str] | None
 class ViewOptions(BaseModel):
     """Options of a view. backfill: "auto" uses Spark for large sources, else a local process.
 
-    runtime: "spark" maintains the view by tasks of a Spark cluster, in a group of its own
-    (docs/SCALE.md).
+    runtime: "spark" maintains the view by tasks of a Spark cluster, in a group of its own; "auto"
+    does so if its state is large (docs/SCALE.md).
 
     group: views of one group show the same position. Each further group has its own pipeline
     process, slot and epochs; its views cannot read views of another group.
@@ -84,7 +84,7 @@ class ViewOptions(BaseModel):
         return {"max_rows": given["most_rows"], **named}
 
     backfill: Literal["auto", "spark", "local"] = "auto"
-    runtime: Literal["local", "spark"] = "local"
+    runtime: Literal["local", "spark", "auto"] = "local"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     max_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
@@ -347,6 +347,7 @@ class Validation(BaseModel):
     in_postgres: list[str] = Field(description="expressions evaluated by PostgreSQL, in batches")
     estimated_source_rows: int
     backfill: str = Field(description="the engine that `auto` would choose")
+    runtime: str = Field("local", description="what would maintain it: local or spark")
     reads: list[ReadModel] = Field(default=[], description="what it reads of each table")
     asks: list[ReadModel] = Field(
         default=[],

@@ -190,7 +190,7 @@ def create(
     name: str,
     query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
-    runtime: Annotated[str, typer.Option(help="what maintains it: local or spark")] = "local",
+    runtime: Annotated[str, typer.Option(help="what maintains it: local, spark, auto")] = "local",
     group: Annotated[
         str, typer.Option(help="views of one group show the same position")
     ] = "default",

@@ -298,6 +298,7 @@ class Validation(Record):
     estimate: Estimate | None = None
     now: str | None = None
     time_zone: str = "UTC"
+    runtime: str = "local"
 
     @property
     def why_bag(self) -> str:

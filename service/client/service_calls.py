@@ -57,7 +57,7 @@ class ServiceCalls:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. runtime: local or spark (docs/SCALE.md). group: views of one group show the same
+        local. runtime: local, spark or auto (docs/SCALE.md). group: views of one group show one
         position. max_rows: maximum estimated rows of any part of its plan. now: moving or pinned.
         refresh: how often values of now() change. history: such as "7 days" (docs/HISTORY.md).
         lateness and the options after it: see docs/TIME.md. A view that fails while it is built

@@ -206,6 +206,25 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
             assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
 
 
+def test_auto_chooses_by_the_size_of_the_state(shop: Database, tmp_path: Path) -> None:
+    shop.execute("ANALYZE")
+    with RunningService(shop.dsn, tmp_path, **SETTINGS, spark_state_mb=0) as service:
+        made = service.create("base", LARGE.format(""), wait_s=180, runtime="auto")
+        assert made["options"]["runtime"] == "spark" and made["group"].startswith("spark")
+        other = service.create("mine", SPENT, runtime="auto", group="mine")
+        assert (other["options"]["runtime"], other["group"]) == ("local", "mine")
+        parent = service.create("parent", LARGE.format(""), runtime="local")
+        child = service.create("child", "SELECT name FROM parent", runtime="auto")
+        assert child["options"]["runtime"] == "local" and parent["group"] == child["group"]
+        assert any("cannot read other views" in warning for warning in child["warnings"])
+        same = {"query": LARGE.format("WHERE o.id > 9"), "options": {"runtime": "auto"}}
+        assert service.call("POST", "/views/base/replace", same).status_code == 202
+        service.await_so(
+            lambda: service.call("GET", "/views/base").json()["query"] == same["query"], 120
+        )
+        require_equal(service, shop, "base", same["query"])
+
+
 def test_what_spark_refuses(shop: Database, tmp_path: Path) -> None:
     with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
         service.create("base", LARGE.format(""), backfill="local")
@@ -223,6 +242,10 @@ def test_what_spark_refuses(shop: Database, tmp_path: Path) -> None:
             {"query": "SELECT sum(amount) AS s FROM orders", "options": {"runtime": "spark"}},
         )
         assert any("in one bucket" in w for w in answer.json()["warnings"]), answer.text
+        assert answer.json()["runtime"] == "spark"
+        # What is too small stays here, and so does what Spark cannot maintain, whatever its size.
+        made = service.create("small", LARGE.format(""), runtime="auto")
+        assert (made["options"]["runtime"], made["group"]) == ("local", "default")
         answer = service.call(
             "POST", "/views/base/replace", {"query": SPENT, "options": {"runtime": "spark"}}
         )
