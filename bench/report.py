@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    buckets,
     engine_refresh,
     estimate,
     fire_record,
@@ -64,7 +65,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
-    lines += history.section() + ticks.section() + windows.section()
+    lines += history.section() + ticks.section() + windows.section() + buckets.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

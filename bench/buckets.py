@@ -1,0 +1,222 @@
+"""`python -m bench.buckets [--rows N]`: epochs of a view by what maintains it.
+
+A join below an aggregate: in one process, in buckets without Spark, and in buckets by the tasks of
+a local Spark with two cores. All have the same operators, changes and stores on disk, one after the
+other in this run. CPU is that of this process and of all its children, so also of the JVM; the
+least of several epochs of each size counts. Printed, and written to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from bench.record import stamp
+from connectors.sink import SinkTable
+from connectors.source import SourceBatch
+from connectors.spark.maintained.runtime import new_scheduler, new_session, storage_below
+from connectors.spark.maintained.scheduler import InProcessScheduler, Scheduler
+from connectors.spark.maintained.tasks import STATES
+from dataflow.changes import Changes
+from dataflow.delta import Column
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.expressions.ir import ColumnRef
+from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Scan, ViewPlan
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.types import INT8, NUMERIC
+from service.engine.bucket_engine import BucketEngine
+from service.engine.bucket_views import BucketParts, BucketViews
+from service.engine.engine import Engine, View, ViewDefinition
+from service.engine.replay import Replay
+from storage.rocks import RocksStore
+
+FIGURES = Path(__file__).parent / "buckets.json"
+SOURCE = "source"
+SIZES = (10, 10_000, 100_000)
+EPOCHS = 4
+BUCKETS, CORES = 4, 2
+CUSTOMERS = 20_000
+RUNTIMES = ("one process", "buckets", "Spark")
+
+ORDER_FIELDS = (Field("id", INT8, False), Field("customer", INT8), Field("amount", INT8))
+CUSTOMER_FIELDS = (Field("id", INT8, False), Field("region", INT8))
+ORDERS = Relation(RelationName(SOURCE, "public", "orders"), 1, ORDER_FIELDS, (0,))
+CUSTOMERS_TABLE = Relation(RelationName(SOURCE, "public", "customers"), 2, CUSTOMER_FIELDS, (0,))
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, and write the file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    rows = parser.parse_args(arguments).rows
+    figures: dict[str, Any] = {**stamp(), "rows": rows, "parts": BUCKETS, "cores": CORES}
+    for runtime in RUNTIMES:
+        with tempfile.TemporaryDirectory() as folder:
+            figures[runtime] = measure(runtime, rows, Path(folder))
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    print("\n".join(section()))
+    return 0
+
+
+def measure(runtime: str, rows: int, folder: Path) -> dict[str, dict[str, float]]:
+    """Return by epoch size the milliseconds of an epoch: wall and CPU."""
+    store = RocksStore(folder / "state", 512 << 20)
+    changes = _Load(rows)
+    with _engine(runtime, store, folder) as engine:
+        _join(engine, store, changes.first())
+        found = {}
+        for size in SIZES:
+            spent = [_epoch(engine, changes.update(size)) for _ in range(EPOCHS)]
+            # The first of a size loads what the others find.
+            wall, cpu = (min(values[1:]) for values in zip(*spent, strict=True))
+            found[str(size)] = {"wall_ms": wall, "cpu_ms": cpu}
+    store.close()
+    return found
+
+
+class _Load:
+    """The rows of the tables, and updates of random ones."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._draw = np.random.default_rng(1)
+
+    def first(self) -> Iterator[list[Changes]]:
+        """All rows, in parts."""
+        regions = self._draw.integers(0, 40, CUSTOMERS)
+        yield [_inserted(CUSTOMERS_TABLE, np.arange(CUSTOMERS), regions)]
+        for begin in range(0, self._rows, 50_000):
+            ids = np.arange(begin, min(begin + 50_000, self._rows))
+            yield [_inserted(ORDERS, ids, *self._values(len(ids)))]
+
+    def update(self, count: int) -> Changes:
+        """So many updates of different orders."""
+        ids = self._draw.choice(self._rows, count, replace=False)
+        columns = tuple(map(Column, (ids, *self._values(count))))
+        return Changes(ORDERS, np.full(count, Changes.NEW, np.uint8), columns)
+
+    def _values(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        draw = self._draw
+        return draw.integers(0, CUSTOMERS, count), draw.integers(0, 1000, count)
+
+
+def _inserted(relation: Relation, *values: np.ndarray) -> Changes:
+    kinds = np.full(len(values[0]), Changes.INSERT, np.uint8)
+    return Changes(relation, kinds, tuple(map(Column, values)))
+
+
+@contextmanager
+def _engine(runtime: str, store: RocksStore, folder: Path) -> Iterator[Engine]:
+    if runtime == "one process":
+        yield Engine(store, NoEvaluator(), SOURCE)
+        return
+    if runtime == "buckets":
+        try:
+            yield _in_buckets(store, InProcessScheduler(str(folder / "caches"), CORES), folder)
+        finally:
+            STATES.close()
+        return
+    session = new_session(f"local[{CORES}]", {})
+    try:
+        yield _in_buckets(store, new_scheduler(session, folder / "caches"), folder)
+    finally:
+        session.stop()
+
+
+def _in_buckets(store: RocksStore, scheduler: Scheduler, folder: Path) -> Engine:
+    def storage(name: str) -> Any:
+        return storage_below(str(folder / "shared"), name)
+
+    def evaluator(_: ViewDefinition) -> Callable[[], NoEvaluator]:
+        return NoEvaluator
+
+    parts = BucketParts(storage, scheduler, evaluator, BUCKETS, folder / "moves")
+    return BucketEngine(store, NoEvaluator(), SOURCE, buckets=BucketViews(store, parts))
+
+
+def _join(engine: Engine, store: RocksStore, rows: Iterator[list[Changes]]) -> None:
+    """Build the view of all rows, and make it live."""
+    orders = Scan(ORDERS, (0, 1, 2), ORDER_FIELDS)
+    customers = Scan(CUSTOMERS_TABLE, (0, 1), CUSTOMER_FIELDS)
+    keys = (ColumnRef(1, INT8),), (ColumnRef(0, INT8),)
+    joined = Join("inner", orders, customers, *keys, None, ORDER_FIELDS + CUSTOMER_FIELDS)
+    calls = (
+        AggregateCall("count", None, False, None, Field("n", INT8)),
+        AggregateCall("sum", ColumnRef(2, INT8), False, None, Field("total", NUMERIC)),
+    )
+    fields = (CUSTOMER_FIELDS[1], *(call.field for call in calls))
+    plan = Aggregate(joined, (ColumnRef(4, INT8),), calls, fields)
+    table = SinkTable("public", "spent", plan.fields, (0,))
+    view = View(ViewDefinition("spent", table, "", ViewPlan(plan, (0,))), store, NoEvaluator())
+    view.dataflow.seed()
+    replay = Replay(view, 200_000)
+    for changes in rows:
+        for _ in replay.take(changes):
+            store.relieve()
+    store.commit()
+    engine.positions.begin(SOURCE, 1)
+    engine.add(view)
+    epoch = engine.announce(view, engine.gather(), None, token=None)
+    engine.commit(epoch, written=epoch.progress.epoch)
+
+
+def _epoch(engine: Engine, changes: Changes) -> tuple[float, float]:
+    """Return milliseconds, wall and CPU."""
+    batch = SourceBatch(engine.position + 1, [changes], 1, len(changes))
+    started, spent = time.perf_counter(), _cpu_s()
+    epoch = engine.step(batch)
+    engine.commit(epoch, written=epoch.progress.epoch)
+    found = 1000 * (time.perf_counter() - started), 1000 * (_cpu_s() - spent)
+    assert sum(len(delta) for _, delta in epoch.rows.deltas) > 0
+    return found
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of its children."""
+    own = psutil.Process()
+    total = time.process_time()
+    for child in own.children(recursive=True):
+        times = child.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def section() -> list[str]:
+    """Return the lines of RESULTS.md."""
+    if not FIGURES.exists():
+        return []
+    figures = json.loads(FIGURES.read_text())
+    lines = [
+        "",
+        "## Views that Spark maintains",
+        "",
+        f"`python -m bench.buckets`: {figures['date']}, revision {figures['revision']}, load of "
+        f"the machine {figures['load']}. A join of {figures['rows']:,} orders with customers below "
+        f"an aggregate by region, {figures['parts']} buckets, local Spark with {figures['cores']} "
+        "cores. Milliseconds of an epoch of updates, wall / CPU of all processes, the least of "
+        f"{EPOCHS - 1}.",
+        "",
+        "| changes | " + " | ".join(RUNTIMES) + " |",
+        "|---|" + "---|" * len(RUNTIMES),
+    ]
+    for size in SIZES:
+        cells = []
+        for runtime in RUNTIMES:
+            found = figures[runtime][str(size)]
+            cells.append(f"{found['wall_ms']:.0f} / {found['cpu_ms']:.0f}")
+        lines.append(f"| {size:,} | " + " | ".join(cells) + " |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
