@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from storage.store import Store
 
 _RECORD = "buckets/"
 COLLECT_S = 60.0
+REPORT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class BucketParts:
     """What views in buckets run on.
 
     storage: shared, called with the name of a view's folder. evaluator: returns what tasks evaluate
-    with; picklable. buckets: of a new view. folder: local, for files on their way.
+    with; picklable. buckets: of a new view. folder: local, for files on their way. while_waiting:
+    called twice a second in the caller's thread while tasks run.
     """
 
     storage: Callable[[str], SharedStorage]
@@ -52,6 +55,7 @@ class BucketParts:
     evaluator: Callable[[ViewDefinition], Callable[[], Evaluator]]
     buckets: int
     folder: Path
+    while_waiting: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,9 @@ class BucketViews:
         local = self._parts.folder / uuid.uuid4().hex
         try:
             fixed = FixedEpoch(progress, "", {})
-            running.driver.start_moved(self._store, fixed.facts(), local, epoch=1)
+            self._await(
+                lambda: running.driver.start_moved(self._store, fixed.facts(), local, epoch=1)
+            )
         except BaseException:
             self._unneeded.append(folder)
             raise
@@ -169,7 +175,7 @@ class BucketViews:
         TidemarkError spark.state_lost, spark.fenced; TemporaryError.
         """
         running = self._running[identity]
-        running.driver.start()
+        self._await(running.driver.start)
         running.is_started = True
         for committed in running.take():
             yield FixedEpoch.from_facts(committed.positions), committed
@@ -179,10 +185,28 @@ class BucketViews:
         running = self._running[identity]
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
-        running.driver.step(Batch(fixed.facts(), changes))
+        self._await(lambda: running.driver.step(Batch(fixed.facts(), changes)))
         (committed,) = running.take()
         running.collect_garbage()
         return committed
+
+    def _await(self, work: Callable[[], object]) -> None:
+        """Do what may take long; the caller's thread shows meanwhile that it is alive."""
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="buckets", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(REPORT_S)
+            self._parts.while_waiting()
+        if failures:
+            raise failures[0]
 
     def keep(self, identity: str, committed: CommittedEpoch) -> None:
         """Record with the open epoch that it contains an epoch of a view."""

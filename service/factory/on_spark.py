@@ -45,8 +45,10 @@ def storage_url(settings: Settings) -> str:
     return str(settings.state / STORAGE) if settings.spark.startswith("local") else ""
 
 
-def bucket_views(store: Store, settings: Settings, session: LazySession) -> BucketViews:
-    """Return the views in buckets of a process."""
+def bucket_views(
+    store: Store, settings: Settings, session: LazySession, while_waiting: Callable[[], object]
+) -> BucketViews:
+    """Return the views in buckets of a process. while_waiting: as of `BucketParts`."""
     from connectors.spark.maintained.runtime import new_scheduler, storage_below
     from service.engine.bucket_views import BucketParts, BucketViews
 
@@ -56,6 +58,7 @@ def bucket_views(store: Store, settings: Settings, session: LazySession) -> Buck
         evaluator=functools.partial(evaluator_of, settings),
         buckets=settings.spark_buckets,
         folder=settings.state / MOVING,
+        while_waiting=while_waiting,
     )
     return BucketViews(store, parts)
 

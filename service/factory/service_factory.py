@@ -10,7 +10,7 @@ import functools
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from connectors.feed_source import FeedSource
@@ -192,13 +192,18 @@ class ServiceFactory:
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
 
-    def new_engine(self, store: Store, *parts: Any, **more: Any) -> Engine:
-        """Return the engine of this group over its store; the rest as for `Engine`."""
+    def new_engine(
+        self, store: Store, *parts: Any, while_waiting: Callable[[], object], **more: Any
+    ) -> Engine:
+        """Return the engine of this group over its store.
+
+        while_waiting: called now and then while an epoch takes long. The rest as for `Engine`.
+        """
         if not is_spark_group(self.settings.group):
             return Engine(store, *parts, **more)
         from service.engine.bucket_engine import BucketEngine
 
-        buckets = bucket_views(store, self.settings, self._spark_session())
+        buckets = bucket_views(store, self.settings, self._spark_session(), while_waiting)
         return BucketEngine(store, *parts, buckets=buckets, **more)
 
     def build(

@@ -98,6 +98,7 @@ class _Composition:
             evaluator_of=self._evaluator,
             spare_bytes=self._settings.sink_retention_mb << 20,
             few_rows=self._settings.few_rows,
+            while_waiting=self._metrics.write,
         )
 
     def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:

@@ -84,7 +84,7 @@ class SimParts:
     def open_store(self) -> Store:
         return self._world.disk.open_store(self._world.faults.step)
 
-    def new_engine(self, store: Store, *parts: Any, **more: Any) -> Engine:
+    def new_engine(self, store: Store, *parts: Any, while_waiting: Any, **more: Any) -> Engine:
         return Engine(store, *parts, **more)
 
     def sink(self) -> SimSink:
