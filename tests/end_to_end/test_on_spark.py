@@ -206,6 +206,7 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
             assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
 
 
+@pytest.mark.whole
 def test_auto_chooses_by_the_size_of_the_state(shop: Database, tmp_path: Path) -> None:
     shop.execute("ANALYZE")
     with RunningService(shop.dsn, tmp_path, **SETTINGS, spark_state_mb=0) as service:

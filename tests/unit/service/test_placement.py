@@ -1,0 +1,77 @@
+"""Oracle: the table of docs/SCALE.md, written out."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+
+from dataflow.errors import SqlError
+from service.api import placement
+from service.api.models import ViewOptions
+from service.api.placement import placed
+from service.runtime.settings import Settings
+
+IDENTITY = "0123456789abcdef" * 2
+OWN_GROUP = "spark0123456789abcdef"
+
+
+@dataclass
+class Definition:
+    """What is asked of one."""
+
+    identity: str = IDENTITY
+
+
+@dataclass
+class Estimate:
+    """What is asked of one."""
+
+    state_bytes: int
+
+
+@pytest.mark.parametrize(
+    ("runtime", "master", "state_mb", "is_able"),
+    itertools.product(
+        ("local", "spark", "auto"), ("", "local[2]"), (None, 99, 100, 5_000), (True, False)
+    ),
+)
+def test_where_a_view_is_maintained(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, master: str, state_mb: int | None, is_able: bool
+) -> None:
+    asked: list[str] = []
+
+    def check(definition: Definition, settings: Settings) -> list[str]:
+        asked.append(settings.group)
+        if not settings.spark or not is_able:
+            raise SqlError("spark.unsupported", "it cannot")
+        return ["one bucket"]
+
+    monkeypatch.setattr(placement, "check_on_spark", check)
+    settings = Settings.model_validate(
+        {"source": "dbname=x", "spark": master, "spark_state_mb": 100}
+    )
+    estimate = None if state_mb is None else Estimate(state_mb << 20)
+    options = ViewOptions.model_validate({"runtime": runtime})
+    wants = runtime == "spark" or (runtime == "auto" and bool(master) and (state_mb or 0) >= 100)
+    if runtime == "spark" and not (master and is_able):
+        with pytest.raises(SqlError):
+            placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
+        return
+    found = placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
+    assert asked == ([OWN_GROUP] if wants else [])
+    if wants and is_able:
+        assert (found.runtime, found.group, found.warnings) == ("spark", OWN_GROUP, ("one bucket",))
+    else:
+        assert (found.runtime, found.group) == ("local", "default")
+        # Who asked for "auto" learns why the view is not where it should be.
+        assert any("it cannot" in warning for warning in found.warnings) == wants
+
+
+def test_a_view_with_a_group_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "check_on_spark", lambda *_: pytest.fail("it was asked"))
+    settings = Settings.model_validate({"source": "dbname=x", "spark": "local[2]"})
+    options = ViewOptions.model_validate({"runtime": "auto", "group": "mine"})
+    found = placed(Definition(), options, settings, Estimate(1 << 50))  # type: ignore[arg-type]
+    assert (found.runtime, found.group) == ("local", "mine")
