@@ -92,6 +92,7 @@ class BucketEngine(Engine):
         written: as for `commit`. Views whose state is lost leave the engine; return why.
         TidemarkError spark.fenced; TemporaryError.
         """
+        self._buckets.warm()
         lost = []
         for name, definition in list(self.views.items()):
             try:

@@ -47,7 +47,8 @@ class BucketParts:
 
     storage: shared, called with the name of a view's folder. evaluator: returns what tasks evaluate
     with; picklable. buckets: of a new view. folder: local, for files on their way. while_waiting:
-    called twice a second in the caller's thread while tasks run.
+    called twice a second in the caller's thread while tasks run. warm: called once in a thread of
+    its own, so that the first epoch need not wait for it.
     """
 
     storage: Callable[[str], SharedStorage]
@@ -56,6 +57,7 @@ class BucketParts:
     buckets: int
     folder: Path
     while_waiting: Callable[[], object] = lambda: None
+    warm: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,10 @@ class BucketViews:
         self._parts = parts
         self._running: dict[str, _Running] = {}
         self._unneeded: list[str] = []
+
+    def warm(self) -> None:
+        """Begin what the first epoch would wait for."""
+        threading.Thread(target=self._parts.warm, name="warm-buckets", daemon=True).start()
 
     def enter(self, definition: ViewDefinition) -> None:
         """Take up a view that is in the store; `recover` comes before its first step."""

@@ -15,6 +15,7 @@ from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.sql.lower.lowering import lower
 from service.engine.definition import ViewDefinition
+from service.runtime.log import log
 from service.runtime.settings import Settings
 from storage.store import Store
 
@@ -52,13 +53,23 @@ def bucket_views(
     from connectors.spark.maintained.runtime import new_scheduler, storage_below
     from service.engine.bucket_views import BucketParts, BucketViews
 
+    scheduler = new_scheduler(session, settings.state / CACHES)
+
+    def warm() -> None:
+        try:
+            scheduler.warm()
+        except TidemarkError as error:
+            # The first epoch starts it again, and reports what is wrong.
+            log.warning("buckets.cold", code=error.code, why=error.described)
+
     parts = BucketParts(
         storage=functools.partial(storage_below, storage_url(settings)),
-        scheduler=new_scheduler(session, settings.state / CACHES),
+        scheduler=scheduler,
         evaluator=functools.partial(evaluator_of, settings),
         buckets=settings.spark_buckets,
         folder=settings.state / MOVING,
         while_waiting=while_waiting,
+        warm=warm,
     )
     return BucketViews(store, parts)
 

@@ -6,6 +6,7 @@ one with two workers.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connectors.kafka.embedded import EmbeddedKafka
 from service.runtime.process_title import title_of
 from tests.connectors.spark.clusters import HOST, standalone
 from tests.connectors.spark.maintained.test_spark_scheduler import descendants
+from tests.harness.broker import new_topic, send
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -172,6 +175,60 @@ def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
         service.await_status("spent", timeout_s=180)
         change(shop, draw)
         require_equal(service, shop, "spent", SPENT)
+
+
+@pytest.mark.whole
+def test_a_topic_and_a_moving_clock(shop: Database, broker: EmbeddedKafka, tmp_path: Path) -> None:
+    """Records of a topic joined with a table, and rows that expire, over kills of the driver."""
+    topic = new_topic(broker, partitions=2)
+    columns = {"customer": "int4", "amount": "int4", "_partition": "int4", "_offset": "int8"}
+    options = {
+        "bootstrap_servers": broker.bootstrap,
+        "check_ms": 100,
+        "topics": {"clicks": {"topic": topic, "format": "json", "columns": columns}},
+    }
+    shop.execute("CREATE TABLE seen (id integer PRIMARY KEY, at timestamptz NOT NULL)")
+    clicks = (
+        "SELECT c.name, count(*) AS n, sum(k.amount) AS total FROM shop.clicks k"
+        " JOIN customers c ON c.id = k.customer GROUP BY c.name"
+    )
+    recent = "SELECT id FROM seen WHERE at > now() - interval '1 minute'"
+    sent: list[tuple[int, int]] = []
+
+    def produce(count: int) -> None:
+        made = [(1 + len(sent) + n, 3 * n) for n in range(count)]
+        records = [json.dumps({"customer": 1 + c % 60, "amount": a}).encode() for c, a in made]
+        send(broker, topic, [(n % 2, None, r) for n, r in enumerate(records)])
+        sent.extend(made)
+
+    def answer() -> list[tuple[str, int, int]]:
+        names = dict(shop.rows("SELECT id, name FROM customers"))
+        found: dict[str, list[int]] = {}
+        for customer, amount in sent:
+            found.setdefault(names[1 + customer % 60], []).append(amount)
+        return sorted((name, len(amounts), sum(amounts)) for name, amounts in found.items())
+
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        declared = service.call(
+            "POST", "/sources", {"name": "shop", "type": "kafka", "options": options}
+        )
+        assert declared.status_code == 201, declared.text
+        produce(100)
+        service.create("clicked", clicks, wait_s=180, runtime="spark", backfill="local")
+        service.create("recent", recent, wait_s=180, runtime="spark", backfill="local")
+        shown = "SELECT name, n, total FROM clicked ORDER BY name"
+        for round_ in range(2):
+            produce(70)
+            shop.execute("UPDATE customers SET name = name || 'x' WHERE id % 7 = 3")
+            shop.execute(f"INSERT INTO seen VALUES ({2 * round_}, now() - interval '1 minute')")
+            shop.execute(f"INSERT INTO seen VALUES ({2 * round_ + 1}, now())")
+            victims = list(pipelines(service))
+            service.await_so(lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent"))
+            for victim in victims:
+                victim.kill()
+            service.await_so(lambda: shop.rows(shown) == answer(), within_s=120)
+        # They leave because time passes, though nothing else happens.
+        service.await_so(lambda: shop.rows("SELECT id FROM recent") == [], within_s=120)
 
 
 @pytest.mark.whole

@@ -61,6 +61,15 @@ class SparkScheduler:
             return 1
         return max(1, self._session.cores) * self._tasks_for_core
 
+    def warm(self) -> None:
+        """Start the session and the Python processes of its executors. TidemarkError spark.*."""
+        context = self._session.get().sparkContext
+        try:
+            # Its function is one of Python's own: executors need nothing else for it.
+            context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
+        except (PySparkException, Py4JError, *GONE) as error:
+            raise TemporaryError("spark.job", "Spark did not warm up", detail=str(error)) from error
+
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
         context = self._session.get().sparkContext
