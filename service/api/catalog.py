@@ -109,8 +109,7 @@ class Catalog:
         )
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         place = placed(definition, body.options, self._settings, estimate)
-        group = place.group
-        options |= {"runtime": place.runtime, "group": group}
+        options |= {"runtime": place.runtime, "group": (group := place.group)}
         require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(requester, definition.parents())

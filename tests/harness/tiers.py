@@ -30,6 +30,9 @@ CASES = {
     "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (
         *("jsonl.gz-snapshot", "parquet-feed"),
     ),
+    "connectors/postgres/test_final_history.py::test_final_rows_of_past_epochs": (
+        *("date-keyed", "timestamptz-multiset"),
+    ),
     "connectors/kafka/test_client.py::test_tls_and_sasl": ("SCRAM-SHA-256",),
     "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
     "connectors/kafka/test_snapshot.py::test_where_it_starts": ("latest-*", "start2-*", "start6-*"),

@@ -151,8 +151,13 @@ def _counted(delta: Delta) -> Counter:
     return counted
 
 
-@pytest.mark.parametrize("is_keyed", [True, False])
-@pytest.mark.parametrize("type", [types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ], ids=str)
+def name_of(type: SqlType) -> str:
+    """The id of a case."""
+    return type.kind.value
+
+
+@pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "multiset"])
+@pytest.mark.parametrize("type", [types.DATE, types.TIMESTAMP, types.TIMESTAMPTZ], ids=name_of)
 def test_final_rows_of_past_epochs(
     database: Database, sink: PostgresSink, type: SqlType, *, is_keyed: bool
 ) -> None:
@@ -160,9 +165,9 @@ def test_final_rows_of_past_epochs(
     _retain(database, table)
     world = _World(sink, table, seed=11 + is_keyed)
     world.begin()
-    for _ in range(60):
+    for _ in range(50):
         world.step()
-    assert len(world.published) > 6, "too little was published to compare"
+    assert len(world.published) > 4, "too little was published to compare"
     for after in (1, 2, 17, 40, world.epoch):
         expected = {n: rows for n, rows in world.published.items() if n > after}
         for max_epochs in (7, 1_000) if after < 40 else (1,):

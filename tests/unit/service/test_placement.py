@@ -33,8 +33,10 @@ class Estimate:
 
 @pytest.mark.parametrize(
     ("runtime", "master", "state_mb", "is_able"),
-    itertools.product(
-        ("local", "spark", "auto"), ("", "local[2]"), (None, 99, 100, 5_000), (True, False)
+    list(
+        itertools.product(
+            ("local", "spark", "auto"), ("", "local[2]"), (None, 99, 100, 5_000), (True, False)
+        )
     ),
 )
 def test_where_a_view_is_maintained(
