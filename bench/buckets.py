@@ -43,7 +43,7 @@ from storage.rocks import RocksStore
 FIGURES = Path(__file__).parent / "buckets.json"
 SOURCE = "source"
 SIZES = (10, 10_000, 100_000)
-EPOCHS = 4
+EPOCHS = 8
 BUCKETS, CORES = 4, 2
 CUSTOMERS = 20_000
 RUNTIMES = ("one process", "buckets", "Spark")
