@@ -235,8 +235,7 @@ class ObjectExchange:
 
     def below(self, name: str) -> Exchange:
         """See Exchange."""
-        base, query = _split(self.url)
-        return ObjectExchange(f"{base}/{name}{query}")
+        return ObjectExchange(url_below(self.url, name))
 
     def remove(self) -> None:
         """See Exchange."""
@@ -284,6 +283,16 @@ def _reach(url: str) -> tuple[fs.FileSystem, str]:
 def _split(url: str) -> tuple[str, str]:
     base, mark, query = url.partition("?")
     return base.rstrip("/"), mark + query
+
+
+def url_below(url: str, name: str) -> str:
+    """Return the URL, or path, of a subfolder; it keeps the parameters.
+
+    >>> url_below("s3://bucket/folder/?region=x", "sub/folder")
+    's3://bucket/folder/sub/folder?region=x'
+    """
+    base, query = _split(url)
+    return f"{base}/{name}{query}"
 
 
 def shown_url(url: str) -> str:

@@ -64,6 +64,11 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c: %m%n%ex
 """
 
 
+def is_local(master: str) -> bool:
+    """Return whether a master's tasks run on this machine."""
+    return master.startswith("local")
+
+
 class LazySession:
     """A session that starts when it is first requested.
 
@@ -87,7 +92,7 @@ class LazySession:
     @property
     def is_local(self) -> bool:
         """True if the tasks run on this machine, in our JVM's workers."""
-        return self.master.startswith("local")
+        return is_local(self.master)
 
     @property
     def is_connect(self) -> bool:

@@ -118,7 +118,7 @@ class Life:
             self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
         if is_on_spark:
-            check_on_spark(definition, self._factory.settings.for_group(group_of(row)))
+            check_on_spark(definition, self._factory.settings)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
                 self._planned(row, query, is_existing=True, requester=role, options=changed)

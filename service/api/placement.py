@@ -34,15 +34,14 @@ def placed(
     view. SqlError, TidemarkError as of `check_on_spark`.
     """
     local, group = Placement(LOCAL, options.group), spark_group(definition.identity)
-    own = settings.for_group(group)
     if options.runtime == SPARK:
-        return Placement(SPARK, group, tuple(check_on_spark(definition, own)))
+        return Placement(SPARK, group, tuple(check_on_spark(definition, settings)))
     state_mb = 0 if estimate is None else estimate.state_bytes // MEBIBYTE
     is_large = bool(settings.spark) and state_mb >= settings.spark_state_mb
     if options.runtime == LOCAL or not is_large or options.group != DEFAULT_GROUP:
         return local
     try:
-        return Placement(SPARK, group, tuple(check_on_spark(definition, own)))
+        return Placement(SPARK, group, tuple(check_on_spark(definition, settings)))
     except SqlError as error:
         why = f"its state may take {state_mb} MiB on this machine: {error.what}"
         return Placement(LOCAL, options.group, (why,))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
+from connectors.shuffle_storage import url_below
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.sql.lower.lowering import lower
@@ -39,11 +40,10 @@ def evaluator_of(settings: Settings, definition: ViewDefinition) -> Callable[[],
 
 
 def storage_url(settings: Settings) -> str:
-    """Return the shared storage of a group's view; "" if there is none for other machines."""
+    """Return the shared storage of the view of these settings' group."""
     if settings.spark_storage:
-        base, mark, parameters = settings.spark_storage.partition("?")
-        return f"{base.rstrip('/')}/{settings.sink_key}{mark}{parameters}"
-    return str(settings.state / STORAGE) if settings.spark.startswith("local") else ""
+        return url_below(settings.spark_storage, settings.sink_key)
+    return str(settings.state / STORAGE)
 
 
 def bucket_views(
@@ -75,14 +75,14 @@ def bucket_views(
 
 
 def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
-    """Return warnings for a view that Spark is to maintain; settings: those of its group.
+    """Return warnings for a view that Spark is to maintain. Nothing of it is left anywhere.
 
     TidemarkError spark.off, spark.connect, spark.no_java, spark.storage_missing,
     spark.storage_unsafe; SqlError spark.reads_views, spark.unsupported; TemporaryError
     spark.storage.
     """
     from connectors.spark.maintained.runtime import check_storage
-    from connectors.spark.session import check_java
+    from connectors.spark.session import CONNECT, check_java
 
     if not settings.spark:
         raise TidemarkError(
@@ -97,8 +97,7 @@ def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
             detail=f"it reads {', '.join(map(str, definition.parents()))}",
             hint="write their queries into this one, or leave out options.runtime",
         )
-    master = settings.spark
-    if master.startswith("sc://"):
+    if settings.spark.startswith(CONNECT):
         raise TidemarkError(
             "spark.connect",
             "a Spark Connect server cannot maintain views",
@@ -106,7 +105,7 @@ def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
             hint='set TIDEMARK_SPARK to a master, such as "spark://host:7077" or "local[2]"',
         )
     check_java()
-    check_storage(storage_url(settings), master)
+    check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
     return [
         f"Spark maintains this in one bucket, because it cannot be split: {what}"

@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from connectors.shuffle_storage import url_below
 from connectors.spark.maintained.shared_storage import (
-    FolderStorage,
     SharedStorage,
     check_conditions,
     open_storage,
 )
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
-from connectors.spark.session import LazySession
+from connectors.spark.session import LazySession, is_local
 from dataflow.errors import TidemarkError
 
 _PACKAGES = Path(__file__).resolve().parent.parent.parent.parent
@@ -40,16 +40,17 @@ def new_scheduler(session: LazySession, folder: Path) -> SparkScheduler:
 
 def storage_below(url: str, folder: str) -> SharedStorage:
     """Return the storage of a folder at a path or s3:// URL. TidemarkError spark.storage_url."""
-    base, mark, parameters = url.partition("?")
-    return open_storage(f"{base.rstrip('/')}/{folder}{mark}{parameters}")
+    return open_storage(url_below(url, folder))
 
 
 def check_storage(url: str, master: str) -> None:
     """Require a storage that all executors of a master share, with conditional writes.
 
-    TidemarkError spark.storage_missing, spark.storage_url, spark.storage_unsafe; TemporaryError
-    spark.storage.
+    url: as configured; "" is a folder of ours, which a local master shares. TidemarkError
+    spark.storage_missing, spark.storage_url, spark.storage_unsafe; TemporaryError spark.storage.
     """
+    if not url and is_local(master):
+        return
     if not url:
         raise TidemarkError(
             "spark.storage_missing",
@@ -57,7 +58,4 @@ def check_storage(url: str, master: str) -> None:
             detail=f"the executors of {master} may be other machines",
             hint="set TIDEMARK_SPARK_STORAGE to a folder that they all see, or to s3://bucket/prefix",
         )
-    storage = open_storage(url)
-    if isinstance(storage, FolderStorage):
-        storage.path.mkdir(parents=True, exist_ok=True)
-    check_conditions(storage)
+    check_conditions(open_storage(url))

@@ -45,7 +45,7 @@ def test_where_a_view_is_maintained(
     asked: list[str] = []
 
     def check(definition: Definition, settings: Settings) -> list[str]:
-        asked.append(settings.group)
+        asked.append(definition.identity)
         if not settings.spark or not is_able:
             raise SqlError("spark.unsupported", "it cannot")
         return ["one bucket"]
@@ -62,7 +62,7 @@ def test_where_a_view_is_maintained(
             placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
         return
     found = placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
-    assert asked == ([OWN_GROUP] if wants else [])
+    assert asked == ([IDENTITY] if wants else [])
     if wants and is_able:
         assert (found.runtime, found.group, found.warnings) == ("spark", OWN_GROUP, ("one bucket",))
     else:
