@@ -208,9 +208,10 @@ class BucketViews:
 
         thread = threading.Thread(target=run, name="buckets", daemon=True)
         thread.start()
+        thread.join(REPORT_S)
         while thread.is_alive():
-            thread.join(REPORT_S)
             self._parts.while_waiting()
+            thread.join(REPORT_S)
         if failures:
             raise failures[0]
 
