@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -38,7 +39,7 @@ def spark_group(identity: str) -> str:
 
 def is_spark_group(group: str) -> bool:
     """Return whether Spark maintains the view of a group."""
-    return group.startswith(_SPARK) and len(group) == len(_SPARK) + _DIGITS
+    return re.fullmatch(f"{_SPARK}[0-9a-f]{{{_DIGITS}}}", group) is not None
 
 
 def group_of(row: ViewRow) -> str:
