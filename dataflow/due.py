@@ -117,16 +117,14 @@ class DueSearch:
         self._outputs = outputs
         self._candidates = candidates
         self._refresh_us = refresh_us
-        self._thresholds: list[_Threshold] = []
-        self._watermarks: list[_Watermark] = []
+        self._moving: list[_Threshold | _Watermark] = []
         self._fixed = len(candidates)
         for scan in scans:
             self._follow(scan, list(_columns_of(scan.plan, candidates)))
 
     def first(self) -> int:
         """Return the position of the first candidate at which a view changes; n if none does."""
-        moving = (*self._thresholds, *self._watermarks)
-        return min([self._fixed, *(found.find() for found in moving)])
+        return min([self._fixed, *(moving.find() for moving in self._moving)])
 
     def _follow(self, node: LiveNode, columns: list[Column]) -> None:
         """Follow the readers of a node whose one row is `columns` at each candidate."""
@@ -137,9 +135,9 @@ class DueSearch:
             if isinstance(plan, Project):
                 self._project(reader, plan, columns)
             elif isinstance(plan, ThresholdFilter) and reader.inputs[1] is node:
-                self._thresholds.append(_Threshold(reader, columns[0]))
+                self._moving.append(_Threshold(reader, columns[0]))
             elif isinstance(plan, Watermark) and reader.inputs[1] is node:
-                self._watermarks.append(_Watermark(reader, self._candidates))
+                self._moving.append(_Watermark(reader, self._candidates))
             elif isinstance(plan, SingleRow) or _passes(reader, node):
                 self._follow(reader, columns)
             else:

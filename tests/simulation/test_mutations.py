@@ -241,7 +241,7 @@ def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[
 def late_ticks(self: DueSearch) -> int:
     """A clock ticks some values after the first at which a view changes."""
     n = len(self._candidates)
-    found = min([self._fixed, *(threshold.find() for threshold in self._thresholds)])
+    found = min([self._fixed, *(moving.find() for moving in self._moving)])
     return found if found == n else found + 5
 
 
