@@ -140,8 +140,13 @@ async def _follow(service: RunningService, number: int, until_at: float) -> tupl
 
 async def _finish(service: RunningService, view: str, fold: Fold, position: int) -> None:
     fold.lose()
-    # The service has just begun again, and all readers come at once.
-    await until(fold, events(service.url, view, token=fold.token), position, timeout_s=200)
+    stream = events(service.url, view, token=fold.token)
+    try:
+        # The service has just begun again, and all readers come at once.
+        await until(fold, stream, position, timeout_s=200)
+    except TimeoutError as error:
+        shown = f"epoch {fold.epoch}, {fold.position} of {position}"
+        raise AssertionError(f"{shown}: {service.log_tail()}") from error
 
 
 @pytest.mark.whole

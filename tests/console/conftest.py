@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+# Also of each expectation: a page waits for the service, and other tests use the same cores.
 TIMEOUT_MS = 20_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 HOSTILE_NAME = '"><img src=x onerror=alert(1)>'
 HOSTILE_TEXTS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -68,8 +69,14 @@ def _closed(database: Database, table: str = "events") -> Counter[tuple[str, int
     return Counter(database.rows(sql))
 
 
-def _read(reader: TopicReader, epoch: int) -> Counter[tuple[str, int]]:
-    for _ in reader.epochs(until=lambda: reader.last_epoch >= epoch):
+def _read(reader: TopicReader, closed: Counter[tuple[str, int]]) -> Counter[tuple[str, int]]:
+    """The topic's rows once there are as many as there are closed windows, or in a minute."""
+    deadline = time.monotonic() + 60
+
+    def is_read() -> bool:
+        return sum(reader.rows().values()) >= closed.total() or time.monotonic() > deadline
+
+    for _ in reader.epochs(until=is_read, timeout_s=90):
         continue
     found: Counter[tuple[str, int]] = Counter()
     for text, n in reader.rows().items():
@@ -141,7 +148,7 @@ def test_each_window_once_whatever_is_killed(
             await_sink(service, "minutes", status="live")
             shown = feed.rows("SELECT epoch FROM tidemark.progress")[0][0]
             service.await_so(lambda n=shown: sink_of(service, "minutes")["epoch"] >= n)
-            assert _read(reader, reader.last_epoch) == closed, round_
+            assert _read(reader, closed) == closed, round_
             asyncio.run(_fold(fold, service, closed))
             assert _folded(fold) == closed, round_
             assert set(closed.values()) == {1}

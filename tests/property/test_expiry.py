@@ -160,7 +160,7 @@ def check(reopen: Callable[[Store | None], Store], count: int) -> None:
         assert freed > count and settled > count, (freed, settled)
 
 
-@pytest.mark.parametrize("max_rows", [2, 32_768])
+@pytest.mark.parametrize("max_rows", [2, pytest.param(32_768, marks=pytest.mark.whole)])
 def test_memory(monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
     monkeypatch.setattr(engine_module, "FREED_ROWS", max_rows)
     monkeypatch.setattr(memory, "_SCAN_ROWS", 3)

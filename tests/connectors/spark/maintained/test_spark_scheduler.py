@@ -62,6 +62,7 @@ def step(driver: Driver, history: History) -> None:
     driver.step(history.batch(at, at + 1))
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_local_master(tmp_path: Path) -> None:
     with running("local[2]", tmp_path) as (driver, history):
@@ -73,14 +74,19 @@ def test_a_local_master(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_a_standalone_master(tmp_path: Path) -> None:
-    """Tasks find their buckets where they were: on the same one of two executors."""
+    """Tasks find their buckets where they were: on the same one of two executors.
+
+    On a busy machine Spark may give up waiting for a place: then one of the next epochs is asked.
+    """
     with standalone(tmp_path) as url, running(url, tmp_path) as (driver, history):
         step(driver, history)
-        for _ in range(2):
+        found: list[bool] = []
+        while found[-2:] != [True, True]:
+            assert len(found) < 8, found
             processes = {(f.level, f.group): f.process for f in driver.figures}
             step(driver, history)
-            assert {(f.level, f.group): f.process for f in driver.figures} == processes
-            assert sum(f.restored for f in driver.figures) == 0
+            found.append(processes == {(f.level, f.group): f.process for f in driver.figures})
+            assert not found[-1] or sum(f.restored for f in driver.figures) == 0
         assert len(set(processes.values())) == 2
 
 
