@@ -35,6 +35,8 @@ from dataflow.errors import TidemarkError
 JAVA_VERSION = 17
 STOP_TIMEOUT_S = 20.0
 _WAIT_S = 0.1
+# A socket's path has at most 107 bytes, and Spark's names of sockets about 42 of them.
+_MAX_SOCKET_FOLDER = 60
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("connectors", "dataflow", "storage")
@@ -240,8 +242,12 @@ class LazySession:
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             **_OURS,
             "spark.local.dir": str(directory),
+            # Over TCP each exchange with a Python process waits 40 ms for a delayed acknowledgement.
+            "spark.python.unix.domain.socket.enabled": "true",
         }
         if self.is_local:
+            if len(str(directory)) <= _MAX_SOCKET_FOLDER:
+                settings["spark.python.unix.domain.socket.dir"] = str(directory)
             settings["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
             settings["spark.driver.host"] = _LOOPBACK
             settings["spark.driver.bindAddress"] = _LOOPBACK

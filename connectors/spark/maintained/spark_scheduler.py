@@ -106,8 +106,10 @@ class SparkScheduler:
     def _located_records(self, context: SparkContext, groups: int) -> Any:
         """Return a JVM RDD of one record in each partition, with the places of its executors.
 
-        None: Spark does not say where they are.
+        None: Spark does not say where they are, or they are all one.
         """
+        if self._session.is_local:
+            return None
         try:
             places = _places(context)
             if not places:
@@ -180,7 +182,7 @@ def _placed(context: SparkContext, shuffled: RDD, located: Any) -> RDD:
 
 
 def _places(context: SparkContext) -> list[str]:
-    """Return the task locations of all executors, by id; empty with a local master."""
+    """Return the task locations of all executors, by id."""
     java_context: Any = context._jsc
     found = []
     executors = java_context.sc().statusStore().executorList(True).iterator()
