@@ -242,7 +242,7 @@ class LazySession:
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             **_OURS,
             "spark.local.dir": str(directory),
-            # Over TCP each exchange with a Python process waits 40 ms for a delayed acknowledgement.
+            # Over TCP an exchange with a Python process waits 40 ms for a delayed acknowledgement.
             "spark.python.unix.domain.socket.enabled": "true",
         }
         if self.is_local:
