@@ -1,15 +1,18 @@
 """`python -m bench.buckets [--rows N]`: epochs of a view by what maintains it.
 
-A join below an aggregate: in one process, in buckets without Spark, and in buckets by the tasks of
-a local Spark with two cores. All have the same operators, changes and stores on disk, one after the
-other in this run. CPU is that of this process and of all its children, so also of the JVM; the
-least of several epochs of each size counts. Printed, and written to a file.
+A join below an aggregate: in one process, in buckets without Spark, in buckets by the tasks of a
+local Spark with two cores, and of a standalone master with two workers of one core. All have the
+same operators, changes and stores on disk, one after the other in this run. CPU is that of this
+process and of all its children, so also of the JVMs; the least of several epochs of each size
+counts, after so many small ones that the JVMs have compiled what they run. Then the local states
+are lost, and the next epoch restores them. Printed, and written to a file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -27,6 +30,7 @@ from connectors.source import SourceBatch
 from connectors.spark.maintained.runtime import new_scheduler, new_session, storage_below
 from connectors.spark.maintained.scheduler import InProcessScheduler, Scheduler
 from connectors.spark.maintained.tasks import STATES
+from connectors.spark.session import LazySession
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.expressions.evaluator import NoEvaluator
@@ -39,14 +43,20 @@ from service.engine.bucket_views import BucketParts, BucketViews
 from service.engine.engine import Engine, View, ViewDefinition
 from service.engine.replay import Replay
 from storage.rocks import RocksStore
+from tests.connectors.spark.clusters import HOST, standalone
 
 FIGURES = Path(__file__).parent / "buckets.json"
 SOURCE = "source"
-SIZES = (10, 10_000, 100_000)
+SIZES = (10, 10_000, 100_000, 1_000_000)
 EPOCHS = 8
+# Of the largest size.
+FEW_EPOCHS = 4
+WARMING = 60
 BUCKETS, CORES = 4, 2
 CUSTOMERS = 20_000
-RUNTIMES = ("one process", "buckets", "Spark")
+CACHES, SHARED = "caches", "shared"
+ONE, BUCKETED, LOCAL, WORKERS = "one process", "buckets", "Spark local[2]", "Spark, two workers"
+RUNTIMES = (ONE, BUCKETED, LOCAL, WORKERS)
 
 ORDER_FIELDS = (Field("id", INT8, False), Field("customer", INT8), Field("amount", INT8))
 CUSTOMER_FIELDS = (Field("id", INT8, False), Field("region", INT8))
@@ -69,19 +79,39 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(runtime: str, rows: int, folder: Path) -> dict[str, dict[str, float]]:
-    """Return by epoch size the milliseconds of an epoch: wall and CPU."""
+    """Return by epoch size the milliseconds of an epoch: wall and CPU.
+
+    And for buckets "restored", the first epoch after all local states were lost, with the megabytes
+    of the shared storage that it needs.
+    """
     store = RocksStore(folder / "state", 512 << 20)
     changes = _Load(rows)
     with _engine(runtime, store, folder) as engine:
         _join(engine, store, changes.first())
+        for _ in range(0 if runtime == ONE else WARMING):
+            _epoch(engine, changes.update(SIZES[0]))
         found = {}
         for size in SIZES:
-            spent = [_epoch(engine, changes.update(size)) for _ in range(EPOCHS)]
+            if size > rows:
+                break
+            count = EPOCHS if size < SIZES[-1] else FEW_EPOCHS
+            spent = [_epoch(engine, changes.update(size)) for _ in range(count)]
             # The first of a size loads what the others find.
             wall, cpu = (min(values[1:]) for values in zip(*spent, strict=True))
             found[str(size)] = {"wall_ms": wall, "cpu_ms": cpu}
+        if runtime == BUCKETED:
+            found["restored"] = _restored(engine, changes, folder)
     store.close()
     return found
+
+
+def _restored(engine: Engine, changes: _Load, folder: Path) -> dict[str, float]:
+    STATES.close()
+    shutil.rmtree(folder / CACHES)
+    wall, cpu = _epoch(engine, changes.update(SIZES[0]))
+    assert STATES.restored
+    nbytes = sum(file.stat().st_size for file in (folder / SHARED).rglob("*") if file.is_file())
+    return {"wall_ms": wall, "cpu_ms": cpu, "mb": nbytes / 1e6}
 
 
 class _Load:
@@ -117,25 +147,35 @@ def _inserted(relation: Relation, *values: np.ndarray) -> Changes:
 
 @contextmanager
 def _engine(runtime: str, store: RocksStore, folder: Path) -> Iterator[Engine]:
-    if runtime == "one process":
+    if runtime == ONE:
         yield Engine(store, NoEvaluator(), SOURCE)
-        return
-    if runtime == "buckets":
+    elif runtime == BUCKETED:
         try:
-            yield _in_buckets(store, InProcessScheduler(str(folder / "caches"), CORES), folder)
+            yield _in_buckets(store, InProcessScheduler(str(folder / CACHES), CORES), folder)
         finally:
             STATES.close()
-        return
-    session = new_session(f"local[{CORES}]", {})
+    elif runtime == LOCAL:
+        with _session(f"local[{CORES}]", {}) as session:
+            yield _in_buckets(store, new_scheduler(session, folder / CACHES), folder)
+    else:
+        at = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+        settings = {**at, "spark.executor.memory": "512m"}
+        with standalone(folder) as url, _session(url, settings) as session:
+            yield _in_buckets(store, new_scheduler(session, folder / CACHES), folder)
+
+
+@contextmanager
+def _session(master: str, settings: dict[str, str]) -> Iterator[LazySession]:
+    session = new_session(master, settings)
     try:
-        yield _in_buckets(store, new_scheduler(session, folder / "caches"), folder)
+        yield session
     finally:
         session.stop()
 
 
 def _in_buckets(store: RocksStore, scheduler: Scheduler, folder: Path) -> Engine:
     def storage(name: str) -> Any:
-        return storage_below(str(folder / "shared"), name)
+        return storage_below(str(folder / SHARED), name)
 
     def evaluator(_: ViewDefinition) -> Callable[[], NoEvaluator]:
         return NoEvaluator
@@ -202,19 +242,28 @@ def section() -> list[str]:
         "",
         f"`python -m bench.buckets`: {figures['date']}, revision {figures['revision']}, load of "
         f"the machine {figures['load']}. A join of {figures['rows']:,} orders with customers below "
-        f"an aggregate by region, {figures['parts']} buckets, local Spark with {figures['cores']} "
-        "cores. Milliseconds of an epoch of updates, wall / CPU of all processes, the least of "
-        f"{EPOCHS - 1}.",
+        f"an aggregate by region, {figures['parts']} buckets, {figures['cores']} cores. "
+        f"Milliseconds of an epoch of updates, wall / CPU of all processes, the least of "
+        f"{EPOCHS - 1} ({FEW_EPOCHS - 1} of the largest), after {WARMING} small ones.",
         "",
         "| changes | " + " | ".join(RUNTIMES) + " |",
         "|---|" + "---|" * len(RUNTIMES),
     ]
     for size in SIZES:
+        if str(size) not in figures[ONE]:
+            break
         cells = []
         for runtime in RUNTIMES:
             found = figures[runtime][str(size)]
             cells.append(f"{found['wall_ms']:.0f} / {found['cpu_ms']:.0f}")
         lines.append(f"| {size:,} | " + " | ".join(cells) + " |")
+    lost = figures[BUCKETED]["restored"]
+    lines += [
+        "",
+        f"After all local states were lost, an epoch of {SIZES[0]} changes in buckets took "
+        f"{lost['wall_ms'] / 1000:.2f} s, {lost['cpu_ms'] / 1000:.2f} s of CPU: the shared storage "
+        f"had {lost['mb']:.0f} MB.",
+    ]
     return lines
 
 
