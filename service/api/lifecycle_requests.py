@@ -117,13 +117,12 @@ class Life:
         if changed.get("history") not in (None, NO_HISTORY):
             self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
-        if is_on_spark:
-            check_on_spark(definition, self._factory.settings)
+        single = check_on_spark(definition, self._factory.settings) if is_on_spark else []
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
                 self._planned(row, query, is_existing=True, requester=role, options=changed)
             self._authorization.require_parents(role, definition.parents())
-        return self._request_version(row, definition, changed, "replace")
+        return self._request_version(row, definition, changed, "replace", single)
 
     def rebuild(self, name: str, *, by: Caller) -> list[AcceptedRequest]:
         """Request that a view is computed again from a new snapshot.
@@ -158,9 +157,14 @@ class Life:
         return row
 
     def _request_version(
-        self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
+        self,
+        row: ViewRow,
+        definition: ViewDefinition,
+        options: Mapping[str, Any],
+        kind: str,
+        warnings: Sequence[str] = (),
     ) -> AcceptedRequest:
-        warnings = self._check_version(row, definition)
+        warnings = [*warnings, *self._check_version(row, definition)]
         if kind == "replace":
             rows = self._control.list_views()
             estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)

@@ -111,12 +111,16 @@ def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
         # Another query and another name; the state before is deleted.
         storage = service.state / "groups" / made["group"] / "buckets"
         before = {p.name for p in storage.glob("v*/*")}
-        new = LARGE.format("WHERE o.amount > 50")
+        new = LARGE.format("WHERE o.amount > 50").replace(
+            "o.amount FROM", "o.amount, rank() OVER (ORDER BY o.amount) AS place FROM"
+        )
         answer = service.call("POST", "/views/spent/replace?wait_s=120", {"query": new})
         assert answer.status_code in (200, 202), answer.text
         service.await_so(
             lambda: service.call("GET", "/views/spent").json()["query"] == new, within_s=120
         )
+        warnings = service.call("GET", "/views/spent").json()["warnings"]
+        assert any("in one bucket" in warning for warning in warnings), warnings
         change(shop, draw)
         require_equal(service, shop, "spent", new)
         after = {p.name for p in storage.glob("v*/*") if any(p.rglob("manifest/*"))}
