@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
-from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres, free_port
+from connectors.spark.maintained.runtime import new_session
 from service.cli.main import app as commands
 from service.metrics.metric_list import BY_NAME
 from service.runtime.settings import PREFIX, Settings
 from service.setup.bootstrap import Desired, prepare
+from tests.connectors.spark.clusters import HOME, HOST, end, program
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.psql import as_role
 
@@ -220,6 +225,91 @@ def test_compose_and_manifests_are_whole() -> None:
         assert container[probe]["httpGet"]["path"] == "/health/live"
     known = {c.name or c.callback.__name__ for c in commands.registered_commands if c.callback}
     assert set(container["args"]) <= known
+
+
+def test_the_manifests_of_spark_fit_the_service() -> None:
+    """Every reference of one document is to something in another; the right to start pods only."""
+    folder = DEPLOY / "kubernetes"
+    made = yaml.safe_load((folder / "kustomization.yml").read_text())
+    assert all((folder / name).is_file() for name in made["resources"])
+    documents = [
+        document
+        for name in made["resources"]
+        for document in yaml.safe_load_all((folder / name).read_text())
+    ]
+    by_kind: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        by_kind.setdefault(document["kind"], {})[document["metadata"]["name"]] = document
+    (patch,) = made["patches"]
+    assert patch["target"]["name"] in by_kind[patch["target"]["kind"]]
+    operations = {op["path"].rpartition("/")[2]: op for op in yaml.safe_load(patch["patch"])}
+    assert operations["serviceAccountName"]["value"] in by_kind["ServiceAccount"]
+    settings = by_kind["ConfigMap"][operations["-"]["value"]["configMapRef"]["name"]]["data"]
+    spark = Settings(
+        source="", **{n.removeprefix("TIDEMARK_").lower(): v for n, v in settings.items()}
+    )
+    facts = spark.spark_settings
+    assert spark.spark.startswith("k8s://") and spark.spark_storage.startswith("s3://")
+    assert facts["spark.driver.host"].partition(".")[0] in by_kind["Service"]
+    assert (
+        facts["spark.kubernetes.authenticate.executor.serviceAccountName"]
+        in by_kind["ServiceAccount"]
+    )
+    (binding,) = by_kind["RoleBinding"].values()
+    assert binding["roleRef"]["name"] in by_kind["Role"]
+    (role,) = by_kind["Role"].values()
+    assert {r for rule in role["rules"] for r in rule["resources"]} == {"pods", "configmaps"}
+    label = facts["spark.kubernetes.executor.label.app.kubernetes.io/component"]
+    selected = by_kind["NetworkPolicy"]["tidemark-executors"]["spec"]["podSelector"]["matchLabels"]
+    assert selected == {"app.kubernetes.io/component": label}
+    image = facts["spark.kubernetes.container.image"]
+    assert image.endswith(":" + version("tidemark"))
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it")
+def test_the_entry_point_of_executors_serves_a_driver(tmp_path: Path) -> None:
+    """As Kubernetes starts it, for a driver whose master has no worker."""
+    port, web, of_driver = free_port(), free_port(), free_port()
+    at = ("--host", HOST, "--port", str(port), "--webui-port", str(web))
+    with program(tmp_path, "master", "org.apache.spark.deploy.master.Master", *at, port=port):
+        settings = {
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.port": str(of_driver),
+        }
+        session = new_session(f"spark://{HOST}:{port}", settings)
+        try:
+            context = session.get().sparkContext
+            given = {
+                "SPARK_DRIVER_URL": f"spark://CoarseGrainedScheduler@{HOST}:{of_driver}",
+                "SPARK_EXECUTOR_ID": "1",
+                "SPARK_EXECUTOR_CORES": "1",
+                "SPARK_EXECUTOR_MEMORY": "512m",
+                "SPARK_APPLICATION_ID": context.applicationId,
+                "SPARK_EXECUTOR_POD_IP": HOST,
+                "SPARK_EXECUTOR_POD_NAME": "executor-1",
+                "SPARK_RESOURCE_PROFILE_ID": "0",
+                "SPARK_JAVA_OPT_0": f"-Dspark.driver.port={of_driver}",
+                "SPARK_JAVA_OPT_1": "-Dtidemark.words=two words",
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_HOME": str(HOME),
+            }
+            script = DEPLOY / "spark_executor.sh"
+            with (tmp_path / "executor.log").open("wb") as log:
+                child = subprocess.Popen(
+                    [script, "executor"], env={**os.environ, **given}, stdout=log, stderr=log
+                )
+            try:
+                assert context.parallelize(range(4), 2).map(abs).collect() == [0, 1, 2, 3]
+                words = psutil.Process(child.pid).cmdline()
+                assert "-Dtidemark.words=two words" in words
+            finally:
+                end(child)
+        finally:
+            session.stop()
+    refused = subprocess.run([DEPLOY / "spark_executor.sh", "driver"], capture_output=True)
+    assert refused.returncode == 64 and b"driver" in refused.stderr
 
 
 def check_that_a_pod_is_shut_in(pod: dict[str, Any], container: dict[str, Any]) -> None:
