@@ -85,17 +85,17 @@ def measure(runtime: str, rows: int, folder: Path) -> dict[str, dict[str, float]
     of the shared storage that it needs.
     """
     store = RocksStore(folder / "state", 512 << 20)
-    changes = _Load(rows)
+    changes = Load(rows)
     with _engine(runtime, store, folder) as engine:
-        _join(engine, store, changes.first())
+        build_join(engine, store, changes.first())
         for _ in range(0 if runtime == ONE else WARMING):
-            _epoch(engine, changes.update(SIZES[0]))
+            run_epoch(engine, changes.update(SIZES[0]))
         found = {}
         for size in SIZES:
             if size > rows:
                 break
             count = EPOCHS if size < SIZES[-1] else FEW_EPOCHS
-            spent = [_epoch(engine, changes.update(size)) for _ in range(count)]
+            spent = [run_epoch(engine, changes.update(size)) for _ in range(count)]
             # The first of a size loads what the others find.
             wall, cpu = (min(values[1:]) for values in zip(*spent, strict=True))
             found[str(size)] = {"wall_ms": wall, "cpu_ms": cpu}
@@ -105,21 +105,26 @@ def measure(runtime: str, rows: int, folder: Path) -> dict[str, dict[str, float]
     return found
 
 
-def _restored(engine: Engine, changes: _Load, folder: Path) -> dict[str, float]:
+def _restored(engine: Engine, changes: Load, folder: Path) -> dict[str, float]:
     STATES.close()
     shutil.rmtree(folder / CACHES)
-    wall, cpu = _epoch(engine, changes.update(SIZES[0]))
+    wall, cpu = run_epoch(engine, changes.update(SIZES[0]))
     assert STATES.restored
     nbytes = sum(file.stat().st_size for file in (folder / SHARED).rglob("*") if file.is_file())
     return {"wall_ms": wall, "cpu_ms": cpu, "mb": nbytes / 1e6}
 
 
-class _Load:
-    """The rows of the tables, and updates of random ones."""
+class Load:
+    """The rows of the tables, and updates of random ones.
 
-    def __init__(self, rows: int) -> None:
+    skew: of the customers of orders, by Zipf's law with this exponent; 0 draws all equally often.
+    """
+
+    def __init__(self, rows: int, skew: float = 0) -> None:
         self._rows = rows
         self._draw = np.random.default_rng(1)
+        weights = np.arange(1, CUSTOMERS + 1, dtype=float) ** -skew
+        self._share = weights / weights.sum()
 
     def first(self) -> Iterator[list[Changes]]:
         """All rows, in parts."""
@@ -137,7 +142,8 @@ class _Load:
 
     def _values(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         draw = self._draw
-        return draw.integers(0, CUSTOMERS, count), draw.integers(0, 1000, count)
+        customers = draw.choice(CUSTOMERS, count, p=self._share)
+        return customers, draw.integers(0, 1000, count)
 
 
 def _inserted(relation: Relation, *values: np.ndarray) -> Changes:
@@ -151,17 +157,17 @@ def _engine(runtime: str, store: RocksStore, folder: Path) -> Iterator[Engine]:
         yield Engine(store, NoEvaluator(), SOURCE)
     elif runtime == BUCKETED:
         try:
-            yield _in_buckets(store, InProcessScheduler(str(folder / CACHES), CORES), folder)
+            yield in_buckets(store, InProcessScheduler(str(folder / CACHES), CORES), folder)
         finally:
             STATES.close()
     elif runtime == LOCAL:
         with _session(f"local[{CORES}]", {}) as session:
-            yield _in_buckets(store, new_scheduler(session, folder / CACHES), folder)
+            yield in_buckets(store, new_scheduler(session, folder / CACHES), folder)
     else:
         at = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
         settings = {**at, "spark.executor.memory": "512m"}
         with standalone(folder) as url, _session(url, settings) as session:
-            yield _in_buckets(store, new_scheduler(session, folder / CACHES), folder)
+            yield in_buckets(store, new_scheduler(session, folder / CACHES), folder)
 
 
 @contextmanager
@@ -173,18 +179,22 @@ def _session(master: str, settings: dict[str, str]) -> Iterator[LazySession]:
         session.stop()
 
 
-def _in_buckets(store: RocksStore, scheduler: Scheduler, folder: Path) -> Engine:
+def in_buckets(
+    store: RocksStore, scheduler: Scheduler, folder: Path, buckets: int = BUCKETS
+) -> BucketEngine:
+    """Return an engine over a store whose view is maintained in so many buckets."""
+
     def storage(name: str) -> Any:
         return storage_below(str(folder / SHARED), name)
 
     def evaluator(_: ViewDefinition) -> Callable[[], NoEvaluator]:
         return NoEvaluator
 
-    parts = BucketParts(storage, scheduler, evaluator, BUCKETS, folder / "moves")
+    parts = BucketParts(storage, scheduler, evaluator, buckets, folder / "moves")
     return BucketEngine(store, NoEvaluator(), SOURCE, buckets=BucketViews(store, parts))
 
 
-def _join(engine: Engine, store: RocksStore, rows: Iterator[list[Changes]]) -> None:
+def build_join(engine: Engine, store: RocksStore, rows: Iterator[list[Changes]]) -> None:
     """Build the view of all rows, and make it live."""
     orders = Scan(ORDERS, (0, 1, 2), ORDER_FIELDS)
     customers = Scan(CUSTOMERS_TABLE, (0, 1), CUSTOMER_FIELDS)
@@ -210,8 +220,8 @@ def _join(engine: Engine, store: RocksStore, rows: Iterator[list[Changes]]) -> N
     engine.commit(epoch, written=epoch.progress.epoch)
 
 
-def _epoch(engine: Engine, changes: Changes) -> tuple[float, float]:
-    """Return milliseconds, wall and CPU."""
+def run_epoch(engine: Engine, changes: Changes) -> tuple[float, float]:
+    """Step and commit one epoch; return milliseconds, wall and CPU."""
     batch = SourceBatch(engine.position + 1, [changes], 1, len(changes))
     started, spent = time.perf_counter(), _cpu_s()
     epoch = engine.step(batch)

@@ -20,6 +20,7 @@ from bench import (
     ordered_joins,
     report_parts,
     sandbox,
+    scale_out,
     single_records,
     ticks,
     tpch,
@@ -66,6 +67,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
+    lines += scale_out.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

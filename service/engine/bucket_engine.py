@@ -17,6 +17,7 @@ from connectors.sink import Progress, SinkEpoch, SinkTable
 from connectors.source import SourceBatch
 from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.maintained.layout import Layout
+from connectors.spark.maintained.tasks import Figures
 from connectors.spark.stages import Stage
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TidemarkError, ViewError
@@ -172,6 +173,10 @@ class BucketEngine(Engine):
         return EveryTick(1 if source in names and len(candidates) > 1 else len(candidates))
 
     # --- figures ---------------------------------------------------------------------------------
+
+    def task_figures(self) -> list[Figures]:
+        """Return what each task of the last epoch took."""
+        return [f for d in self.views.values() for f in self._buckets.figures(d.identity)[1]]
 
     def figures(self) -> list[NodeFigures]:
         """Return the stages of the view: each is a node, or several that need no exchange."""
