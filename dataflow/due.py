@@ -91,6 +91,14 @@ class _Watermark:
         return self._first if self._node.rows_in == self._rows_in else 1
 
 
+class Moving(Protocol):
+    """Where rows leave or come by the clock."""
+
+    def find(self) -> int:
+        """Return the position of the first candidate at which that happens; n if at none."""
+        ...
+
+
 class TickSearch(Protocol):
     """Finds the next tick of a clock among candidates."""
 
@@ -117,7 +125,7 @@ class DueSearch:
         self._outputs = outputs
         self._candidates = candidates
         self._refresh_us = refresh_us
-        self._moving: list[_Threshold | _Watermark] = []
+        self._moving: list[Moving] = []
         self._fixed = len(candidates)
         for scan in scans:
             self._follow(scan, list(_columns_of(scan.plan, candidates)))
@@ -135,13 +143,19 @@ class DueSearch:
             if isinstance(plan, Project):
                 self._project(reader, plan, columns)
             elif isinstance(plan, ThresholdFilter) and reader.inputs[1] is node:
-                self._moving.append(_Threshold(reader, columns[0]))
+                self._moving.append(self._moving_by(reader, columns[0]))
             elif isinstance(plan, Watermark) and reader.inputs[1] is node:
-                self._moving.append(_Watermark(reader, self._candidates))
+                self._moving.append(self._moving_by(reader, Column(self._candidates)))
             elif isinstance(plan, SingleRow) or _passes(reader, node):
                 self._follow(reader, columns)
             else:
                 self._note(reader, columns)
+
+    def _moving_by(self, reader: LiveNode, values: Column) -> Moving:
+        """Return what answers for a reader. values: of the clock, at all candidates."""
+        if isinstance(reader.plan, Watermark):
+            return _Watermark(reader, self._candidates)
+        return _Threshold(reader, values)
 
     def _project(self, node: LiveNode, plan: Project, columns: list[Column]) -> None:
         n = len(self._candidates)

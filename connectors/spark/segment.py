@@ -18,9 +18,11 @@ from connectors.source import SnapshotPart
 from connectors.spark.frame import Row
 from connectors.spark.stages import SNAPSHOT, Cut, Spec, Stage
 from dataflow.collect import ErrorRows
-from dataflow.delta import Delta
+from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import ErrorCollector, kinds_of, view_error
+from dataflow.operators.lateness.watermark import WatermarkOperator
+from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.tables.table import table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -144,6 +146,14 @@ class Segment:
             if found is None or found is error:
                 raise
             raise found from error
+
+    def first_change(self, number: int, values: Column) -> int:
+        """Return the first of n values of the clock at which a node's rows change; n if at none."""
+        operator = self._operators[number]
+        if isinstance(operator, WatermarkOperator):
+            return operator.first_change(values.values)
+        assert isinstance(operator, ThresholdFilterOperator)
+        return operator.first_change(values)
 
     def _empty(self, number: int) -> Delta:
         return Delta.empty(kinds_of(self._job.nodes[number].plan.fields))

@@ -7,6 +7,7 @@ the sink sees it; `recover` closes the gap after a kill.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.tasks import Figures
 from connectors.spark.stages import Stage
 from dataflow.delta import Delta
+from dataflow.due import TickSearch
 from dataflow.errors import InvariantError, TidemarkError, ViewError
 from dataflow.live_tables import TableLocation
 from dataflow.operators.base import view_error
@@ -28,6 +30,7 @@ from dataflow.schema import RelationName
 from dataflow.shared import StateLocation
 from dataflow.sharing import TABLE, NodeFigures
 from dataflow.sql.lower.lowering import title_of
+from service.engine.bucket_due import BucketDueSearch
 from service.engine.bucket_views import BucketViews, FixedEpoch
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
@@ -39,6 +42,9 @@ class BucketEngine(Engine):
 
     def __init__(self, *parts: Any, buckets: BucketViews, **more: Any) -> None:
         self._buckets = buckets
+        # How often rows came that no clock has brought; by clock, how often at its last search.
+        self._changes = 0
+        self._searched: dict[str, int] = {}
         super().__init__(*parts, **more)
 
     def _enter(
@@ -61,6 +67,7 @@ class BucketEngine(Engine):
     def add(self, view: View) -> None:
         """See Engine; its state goes into buckets."""
         definition = view.definition
+        self._changes += 1
         self._forget(definition)
         self.views[definition.name] = definition
         self._buckets.begin(view, self.positions.progress or Progress(self.epoch, {}))
@@ -130,6 +137,8 @@ class BucketEngine(Engine):
             own = [change for change in changes if change.relation.name in read]
             if not own:
                 continue
+            clocks = {relation.name for relation in definition.relations() if relation.is_single}
+            self._changes += any(change.relation.name not in clocks for change in own)
             try:
                 committed = self._buckets.step(definition.identity, fixed, own)
                 found = self._take(definition, committed, buffered)
@@ -167,10 +176,25 @@ class BucketEngine(Engine):
         super().commit(epoch, written=written, sync=sync)
         self._buckets.clean()
 
-    def due_search(self, source: str, candidates: np.ndarray) -> EveryTick:
-        """Return a search that finds the next tick: which rows are due is known to tasks only."""
-        names = {r.name.source for d in self.views.values() for r in d.relations()}
-        return EveryTick(1 if source in names and len(candidates) > 1 else len(candidates))
+    def due_search(self, source: str, candidates: np.ndarray) -> TickSearch:
+        """See Engine. The next tick is found if no rows came since the search before."""
+        readers = [
+            d for d in self.views.values() if any(r.name.source == source for r in d.relations())
+        ]
+        if not readers:
+            return EveryTick(len(candidates))
+        (definition,) = readers
+        before, self._searched[source] = self._searched.get(source), self._changes
+        if before != self._changes:
+            return EveryTick(min(1, len(candidates)))
+        return BucketDueSearch(
+            self._buckets.nodes(definition.identity),
+            self._own_evaluator(definition) or self._evaluator,
+            view=(definition.name, definition.plan.refresh_us),
+            clock=(source, candidates),
+            changes=lambda: self._changes,
+            ask=functools.partial(self._buckets.first_change, definition.identity),
+        )
 
     # --- figures ---------------------------------------------------------------------------------
 
@@ -191,7 +215,7 @@ class BucketEngine(Engine):
 
 
 class EveryTick:
-    """A search for the next tick of a clock that is always the same; see `dataflow.due`."""
+    """A search whose answer is always the same; see `dataflow.due`."""
 
     def __init__(self, found: int) -> None:
         self._found = found

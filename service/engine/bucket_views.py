@@ -28,12 +28,14 @@ from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.maintained.tasks import Figures
 from dataflow.changes import Changes
-from dataflow.errors import InvariantError
+from dataflow.delta import Column
+from dataflow.errors import InvariantError, TemporaryError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import TableLocation
 from dataflow.schema import RelationName
-from dataflow.sql.lower.lowering import lower
+from dataflow.sql.lower.lowering import Node, lower
 from service.engine.definition import View, ViewDefinition
+from service.runtime.log import log
 from storage.store import Store
 
 _RECORD = "buckets/"
@@ -195,6 +197,21 @@ class BucketViews:
         (committed,) = running.take()
         running.collect_garbage()
         return committed
+
+    def nodes(self, identity: str) -> Sequence[Node]:
+        """Return the nodes of a view, as lowered."""
+        return self._running[identity].driver.layout.nodes
+
+    def first_change(self, identity: str, thresholds: Mapping[int, Column]) -> int:
+        """Return the first of so many candidates at which rows of a view leave or come; 1, the next
+        one, while Spark does not answer. See `Driver.first_change`."""
+        running, found = self._running[identity], []
+        try:
+            self._await(lambda: found.append(running.driver.first_change(thresholds)))
+        except TemporaryError as error:
+            log.warning("buckets.unanswered", code=error.code, why=error.described)
+            return 1
+        return found[0]
 
     def _await(self, work: Callable[[], object]) -> None:
         """Do what may take long; the caller's thread shows meanwhile that it is alive."""

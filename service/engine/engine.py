@@ -123,14 +123,19 @@ class Engine:
             for location in tables or definition.tables():
                 self.dataflow.tables.add(location)
         self.views[definition.name] = definition
-        role, zone, of = definition.role, definition.plan.time_zone, self._evaluator_of
-        is_own = bool(role) or zone != UTC
-        assert of is not None or not is_own, f"no evaluator for {role} in {zone}"
+        role, zone = definition.role, definition.plan.time_zone
         how = {
-            "evaluator": of(role, zone) if of and is_own else None,
+            "evaluator": self._own_evaluator(definition),
             "rights": role if zone == UTC else f"{role} in {zone}",
         }
         return self.dataflow.add(definition.name, nodes, definition.scope, locations, **how)
+
+    def _own_evaluator(self, definition: ViewDefinition) -> Evaluator | None:
+        """Return what evaluates with a view's role in its time zone; None for the common one."""
+        role, zone, of = definition.role, definition.plan.time_zone, self._evaluator_of
+        is_own = bool(role) or zone != UTC
+        assert of is not None or not is_own, f"no evaluator for {role} in {zone}"
+        return of(role, zone) if of and is_own else None
 
     def _drop(self, prefixes: Iterable[str]) -> None:
         """Remove state and record where the rest is stored; part of the open epoch."""

@@ -251,6 +251,11 @@ class BucketState:
         assert spec is not None, "only stored relations are looked up"
         return self.store.arrange(spec).lookup(keys)[1]
 
+    def first_change(self, number: int, values: Column) -> int:
+        """See `Segment.first_change`; of the stage that has the node."""
+        (stage,) = (s for s in self._stages.values() if number in s.stage.nodes)
+        return stage.segment.first_change(number, values)
+
     def discard(self) -> None:
         """Close the store and delete it."""
         self.close()

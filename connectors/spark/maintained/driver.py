@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
 from connectors.feed_source import REJECTED_KINDS
@@ -42,11 +43,18 @@ from connectors.spark.maintained.layout import (
 )
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
-from connectors.spark.maintained.tasks import EpochWork, ExportWork, Figures, Job, LookupWork
+from connectors.spark.maintained.tasks import (
+    DueWork,
+    EpochWork,
+    ExportWork,
+    Figures,
+    Job,
+    LookupWork,
+)
 from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
-from dataflow.delta import Delta
+from dataflow.delta import Column, Delta
 from dataflow.operators.base import kinds_of
 from dataflow.operators.groups import columns_at
 from dataflow.schema import Relation, RelationName
@@ -260,6 +268,18 @@ class Driver:
         rows = self._scheduler.run(LookupWork(job, slots))
         empty = Delta.empty(kinds_of(table.fields))
         return Delta.concat([empty, *(decode_delta(bytearray(page)) for _, _, page in rows)])
+
+    def first_change(self, thresholds: Mapping[int, Column]) -> int:
+        """Return the position of the first candidate at which rows leave or come; n if at none.
+
+        thresholds: by node, a threshold filter or a watermark: its values at all n candidates.
+        TemporaryError.
+        """
+        (n,) = {len(values) for values in thresholds.values()}
+        ones = np.ones(n, np.int64)
+        pages = {node: encode_delta(Delta((v,), ones)) for node, v in thresholds.items()}
+        rows = self._scheduler.run(DueWork(self._job(), pages))
+        return min([n, *(orjson.loads(page) for _, _, page in rows)])
 
     def _layout(self, buckets: int) -> Layout:
         if buckets not in self._layouts:

@@ -510,6 +510,30 @@ class LookupWork(_Work):
 
 
 @dataclass(frozen=True)
+class DueWork(_Work):
+    """Finds when rows leave or come by a clock, at the previous epoch.
+
+    thresholds: by node, its values of the clock at all candidates, as a page.
+    """
+
+    thresholds: Mapping[int, bytes]
+
+    def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
+        """Return the first candidate at which that happens, of each bucket that has such nodes."""
+        layout = self.job.layout
+        for level in range(len(layout.levels)):
+            for bucket in self.job.buckets_of(group):
+                stages = layout.stages_in(level, bucket)
+                numbers = {n for s in stages for n in s.nodes} & self.thresholds.keys()
+                if not numbers:
+                    continue
+                state = state_at(self.job, level, bucket, folder)
+                for number in sorted(numbers):
+                    (values,) = decode_delta(bytearray(self.thresholds[number])).columns
+                    yield OUTPUT, level, orjson.dumps(state.first_change(number, values))
+
+
+@dataclass(frozen=True)
 class ExportWork(_Work):
     """Writes the whole state as of the previous epoch as bases for so many buckets.
 
