@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -35,15 +37,29 @@ def test_demo_compares_equal(tmp_path: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_interrupted_demo_leaves_nothing() -> None:
-    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert demo.stdout is not None
-    for line in demo.stdout:
-        if "live traffic" in line:
-            break
-    time.sleep(2)
-    family = psutil.Process(demo.pid).children(recursive=True)
-    assert family
-    demo.send_signal(signal.SIGINT)
-    demo.communicate(timeout=120)
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive, f"left behind: {alive}"
+    demo = subprocess.Popen(
+        DEMO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A job in the background of a script inherits that the signal is ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    family: list[psutil.Process] = []
+    try:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "live traffic" in line:
+                break
+        time.sleep(2)
+        family = psutil.Process(demo.pid).children(recursive=True)
+        assert family
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=120)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive, f"left behind: {alive}"
+    finally:
+        demo.kill()
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
