@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from connectors import netguard
 from connectors.pages import encode_delta
 from connectors.shuffle_storage import Exchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import Row
-from connectors.spark.stages import SNAPSHOT, Cut, Spec, Stage
+from connectors.spark.stages import SNAPSHOT, SUMS, Cut, Spec, Stage
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, kinds_of, view_error
+from dataflow.operators.base import Additive, ErrorCollector, Operator, kinds_of, view_error
 from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
 from dataflow.operators.tables.table import table_spec
@@ -33,6 +34,7 @@ from storage.store import ArrangementSpec, Store
 
 STEP_ROWS = 1 << 20
 PAGE_ROWS = 1 << 16
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,15 @@ class Segment:
             for number in stage.nodes
             if not isinstance(job.nodes[number].plan, Scan)
         }
+        fed = (job.cut.stages[port.stage] for port in stage.outputs)
+        # Only to add rows up: without state.
+        self._adders = {
+            (n := to.nodes[0]): _additive(
+                make_operator(job.nodes[n], MemoryStore(), job.scope, evaluator, errors)
+            )
+            for to in fed
+            if to.is_summed
+        }
 
     def read(self, snapshot: Delta) -> dict[int, Delta]:
         """Step rows of the stage's relation through its nodes; return the delta of each."""
@@ -127,7 +138,16 @@ class Segment:
         head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
         step_inputs = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
-        deltas = {head: self._stepped(head, step_inputs)}
+        if self._stage.is_summed:
+            additive = _additive(self._operators[head])
+            sums = inputs.get(SUMS, Delta.empty(additive.sums_kinds))
+            if sums.kinds != additive.sums_kinds:
+                raise InvariantError("spark.exchange", f"sums {sums.kinds} of another operator")
+            deltas = {head: self._named(head, additive.step_sums, [*step_inputs, sums])}
+        elif max(inputs, default=0) >= max(1, len(producers)):
+            raise InvariantError("spark.exchange", f"pages for input {max(inputs)}")
+        else:
+            deltas = {head: self._stepped(head, step_inputs)}
         for number in sink_workers:
             deltas[number] = self._follow(number, deltas)
         return deltas
@@ -139,8 +159,12 @@ class Segment:
         return self._stepped(number, step_inputs)
 
     def _stepped(self, number: int, inputs: Sequence[Delta]) -> Delta:
+        return self._named(number, self._operators[number].step, inputs)
+
+    def _named(self, number: int, work: Callable[..., _T], inputs: Sequence[Delta]) -> _T:
+        """Return a node's work; its failures get the node's name."""
         try:
-            return self._operators[number].step(*inputs)
+            return work(*inputs)
         except Exception as error:
             found = view_error(self._job.nodes[number].name, error)
             if found is None or found is error:
@@ -161,8 +185,16 @@ class Segment:
     def pages(self, deltas: Mapping[int, Delta]) -> Iterator[Row]:
         """Yield the pages for the next stages."""
         for port in self._stage.outputs:
-            to = self._job.cut.stages[port.stage]
-            yield from split(deltas[port.producer], port.key, to, port.tag)
+            to, rows = self._job.cut.stages[port.stage], deltas[port.producer]
+            if to.is_summed and len(rows):
+                number = to.nodes[0]
+                rows, sums = self._named(number, self._adders[number].partial_sums, [rows])
+                yield from split(sums, range(len(port.key)), to, SUMS)
+            yield from split(rows, port.key, to, port.tag)
+
+
+def _additive(operator: Operator) -> Additive:
+    return cast(Additive, operator)
 
 
 def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]:

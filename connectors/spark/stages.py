@@ -7,7 +7,7 @@ every output of a stage goes to a stage of a higher level, so levels may run one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.errors import InvariantError
@@ -18,6 +18,7 @@ from dataflow.sql.lower.lowering import Node
 from storage.store import ArrangementSpec, SumsSpec
 
 SOURCE, NODE, STATE, SINK = "source", "node", "state", "sink"
+SUMS = 1  # the tag of sums of an input's rows; an additive node has one input, of tag 0
 SNAPSHOT = -1  # the "node" whose rows are a relation's snapshot
 NO_INPUT = -1  # the tag of a page that only starts its task
 
@@ -40,7 +41,8 @@ class Stage:
 
     SOURCE reads `relation` and has no slots. NODE steps `nodes`, in order. STATE writes the
     arrangement `spec`. SINK takes the view's rows. moved: by name, state of the nodes that is
-    looked up by other columns than the bucket columns, with the stage that writes it.
+    looked up by other columns than the bucket columns, with the stage that writes it. is_summed:
+    its first node is Additive, and gets rows and sums of rows.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Stage:
     nodes: list[int] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
+    is_summed: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,15 @@ def cut(
     tables: Mapping[RelationName, ArrangementSpec | None],
     specs: Mapping[int, Sequence[Spec]],
     buckets: int,
+    additive: Collection[int] = (),
 ) -> Cut:
     """Return the stages of nodes in topological order; the last node is the view.
 
     tables: the relations to read, with the arrangement that stores their rows, if any. specs: the
-    state of each node. buckets: the number of tasks of a stage that can be split.
+    state of each node. buckets: the number of tasks of a stage that can be split. additive: the
+    nodes whose input is added up before it is exchanged.
     """
-    cutter = _Cutter(nodes, buckets)
+    cutter = _Cutter(nodes, buckets, additive)
     for relation, spec in tables.items():
         cutter.add_source(relation, spec)
     for number in range(len(nodes)):
@@ -106,9 +111,10 @@ def cut(
 
 
 class _Cutter:
-    def __init__(self, nodes: Sequence[Node], buckets: int) -> None:
+    def __init__(self, nodes: Sequence[Node], buckets: int, additive: Collection[int]) -> None:
         self._nodes = nodes
         self._buckets = buckets
+        self._additive = additive
         self._stages: list[Stage] = []
         self._sources: dict[RelationName, Stage] = {}
         self._stages_of: dict[int, list[Stage]] = {}  # node -> the stages that it runs in
@@ -140,6 +146,7 @@ class _Cutter:
                 "spark.exchange", f"{node.name} has the unknown exchange {node.exchange}"
             )
         stage = self._add(NODE, 1, buckets=self._buckets if keys else 1)
+        stage.is_summed = number in self._additive
         for tag, producer in enumerate(node.inputs):
             self._connect(producer, stage, tag, node.exchange[tag] or ())
         if keys:

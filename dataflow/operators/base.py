@@ -123,6 +123,32 @@ class Consolidating(Protocol):
     """Whether the output may be unconsolidated. Set between steps."""
 
 
+class Additive(Protocol):
+    """An operator whose input may be added up by key in several places before it is stepped.
+
+    Sums are rows of `sums_kinds`, the columns of the node's exchange first. A row of weight w
+    stands for w times its sums, so sums may be concatenated and consolidated like rows. Callers
+    guarantee that all rows and sums of an epoch come in one step: only together do they retract no
+    more than there is.
+    """
+
+    @property
+    def sums_kinds(self) -> str:
+        """The physical kinds of the columns of sums."""
+        ...
+
+    def partial_sums(self, delta: Delta) -> tuple[Delta, Delta]:
+        """Return (the rows of a delta that are better left as they are, the sums of the others).
+
+        It depends on the delta alone, and changes no state.
+        """
+        ...
+
+    def step_sums(self, rows: Delta, sums: Delta) -> Delta:
+        """Return what `step` returns for these rows and those whose sums these are."""
+        ...
+
+
 def parts_of(operator: Operator) -> Callable[..., Iterator[Delta]] | None:
     """Return `Chunked.parts` of an operator that has it."""
     return cast(Chunked, operator).parts if operator.traits.emits_parts else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -400,6 +401,26 @@ def aggregate(random: Random, plan: Plan) -> Plan:
     return Aggregate(plan, groups, calls, fields)
 
 
+_MOMENTS = {TypeKind.FLOAT4: FLOAT8, TypeKind.FLOAT8: FLOAT8, TypeKind.INT4: NUMERIC}
+
+
+def additive_aggregate(random: Random, plan: Plan) -> Plan:
+    """Any groups, and calls that need only sums over a group."""
+    chosen = random.sample(range(len(plan.fields)), random.choice([0, 0, 1, 2]))
+    calls: list[AggregateCall] = []
+    for number in range(random.choice([1, 2, 3, 5])):
+        call = _call(random, plan, _ints(plan), number)
+        while call.is_distinct or call.function in ("min", "max"):
+            call = _call(random, plan, _ints(plan), number)
+        type = call.argument and _MOMENTS.get(call.argument.type.kind)
+        if type and random.random() < 0.2:
+            call = replace(call, function="var_pop", field=Field(f"c{number}", type))
+        calls.append(call)
+    groups = tuple(_ref(plan, i) for i in chosen)
+    fields = tuple(plan.fields[i] for i in chosen) + tuple(call.field for call in calls)
+    return Aggregate(plan, groups, tuple(calls), fields)
+
+
 WIDE = [INT4, TEXT, INT8, FIXED, NUMERIC, FLOAT8, FLOAT4, BOOL, INTERVAL, BPCHAR, PADDED, INT4]
 SMALL = [INT4, INT4, INT4, TEXT]
 
@@ -441,6 +462,24 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         "inner", a, single_row(r, b), (), (), None, tuple(a.fields) + tuple(b.fields)
     ),
 }
+# Aggregates of which sums are exchanged, where they are maintained in buckets.
+ADDITIVE: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "sums": lambda r, a, b, w: additive_aggregate(r, w),
+    "sums of selection": lambda r, a, b, w: additive_aggregate(r, selection(r, a)),
+    "sums of join": lambda r, a, b, w: additive_aggregate(r, join(r, a, b)),
+    "sums of union": lambda r, a, b, w: additive_aggregate(r, union_all(r, a, projection(r, b))),
+    "sums of constants": lambda r, a, b, w: additive_aggregate(r, constants(r, a)),
+    "sums of sums": lambda r, a, b, w: additive_aggregate(r, counted(distinct_ints(a))),
+    "join with a sum": lambda r, a, b, w: Join(
+        "inner", a, total(b), (), (), None, tuple(a.fields) + tuple(total(b).fields)
+    ),
+}
+
+
+def total(plan: Plan) -> Plan:
+    """The number of all rows."""
+    call = AggregateCall("count", None, False, None, Field("n", INT8))
+    return Aggregate(plan, (), (call,), (call.field,))
 
 
 def wide_again(random: Random, plan: Plan) -> Plan:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,7 +25,9 @@ from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.plan.nodes import scans_of
+from dataflow.operators.aggregates import aggregate
+from dataflow.operators.aggregates.aggregate import AggregateOperator
+from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import lower
 from storage.failpoints import set_failpoints
@@ -38,9 +41,10 @@ from tests.harness.buckets import (
     memory_folder,
 )
 from tests.harness.tiers import count
-from tests.property.plans import CASES, SMALL, WIDE, Table
+from tests.property.plans import ADDITIVE, CASES, SMALL, WIDE, Table
 
 PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
+SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 6, 100)
 EPOCHS = 12
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
 CRASHES = ("fixed", "computed", "stored", "committed")
@@ -53,15 +57,16 @@ class History:
     """A plan, numbered changes of its relations, and the local answers after each."""
 
     random: Random
+    cases: Mapping[str, Callable[..., Plan]] = field(default_factory=lambda: CASES)
     changes: list[Changed] = field(default_factory=list)
     rows: list[Counter] = field(default_factory=list)
     errors: list[Counter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.name = self.random.choice(list(CASES))
+        self.name = self.random.choice(list(self.cases))
         a, b = (Table(n, SMALL, self.random) for n in "ab")
         tables = [a, b, Table("w", WIDE, self.random)]
-        plan = CASES[self.name](self.random, *(t.scan() for t in tables))
+        plan = self.cases[self.name](self.random, *(t.scan() for t in tables))
         self.nodes, collected = lower(plan), ErrorRows()
         self.relations = tuple({s.relation.name: s.relation for s in scans_of(plan)}.values())
         self.needed = needed_columns(self.nodes)
@@ -116,9 +121,11 @@ class CheckedSink(TableSink):
 class Run:
     """One history in buckets, under faults of a seed."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(
+        self, seed: int, folder: Path, cases: Mapping[str, Callable[..., Plan]] = CASES
+    ) -> None:
         self.random = Random(seed)
-        self.history = History(self.random)
+        self.history = History(self.random, cases)
         self.storage = MemoryStorage(f"property-{seed}")
         self.storage.files.content.clear()
         self.storage.files.random = Random(seed + 1)
@@ -235,28 +242,50 @@ def seeds() -> list[int]:
     return list(range(FIRST_SEED, FIRST_SEED + PLANS))
 
 
+def played(seed: int, cases: Mapping[str, Callable[..., Plan]] = CASES) -> Counter:
+    """What has happened in the run of a seed."""
+    with memory_folder() as folder:
+        run = Run(seed, folder, cases)
+        try:
+            run.play()
+        except Exception as error:
+            if "TIDEMARK_SEED" in os.environ:
+                raise
+            pytest.fail(
+                f"seed {seed}, {run.history.name}: {type(error).__name__}: {error}\n"
+                f"TIDEMARK_SEED={seed} pytest tests/property/test_buckets.py"
+            )
+        lost = Counter({"reply lost": run.storage.files.lost_replies})
+        return run.happened + run.scheduler.done + lost
+
+
 def test_every_epoch_is_the_local_answer() -> None:
     happened: Counter = Counter()
     for seed in seeds():
-        with memory_folder() as folder:
-            run = Run(seed, folder)
-            try:
-                run.play()
-            except Exception as error:
-                if "TIDEMARK_SEED" in os.environ:
-                    raise
-                pytest.fail(
-                    f"seed {seed}, {run.history.name}: {type(error).__name__}: {error}\n"
-                    f"TIDEMARK_SEED={seed} pytest tests/property/test_buckets.py"
-                )
-            happened.update(run.happened)
-            happened.update(run.scheduler.done)
-            happened["reply lost"] += run.storage.files.lost_replies
+        happened += played(seed)
     print(dict(happened))
     if "TIDEMARK_SEED" not in os.environ:
         faults = ("driver lost", "manifest lost", "input lost", "stale", "fenced", "start failed")
         for name in (*faults, "split", "cache lost", "process lost", "refused", "reply lost"):
             assert happened[name], f"{name}: never"
+
+
+def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aggregates of few rows, of which sums cross the exchange as those of many rows do."""
+    crossed = 0
+    partial_sums = AggregateOperator.partial_sums
+
+    def counting(self: AggregateOperator, delta: Delta) -> tuple[Delta, Delta]:
+        nonlocal crossed
+        rows, sums = partial_sums(self, delta)
+        crossed += len(sums)
+        return rows, sums
+
+    monkeypatch.setattr(AggregateOperator, "partial_sums", counting)
+    for seed in seeds()[:SUMS_PLANS]:
+        monkeypatch.setattr(aggregate, "SUMMED_ROWS", 1 + seed % 3)
+        played(seed, ADDITIVE)
+    assert crossed, "no sums cross an exchange"
 
 
 def test_without_faults_nothing_is_read_twice() -> None:

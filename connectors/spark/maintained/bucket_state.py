@@ -125,7 +125,8 @@ class _StageState:
         return Delta.concat(found).consolidate()
 
     def _parts(self, delta: Delta) -> list[Delta]:
-        if not self._is_cut:
+        # Rows of one bucket may make up for those of another: sums are stepped with all rows.
+        if not self._is_cut or self.stage.is_summed:
             return [delta]
         starts = range(0, max(len(delta), 1), STEP_ROWS)
         return [delta.slice(s, min(s + STEP_ROWS, len(delta))) for s in starts]

@@ -23,7 +23,8 @@ from connectors.spark.frame import Row
 from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
-_VERSION = 1
+# Since version 2 a log may have sums of rows; all that version 1 has is read as before.
+_VERSION = 2
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
 _COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
@@ -78,7 +79,7 @@ class _Document:
             facts, payload = content[_HEAD.size : end], content[end:]
             if (magic, kind.rstrip()) != (_MAGIC, cls.__name__[:6].encode()):
                 raise ValueError(f"it begins with {content[:12]!r}")
-            if version != _VERSION:
+            if not 1 <= version <= _VERSION:
                 raise ValueError(f"it has version {version}")
             if check != xxhash.xxh3_64_intdigest(facts + payload):
                 raise ValueError("its checksum is wrong")

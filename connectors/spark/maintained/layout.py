@@ -18,6 +18,7 @@ from connectors.spark.segment import node_specs
 from connectors.spark.stages import NODE, SINK, Cut, Spec, Stage, cut, key_kinds
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.aggregates.aggregate import is_additive
 from dataflow.operators.base import kinds_of
 from dataflow.operators.tables.table import table_spec
 from dataflow.plan.explain import describe
@@ -97,7 +98,8 @@ class Layout:
         self.scope = view.scope
         self.columns = {name: view.columns[name] for name in view.tables}
         self.evaluator = view.evaluator
-        found = cut(self.nodes, dict.fromkeys(view.tables), {}, buckets)
+        additive = {n for n, node in enumerate(self.nodes) if is_additive(node.plan)}
+        found = cut(self.nodes, dict.fromkeys(view.tables), {}, buckets, additive)
         self.cut = Cut(tuple(map(self._placed, found.stages)), found.level_slots)
         own = [s for s in self.cut.stages if s.kind != SINK]
         # What depends on its steps must not be stepped in parts.
@@ -157,8 +159,8 @@ class Layout:
         return any(self.cut.stages[p.stage].kind == SINK for p in stage.outputs)
 
     def single_stages(self) -> list[str]:
-        """Return what is maintained in one bucket, because it cannot be split."""
-        own = [s for level in self.levels for s in level if self.is_single(s)]
+        """Return what one bucket does with all rows, because it cannot be split."""
+        own = [s for level in self.levels for s in level if self.is_single(s) and not s.is_summed]
         return [describe(self.nodes[stage.nodes[0]].plan) for stage in own]
 
     def source_of(self, relation: RelationName) -> Stage:

@@ -6,11 +6,12 @@ global aggregate: one row always), computed from the live rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
-from dataflow.delta import Column, Delta, equal_rows
+from dataflow.delta import KIND_BYTES, KIND_INT, Column, Delta, equal_rows
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.aggregates.decimal_sums import DecimalSums
@@ -34,18 +35,28 @@ from dataflow.operators.aggregates.linear import (
 from dataflow.operators.aggregates.number_moments import NumberMoments
 from dataflow.operators.aggregates.percentiles import Desired, Percentiles
 from dataflow.operators.aggregates.recomputed import Recomputed
-from dataflow.operators.aggregates.sparse_sums import Family, Ledger, SparseSums
+from dataflow.operators.aggregates.sparse_sums import (
+    Entry,
+    Family,
+    Ledger,
+    SparseSums,
+    entries_of,
+    ledger_column,
+)
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import Touched, columns_at, plain_columns, touch
 from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
-from dataflow.plan.nodes import Aggregate, AggregateCall
+from dataflow.plan.nodes import Aggregate, AggregateCall, Plan
 from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
+from storage import kernels
 
 # The input of exact sums: the columns, their feed, whether squares are summed.
 SumsInput = tuple[tuple[int, ...], int, bool]
 _EXTREMES = ("min", "max", LEAST)
+# From so many rows of a group in a delta its sums cost less than the rows (decision 36).
+SUMMED_ROWS = 8
 _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
 _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
@@ -54,6 +65,14 @@ _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
     TypeKind.FLOAT8: lambda: FloatSums(is_single=False),
     TypeKind.INTERVAL: IntervalSums,
 }
+
+
+def is_additive(plan: Plan) -> bool:
+    """Return whether a plan's operator is Additive: every call needs only sums over a group."""
+    return type(plan) is Aggregate and not any(
+        call.sql or call.is_distinct or call.function in (*_EXTREMES, *PERCENTILES)
+        for call in plan.calls
+    )
 
 
 class AggregateOperator:
@@ -95,26 +114,37 @@ class AggregateOperator:
     def step(self, delta: Delta) -> Delta:
         """Return the change of the groups' rows: key columns, then one column for each call."""
         n = len(delta)
-        if self._keys:
-            if n == 0:
-                return Delta.empty(self._kinds)
-            emitting = 0
-        else:
-            emitting = 0 if self._linear.is_emitted() else 1
-            if n == 0 and not emitting:
-                return Delta.empty(self._kinds)
+        if n == 0 and (self._keys or self._linear.is_emitted()):
+            return Delta.empty(self._kinds)
         touched = touch(columns_at(delta, self._keys), n)
         feeds = {INPUT: Feed(dict(enumerate(delta.columns)), delta.weights, touched.group)}
         for feed, distinct in self._distinct.items():
             feeds[feed] = distinct.advance(touched, feeds[INPUT])
-        rows, sums = self._linear.advance(touched, feeds, emitting)
-        if rows.min(initial=0) < 0:
-            self._refuse(touched, rows[1])
-        epoch = _Epoch(self, touched, feeds, sums)
+
+        def entries(source: SumsInput) -> Iterable[Entry]:
+            return self._entries(source, feeds[source[1]])
+
+        epoch = self._epoch(touched, feeds, self._linear.changes(touched, feeds), entries)
         if self._recomputed is not None:
             epoch.recomputed, epoch.failures = self._recomputed.advance(
-                touched, touched.group, delta, rows[1] > 0
+                touched, touched.group, delta, epoch.rows[1] > 0
             )
+        return self._finished(epoch)
+
+    def _epoch(
+        self,
+        touched: Touched,
+        feeds: dict[int, Feed],
+        changes: np.ndarray,
+        entries: Callable[[SumsInput], Iterable[Entry]],
+    ) -> _Epoch:
+        emitting = int(not self._keys and not self._linear.is_emitted())
+        rows, sums = self._linear.add(touched, changes, emitting)
+        if rows.min(initial=0) < 0:
+            self._refuse(touched, rows[1])
+        return _Epoch(self, touched, feeds, entries, (rows, sums))
+
+    def _finished(self, epoch: _Epoch) -> Delta:
         columns, errors = [], RowErrors()
         for result in self._results:
             column, failed = result(epoch)
@@ -123,7 +153,54 @@ class AggregateOperator:
                 errors.add(row, *error)
         for row, error in epoch.failures.by_row.items():
             errors.add(row, *error)
-        return self._turned(touched, rows > 0, columns, errors)
+        return self._turned(epoch.touched, epoch.rows > 0, columns, errors)
+
+    def _entries(self, source: SumsInput, feed: Feed) -> Iterable[Entry]:
+        return self._sparse[source].entries([feed.columns[c] for c in source[0]], feed)
+
+    @property
+    def sums_kinds(self) -> str:
+        """See Additive: the key, the parts of the vector, the ledgers as text."""
+        vector, ledgers = len(self._linear.summed), len(self._sparse)
+        return self._key_kinds + KIND_INT * vector + KIND_BYTES * ledgers
+
+    def partial_sums(self, delta: Delta) -> tuple[Delta, Delta]:
+        """See Additive; groups of fewer than SUMMED_ROWS rows stay rows."""
+        group = touch(columns_at(delta, self._keys), len(delta)).group
+        is_summed = np.bincount(group)[group] >= SUMMED_ROWS
+        if not is_summed.any():
+            return delta, Delta.empty(self.sums_kinds)
+        rows, delta = delta.take(np.flatnonzero(~is_summed)), delta.filter(is_summed)
+        touched = touch(columns_at(delta, self._keys), len(delta))
+        feed = Feed(dict(enumerate(delta.columns)), delta.weights, touched.group)
+        vector = [Column(change) for change in self._linear.changes(touched, {INPUT: feed})]
+        ledgers = [
+            ledger_column(self._entries(source, feed), touched.count) for source in self._sparse
+        ]
+        is_changed = [*(c.values != 0 for c in vector), *(c.mask() for c in ledgers)]
+        sums = Delta([*touched.keys, *vector, *ledgers], np.ones(touched.count, np.int64))
+        return rows, sums.filter(np.logical_or.reduce(is_changed))
+
+    def step_sums(self, rows: Delta, sums: Delta) -> Delta:
+        """See Additive."""
+        if not len(sums):
+            return self.step(rows)
+        n, width = len(rows), len(self._keys)
+        both = zip(columns_at(rows, self._keys), sums.columns[:width], strict=True)
+        touched = touch([Column.concat(pair) for pair in both], n + len(sums))
+        group = touched.group[n:]
+        feed = Feed(dict(enumerate(rows.columns)), rows.weights, touched.group[:n])
+        changes = self._linear.changes(touched, {INPUT: feed})
+        vector = sums.columns[width : width + len(changes)]
+        for change, column in zip(changes, vector, strict=True):
+            change += kernels.sum_by_group(group, column.values * sums.weights, touched.count)
+        texts = dict(zip(self._sparse, sums.columns[width + len(changes) :], strict=True))
+
+        def entries(source: SumsInput) -> Iterable[Entry]:
+            own = self._entries(source, feed)
+            return chain(own, entries_of(texts[source], sums.weights, group))
+
+        return self._finished(self._epoch(touched, {}, changes, entries))
 
     def forget(self, keys: Sequence[Column], n: int) -> None:
         """Free the state of n groups, each once, without a change of the output.
@@ -259,9 +336,11 @@ class AggregateOperator:
         """Step the percentiles of a column in a direction, once an epoch."""
         return self._percentiles[source].advance(touched, feed)
 
-    def advance_ledgers(self, source: SumsInput, touched: Touched, feed: Feed) -> list[Ledger]:
+    def advance_ledgers(
+        self, source: SumsInput, touched: Touched, entries: Iterable[Entry]
+    ) -> list[Ledger]:
         """Step the exact sums of one input, once an epoch."""
-        return self._sparse[source].advance(touched, [feed.columns[c] for c in source[0]], feed)
+        return self._sparse[source].advance(touched, entries)
 
 
 def _family_of(type: SqlType) -> Family:
@@ -289,12 +368,14 @@ class _Epoch:
         operator: AggregateOperator,
         touched: Touched,
         feeds: dict[int, Feed],
-        sums: Vectors,
+        entries: Callable[[SumsInput], Iterable[Entry]],
+        sums: tuple[np.ndarray, Vectors],
     ) -> None:
         self._operator = operator
-        self._touched = touched
+        self.touched = touched
         self._feeds = feeds
-        self.sums = sums
+        self._entries = entries
+        self.rows, self.sums = sums
         self.recomputed: list[Column] = []
         self.failures = RowErrors()
         self._extremes: dict[int, dict[str, Column]] = {}
@@ -304,18 +385,19 @@ class _Epoch:
     def extremes(self, column: int) -> dict[str, Column]:
         if column not in self._extremes:
             feed = self._feeds[INPUT]
-            self._extremes[column] = self._operator.advance_extremes(column, self._touched, feed)
+            self._extremes[column] = self._operator.advance_extremes(column, self.touched, feed)
         return self._extremes[column]
 
     def percentiles(self, source: tuple[int, bool]) -> dict[Desired, Column]:
         if source not in self._percentiles:
             feed = self._feeds[INPUT]
-            found = self._operator.advance_percentiles(source, self._touched, feed)
+            found = self._operator.advance_percentiles(source, self.touched, feed)
             self._percentiles[source] = found
         return self._percentiles[source]
 
     def ledgers(self, source: SumsInput) -> list[Ledger]:
         if source not in self._ledgers:
-            feed = self._feeds[source[1]]
-            self._ledgers[source] = self._operator.advance_ledgers(source, self._touched, feed)
+            self._ledgers[source] = self._operator.advance_ledgers(
+                source, self.touched, self._entries(source)
+            )
         return self._ledgers[source]

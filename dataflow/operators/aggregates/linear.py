@@ -100,32 +100,40 @@ class LinearSums:
         """Free the vectors of some groups, each once."""
         self._sums.add(keys, -self._sums.lookup(keys))
 
-    def advance(
-        self, touched: Touched, feeds: Mapping[int, Feed], emitting: int
-    ) -> tuple[np.ndarray, Vectors]:
-        """Apply the contributions of the feeds.
+    @property
+    def summed(self) -> tuple[Part, ...]:
+        """Return the parts that are sums over rows: all but the mark of an emitted row."""
+        return tuple(part for part in self._parts if part is not EMITTED)
 
-        Return int64[2, groups], the rows of each group before and after, and a function that gives
-        any part's int64[2 * groups] sums: all before, then all after.
-        """
-        change = np.empty((len(self._parts), touched.count), np.int64)
+    def changes(self, touched: Touched, feeds: Mapping[int, Feed]) -> np.ndarray:
+        """Return int64[parts, groups]: what the feeds add to each of `summed`."""
+        change = np.empty((len(self.summed), touched.count), np.int64)
         parsed: dict[tuple[int, int], Parsed] = {}
-        for i, part in enumerate(self._parts):
-            if part.measure is Measure.EMITTED:
-                change[i] = emitting
-                continue
+        for i, part in enumerate(self.summed):
             feed = feeds[part.feed]
             if part.form is not None:
                 position = (part.column, part.feed)
                 if position not in parsed:
                     parsed[position] = Parsed(feed.columns[part.column], part.form)
                 contribution = parsed[position].contribution(part) * feed.weights
-                change[i] = kernels.sum_by_group(feed.group, contribution, touched.count)
-                continue
-            change[i] = kernels.sum_by_group(feed.group, _contribution(part, feed), touched.count)
+            else:
+                contribution = _contribution(part, feed)
+            change[i] = kernels.sum_by_group(feed.group, contribution, touched.count)
+        return change
+
+    def add(
+        self, touched: Touched, changes: np.ndarray, emitting: int
+    ) -> tuple[np.ndarray, Vectors]:
+        """Apply `changes`; emitting: 1 if a global aggregate emits its row now.
+
+        Return int64[2, groups], the rows of each group before and after, and a function that gives
+        any part's int64[2 * groups] sums: all before, then all after.
+        """
+        if EMITTED in self._position:
+            changes = np.insert(changes, self._position[EMITTED], emitting, axis=0)
         old = self._sums.lookup(touched.keys)
-        self._sums.add(touched.keys, change)
-        both = np.concatenate([old, old + change], axis=1)
+        self._sums.add(touched.keys, changes)
+        both = np.concatenate([old, old + changes], axis=1)
         rows = both[self._position.get(EMITTED, 0)]
         return rows.reshape(2, -1), lambda part: both[self._position[part]]
 

@@ -7,7 +7,7 @@ exact and depends on the group's live rows alone, not on their order or history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -56,25 +56,23 @@ class SparseSums:
         """Free the ledgers of some groups, each once."""
         self._state.apply(self._state.lookup(keys)[1].negate())
 
-    def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
-        """Apply a feed; return the ledgers of the touched groups before, then those after."""
-        index, stored = self._state.lookup(touched.keys)
-        texts = dict(zip(index.tolist(), stored.columns[-1].to_list(), strict=True))
-        old = [_read(texts.get(g)) for g in range(touched.count)]
-        new = [dict(ledger) for ledger in old]
+    def entries(self, columns: Sequence[Column], feed: Feed) -> Iterable[Entry]:
+        """Return what the columns of a feed add to the ledgers of its groups."""
         weights, group = feed.weights, feed.group
         nulls = null_keys(columns)
         if nulls is not None:
             chosen = np.flatnonzero(~nulls)
             columns = [column.take(chosen) for column in columns]
             weights, group = weights[chosen], group[chosen]
-        for owner, slot, amount in self._family.entries(columns, weights, group):
-            ledger = new[owner]
-            total = ledger.get(slot, 0) + amount
-            if total:
-                ledger[slot] = total
-            else:
-                ledger.pop(slot, None)
+        return self._family.entries(columns, weights, group)
+
+    def advance(self, touched: Touched, entries: Iterable[Entry]) -> list[Ledger]:
+        """Apply entries; return the ledgers of the touched groups before, then those after."""
+        index, stored = self._state.lookup(touched.keys)
+        texts = dict(zip(index.tolist(), stored.columns[-1].to_list(), strict=True))
+        old = [_read(texts.get(g)) for g in range(touched.count)]
+        new = [dict(ledger) for ledger in old]
+        _add(new, entries)
         self._replace(touched, old, new)
         return old + new
 
@@ -103,6 +101,30 @@ class SparseSums:
             if error is not None:
                 errors.add(position, *error)
         return Column.of(type.physical, values), errors
+
+
+def ledger_column(entries: Iterable[Entry], count: int) -> Column:
+    """Return the entries of so many groups added up, as text; NULL for nothing."""
+    ledgers: list[Ledger] = [{} for _ in range(count)]
+    _add(ledgers, entries)
+    return Column.of(KIND_BYTES, [_write(ledger) if ledger else None for ledger in ledgers])
+
+
+def entries_of(column: Column, weights: np.ndarray, group: np.ndarray) -> Iterator[Entry]:
+    """Yield the entries of a column of ledgers, each so many times."""
+    for text, weight, owner in zip(column.to_list(), weights.tolist(), group.tolist(), strict=True):
+        for slot, amount in _read(text).items():
+            yield owner, slot, amount * weight
+
+
+def _add(ledgers: list[Ledger], entries: Iterable[Entry]) -> None:
+    for owner, slot, amount in entries:
+        ledger = ledgers[owner]
+        total = ledger.get(slot, 0) + amount
+        if total:
+            ledger[slot] = total
+        else:
+            ledger.pop(slot, None)
 
 
 def _read(text: bytes | None) -> Ledger:
