@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from dataflow.operators.aggregates import aggregate
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness.bucketed import Bucketed
@@ -23,6 +24,39 @@ from tests.harness.tiers import count
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 QUERIES = count("TIDEMARK_TEST_BUCKET_QUERIES", 4, 40)
 SINGLES = 6
+# Of which sums cross the exchange. Sums of floats are exact here, unlike PostgreSQL's.
+SUMMED = {
+    "all": """SELECT count(*) AS n, count(whole) AS c, sum(small) AS s, sum(whole) AS w,
+        sum(big) AS b, avg(big) AS ab, sum(fixed) AS f, avg(fixed) AS af, bool_and(flag) AS a,
+        bool_or(flag) AS o, bit_or(whole) AS i, bit_xor(small) AS x FROM facts""",
+    "numerics": """SELECT sum(v) AS s, avg(v) AS a, count(v) AS n, var_pop(v) AS p
+        FROM (SELECT CASE WHEN whole > 15 THEN 'NaN' ELSE free END AS v FROM facts) AS t""",
+    "infinities": """SELECT sum(v) AS s, avg(v) AS a FROM (SELECT CASE WHEN whole > 15
+        THEN 'Infinity' WHEN small < -2 THEN '-Infinity' ELSE free END AS v FROM facts) AS t""",
+    "filtered": """SELECT count(*) FILTER (WHERE flag) AS n,
+        sum(free) FILTER (WHERE small > 3) AS s, sum(span) FILTER (WHERE NOT flag) AS i, avg(fixed) FILTER (WHERE false) AS f FROM facts""",
+    "nothing": "SELECT count(*) AS n, sum(whole) AS s, avg(free) AS a FROM facts WHERE id < 0",
+    "grouped": "SELECT g, k, count(*) AS n, sum(free) AS s, avg(big) AS a FROM facts GROUP BY g, k",
+    "joined": """SELECT count(*) AS n, sum(f.free * m.v) AS s
+        FROM facts AS f JOIN marks AS m ON f.k = m.g""",
+    "union": """SELECT count(*) AS n, sum(v) AS s
+        FROM (SELECT whole AS v FROM facts UNION ALL SELECT v FROM marks) AS t""",
+    "above": "SELECT id, fixed FROM facts WHERE fixed > (SELECT avg(fixed) FROM facts)",
+    "having": "SELECT k, sum(whole) AS s FROM facts GROUP BY k HAVING count(*) > 9",
+}
+
+
+def test_sums_that_cross_equal_their_queries(
+    servers: Callable[[int], EmbeddedPostgres], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregate, "SUMMED_ROWS", 1)
+    schema = SCHEMAS["figures"]
+    history = History(schema, SEED, singles=SINGLES, batches=3, batch=10, restarts=True)
+    with new_database(servers(versions_to_test()[0])) as database:
+        outcome = run_history(database, MemoryStore(), history, SUMMED, Bucketed)
+    assert not outcome.refused, outcome.refused
+    command = f"TIDEMARK_TEST_SEED={SEED} pytest tests/equality/test_buckets.py -k sums"
+    assert not outcome.faults, outcome.text(SUMMED, command)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
