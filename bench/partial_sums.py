@@ -3,7 +3,7 @@ CPU.
 
 An aggregate in buckets without Spark, over updates of random orders: of all rows, of a group with
 half of them, and of groups of a few rows each. Three ways: rows cross as they are; consolidated;
-added up by group, which is how views are maintained. Printed as the table of decision 36.
+added up by group, which is how views are maintained. Printed as the table of decision 34.
 """
 
 from __future__ import annotations

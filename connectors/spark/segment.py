@@ -142,10 +142,10 @@ class Segment:
             additive = _additive(self._operators[head])
             sums = inputs.get(SUMS, Delta.empty(additive.sums_kinds))
             if sums.kinds != additive.sums_kinds:
-                raise InvariantError("spark.exchange", f"sums {sums.kinds} of another operator")
+                raise InvariantError("spark.exchange", f"sums of another form: {sums.kinds}")
             deltas = {head: self._named(head, additive.step_sums, [*step_inputs, sums])}
         elif max(inputs, default=0) >= max(1, len(producers)):
-            raise InvariantError("spark.exchange", f"pages for input {max(inputs)}")
+            raise InvariantError("spark.exchange", f"rows for input {max(inputs)}")
         else:
             deltas = {head: self._stepped(head, step_inputs)}
         for number in sink_workers:

@@ -34,7 +34,8 @@ SUMMED = {
     "infinities": """SELECT sum(v) AS s, avg(v) AS a FROM (SELECT CASE WHEN whole > 15
         THEN 'Infinity' WHEN small < -2 THEN '-Infinity' ELSE free END AS v FROM facts) AS t""",
     "filtered": """SELECT count(*) FILTER (WHERE flag) AS n,
-        sum(free) FILTER (WHERE small > 3) AS s, sum(span) FILTER (WHERE NOT flag) AS i, avg(fixed) FILTER (WHERE false) AS f FROM facts""",
+        sum(free) FILTER (WHERE small > 3) AS s, sum(span) FILTER (WHERE NOT flag) AS i,
+        avg(fixed) FILTER (WHERE false) AS f FROM facts""",
     "nothing": "SELECT count(*) AS n, sum(whole) AS s, avg(free) AS a FROM facts WHERE id < 0",
     "grouped": "SELECT g, k, count(*) AS n, sum(free) AS s, avg(big) AS a FROM facts GROUP BY g, k",
     "joined": """SELECT count(*) AS n, sum(f.free * m.v) AS s

@@ -55,7 +55,7 @@ from storage import kernels
 # The input of exact sums: the columns, their feed, whether squares are summed.
 SumsInput = tuple[tuple[int, ...], int, bool]
 _EXTREMES = ("min", "max", LEAST)
-# From so many rows of a group in a delta its sums cost less than the rows (decision 36).
+# From so many rows of a group in a delta its sums cost less than the rows (decision 34).
 SUMMED_ROWS = 8
 _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)

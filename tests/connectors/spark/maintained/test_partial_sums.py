@@ -18,7 +18,7 @@ from connectors.spark.maintained.scheduler import InProcessScheduler, Work
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.stages import SUMS
 from dataflow.delta import Column, Delta
-from dataflow.errors import TidemarkError, ViewError
+from dataflow.errors import InvariantError, TidemarkError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
@@ -167,7 +167,7 @@ def test_logs_of_rows_are_read_beside_logs_of_sums(folder: Path, monkeypatch) ->
     # The other way round it is refused: what is not known is not left out.
     with monkeypatch.context() as older:
         older.setattr(layout, "is_additive", lambda _: False)
-        with pytest.raises(ViewError, match=r"spark\.exchange|internal_error"):
+        with pytest.raises(InvariantError, match=r"spark\.exchange"):
             views.step(views.driver(), rows([200], 1, 5, -1))
         older.setattr(files, "_VERSION", 1)
         with pytest.raises(TidemarkError, match=r"spark\.damaged_file"):
