@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 from unittest.mock import patch
 
 import numpy as np
@@ -80,7 +81,7 @@ class _Counting(InProcessScheduler):
 
     def run(self, work: Work) -> Sequence[Row]:
         self.rows = self.nbytes = 0
-        return super().run(_Counted(work, self))  # type: ignore[arg-type]
+        return super().run(cast(Work, _Counted(work, self)))
 
 
 class _Counted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ class Counting(InProcessScheduler):
 
     def run(self, work: Work) -> Sequence[Row]:
         self.rows = 0
-        return super().run(_Counted(work, self))
+        return super().run(cast(Work, _Counted(work, self)))
 
 
 class _Counted:
