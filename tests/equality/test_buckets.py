@@ -36,6 +36,8 @@ SUMMED = {
     "filtered": """SELECT count(*) FILTER (WHERE flag) AS n,
         sum(free) FILTER (WHERE small > 3) AS s, sum(span) FILTER (WHERE NOT flag) AS i,
         avg(fixed) FILTER (WHERE false) AS f FROM facts""",
+    "products": """SELECT sum(fixed * 1.5) AS s, avg(fixed * fixed) AS a, sum(big * 0.10) AS b,
+        sum(CASE WHEN flag THEN fixed * 2 ELSE 1.5 END) AS c FROM facts""",
     "nothing": "SELECT count(*) AS n, sum(whole) AS s, avg(free) AS a FROM facts WHERE id < 0",
     "grouped": "SELECT g, k, count(*) AS n, sum(free) AS s, avg(big) AS a FROM facts GROUP BY g, k",
     "joined": """SELECT count(*) AS n, sum(f.free * m.v) AS s
