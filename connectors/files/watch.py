@@ -81,8 +81,8 @@ class FolderWatch:
     def poll(self, listing: Iterable[FileStat] | None = None) -> Iterator[Piece]:
         """List the folder and yield what has changed; `waiting` counts the files left.
 
-        listing: an earlier one, in place of a new one. TemporaryError: the folder is unreachable. SourceError source.file_replaced,
-        source.bad_record.
+        listing: an earlier one, in place of a new one. TemporaryError: the folder is unreachable.
+        SourceError source.file_replaced, source.bad_record.
         """
         emitted, gone = self._journal.compare(
             self._folder.list_files() if listing is None else listing

@@ -103,7 +103,7 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
             "batch.moment",
             f'view "{name}" depends on the moment or the session that plans it',
             detail=f"it calls {', '.join(text for text, _ in found.pinned)}",
-            hint="compare columns with each other or with constants, or let the service maintain it",
+            hint="compare with constants, or let the service maintain it",
         )
     own = {relation.name for relation in feeds}
     scanned = {scan.relation.name: scan.relation for scan in scans_of(found.root)}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from connectors import netguard
 from connectors.feed_source import BoundedSource
@@ -56,7 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return TEMPORARY if all(error.is_temporary for error in errors) else FAILED
 
 
-def run(settings: Settings, report: Callable[[Summary], None], errors: list[TidemarkError]) -> None:
+@contextmanager
+def open_session(settings: Settings) -> Iterator[LazySession]:
+    """A session of the run, started at its first use."""
+    own = settings.spark.settings
+    packages = ",".join(filter(None, [PACKAGE, own.get(_PACKAGES, "")]))
+    session = new_session(settings.spark.master, {**SETTINGS, **own, _PACKAGES: packages})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def run(
+    settings: Settings,
+    report: Callable[[Summary], None],
+    errors: list[TidemarkError],
+    opened: Callable[[Settings], AbstractContextManager[LazySession]] = open_session,
+) -> None:
     """Bring all views up to date; report: called for each.
 
     Errors of one view are added to `errors`. TidemarkError of what concerns all of them.
@@ -70,28 +87,28 @@ def run(settings: Settings, report: Callable[[Summary], None], errors: list[Tide
         planned: list[PlannedView] = []
         feeds = [relation for source in sources.values() for relation in source.relations()]
         for name, view in settings.views.items():
-            with _reported(errors):
+            with _reported(errors, f'view "{name}"'):
                 planned.append(plan(name, view.query, dsn, feeds, settings.spark.buckets))
         _warn(planned)
         ends = _ends(planned, sources)
-        with _session(settings) as (session, scheduler):
+        with opened(settings) as session, TemporaryDirectory(prefix="tidemark-run-") as folder:
+            scheduler = new_scheduler(session, Path(folder))
             for one in planned:
-                with _reported(errors):
-                    report(_run_view(one, settings, sources, ends, session, scheduler))
+                with _reported(errors, f'view "{one.name}"'):
+                    started = ViewRun(one, sources, ends, settings.epoch_rows)
+                    report(_run_view(one, settings, started, session, scheduler))
 
 
 def _run_view(
     view: PlannedView,
     settings: Settings,
-    sources: dict[str, BoundedSource],
-    ends: dict[str, object],
+    started: ViewRun,
     session: LazySession,
     scheduler: Scheduler,
 ) -> Summary:
     target = settings.views[view.name].sink
     sink = IcebergSink(session.get(), settings.catalogs[target.catalog], target.table, view)
     storage = storage_below(settings.storage, f"{view.name}/{view.identity}")
-    started = ViewRun(view, sources, ends, settings.epoch_rows)
     return started.run(storage, scheduler, sink, settings.spark.buckets)
 
 
@@ -135,25 +152,15 @@ def _database(settings: Settings) -> Iterator[str]:
 
 
 @contextmanager
-def _session(settings: Settings) -> Iterator[tuple[LazySession, Scheduler]]:
-    own = settings.spark.settings
-    packages = ",".join(filter(None, [PACKAGE, own.get(_PACKAGES, "")]))
-    session = new_session(settings.spark.master, {**SETTINGS, **own, _PACKAGES: packages})
-    try:
-        with tempfile.TemporaryDirectory(prefix="tidemark-run-") as folder:
-            yield session, new_scheduler(session, Path(folder))
-    finally:
-        session.stop()
-
-
-@contextmanager
-def _reported(errors: list[TidemarkError]) -> Iterator[None]:
+def _reported(errors: list[TidemarkError], where: str = "") -> Iterator[None]:
+    """Add an error to the others, with a note of what it is of."""
     try:
         yield
-    except TidemarkError as error:
+    except Exception as raised:
+        error = raised if isinstance(raised, TidemarkError) else internal_error("the run", raised)
+        if where:
+            error.add_note(where)
         errors.append(error)
-    except Exception as error:
-        errors.append(internal_error("the run", error))
 
 
 def _warn(views: Sequence[PlannedView]) -> None:
@@ -168,6 +175,11 @@ def _print_summary(summary: Summary) -> None:
 
 def _print_error(error: TidemarkError) -> None:
     print(f"error: {error}", file=sys.stderr)
-    for name, text in (("detail", error.detail), ("hint", error.hint)):
+    places = list(getattr(error, "__notes__", ()))
+    if error.position is not None:
+        places.append(f"line {error.position.line}, column {error.position.column}")
+    shown = {"at": ", ".join(places), "detail": error.detail}
+    shown["hint"] = error.hint or f"see {error.code} in docs/ERRORS.md"
+    for name, text in shown.items():
         if text:
             print(f"  {name}: {text}", file=sys.stderr)

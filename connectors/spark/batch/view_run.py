@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from connectors.feed_source import BoundedSource
 from connectors.source import SourceBatch
@@ -75,7 +75,7 @@ class Summary:
     positions: dict[str, Any] = field(default_factory=dict)
 
 
-class ViewSink(EpochSink):
+class ViewSink(EpochSink, Protocol):
     """What a run needs of a sink beside its epochs.
 
     rows: how many of the view it has changed so far. failed_rows: rows that the view lacks because
