@@ -138,10 +138,11 @@ class FilesSource:
         pieces: list[Piece] = []
         for name, watch in watches.items():
             for piece in watch.poll(end[name]):
-                pieces.append(piece)
-                if sum(one.rows for one in pieces) >= max_rows:
+                # A piece without rows, such as the end of a file, is in the batch before it.
+                if piece.rows and sum(one.rows for one in pieces) >= max_rows:
                     yield batch_of(self.name, pieces, dropped)
                     pieces, dropped = [], {}
+                pieces.append(piece)
         if pieces:
             yield batch_of(self.name, pieces, dropped)
 

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from connectors import secrets
 from connectors.spark.batch.lake_rows import arrow_column, lake_type, row_keys
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.maintained.driver import CommittedEpoch
@@ -35,6 +36,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.fieldId.write.enabled": "true",
+    # Timestamps of Arrow without a zone stay without one.
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
 }
 # Stands for the row's key; equality deletes name it.
 KEY_COLUMN = "_tidemark_key"
@@ -179,7 +182,7 @@ class IcebergSink:
         hadoop = context.hadoopConfiguration()
         found = self._jvm.java.util.HashMap()
         for name, value in properties.items():
-            found.put(name, value)
+            found.put(name, secrets.resolve_setting(value))
         catalog = iceberg.CatalogUtil.buildIcebergCatalog("lake", found, hadoop)
         name = iceberg.catalog.TableIdentifier.parse(self._name)
         if catalog.tableExists(name):

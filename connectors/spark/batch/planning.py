@@ -21,7 +21,8 @@ from connectors.spark.maintained.layout import Layout, MaintainedView
 from dataflow.errors import InvariantError, SourceError, SqlError
 from dataflow.graph import needed_columns
 from dataflow.lexer import one_query
-from dataflow.plan.nodes import scans_of
+from dataflow.plan.nodes import ViewPlan, scans_of
+from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.schema import Field, Relation, RelationName, stored
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
@@ -94,9 +95,10 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
     """Plan a view. SqlError, also batch.moment and spark.unsupported; SourceError."""
     with PostgresAnalyzer(dsn, "source", feeds=feeds) as analyzer:
         found = plan_view(query, analyzer)
-        is_keyed = bool(found.key)
-        if not is_keyed:
-            found = plan_view(_counted(query, len(found.root.fields)), analyzer)
+        key = _key(found)
+        if key is None:
+            key = tuple(range(len(found.root.fields)))
+            found = plan_view(_counted(query, len(key)), analyzer)
         role = analyzer.role
     if found.pinned:
         raise SqlError(
@@ -116,7 +118,6 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
         )
     nodes = lower(found.root)
     fields = stored(found.root.fields)
-    key = found.key if is_keyed else tuple(range(len(fields) - 1))
     facts = (query, key, fields, tuple(scanned.values()), nodes)
     identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
     view = MaintainedView(
@@ -130,6 +131,15 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
     single = _check(name, view, buckets)
     warnings = [f"it is maintained in one bucket, because it cannot be split: {w}" for w in single]
     return PlannedView(name, identity, fields, key, view, (*map(str, found.warnings), *warnings))
+
+
+def _key(plan: ViewPlan) -> tuple[int, ...] | None:
+    """Return columns on which no two rows agree, NULLs counting as equal; None for a multiset."""
+    keys = keys_of(plan.root).keys
+    if plan.key or not keys:
+        return plan.key or None
+    # At most one row has no key columns.
+    return min(tuple(sorted(key)) or tuple(range(len(plan.root.fields))) for key in keys)
 
 
 def _counted(query: str, width: int) -> str:

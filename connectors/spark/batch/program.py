@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from connectors import netguard
+from connectors import netguard, secrets
 from connectors.feed_source import BoundedSource
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -145,7 +145,7 @@ def _check(settings: Settings) -> None:
 @contextmanager
 def _database(settings: Settings) -> Iterator[str]:
     if settings.database is not None:
-        yield settings.database
+        yield secrets.resolve_setting(settings.database)
         return
     with EmbeddedPostgres(settings={"wal_level": "minimal", "max_wal_senders": 0}) as server:
         yield server.dsn

@@ -11,8 +11,16 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 
+from connectors.shuffle_storage import S3
 from dataflow.errors import TidemarkError
 
 # A name becomes a folder, and part of a table's properties.
@@ -76,6 +84,11 @@ class Settings(_Strict):
     catalogs: dict[Name, dict[str, str]]
     sources: Annotated[dict[Name, SourceSettings], Field(min_length=1)]
     views: Annotated[dict[Name, ViewSettings], Field(min_length=1)]
+
+    @field_validator("storage")
+    @classmethod
+    def _absolute(cls, url: str) -> str:
+        return url if url.startswith(S3) else str(Path(url).absolute())
 
 
 def read_settings(path: Path) -> Settings:

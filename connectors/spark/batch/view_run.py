@@ -12,11 +12,13 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.feed_source import BoundedSource
 from connectors.source import SourceBatch
 from connectors.spark.batch.planning import PlannedView
+from connectors.spark.maintained.commits import lost
 from connectors.spark.maintained.driver import Batch, Driver, EpochSink, Limits
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
@@ -117,7 +119,11 @@ class ViewRun:
         driver = Driver(
             self._planned.view, storage, scheduler, sink, buckets=buckets, limits=_LIMITS
         )
-        driver.start()
+        try:
+            driver.start()
+        except FileNotFoundError as error:
+            # The sink's table was dropped: what it had shown is deleted.
+            raise lost(f"what the sink lacks: {Path(str(error.filename)).name}") from None
         before = driver.epoch
         self._begin(driver.positions)
         failpoint("batch.view.started")
