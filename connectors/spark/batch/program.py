@@ -175,7 +175,7 @@ def _print_summary(summary: Summary) -> None:
 
 def _print_error(error: TidemarkError) -> None:
     print(f"error: {error}", file=sys.stderr)
-    places = list(getattr(error, "__notes__", ()))
+    places: list[str] = list(getattr(error, "__notes__", ()))
     if error.position is not None:
         places.append(f"line {error.position.line}, column {error.position.column}")
     shown = {"at": ", ".join(places), "detail": error.detail}

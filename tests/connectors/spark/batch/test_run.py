@@ -14,10 +14,18 @@ from typing import Any
 import duckdb
 import pytest
 
+from connectors.feed_source import REJECTED_KINDS
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.spark.batch.iceberg_sink import IcebergSink
+from connectors.spark.batch.planning import PlannedView
 from connectors.spark.batch.program import main
+from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.session import LazySession
+from dataflow.collect import ERROR_KINDS
+from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
+from dataflow.schema import Field
+from dataflow.types import INT8
 from storage.failpoints import set_failpoints
 from tests.connectors.spark.batch.lake import Lake, lake_session, run_apart, run_here
 from tests.harness.broker import Sent, new_topic, send
@@ -219,6 +227,33 @@ def test_a_table_of_another_query_is_refused(tmp_path: Path, session: LazySessio
     with pytest.raises(TidemarkError, match=r"batch\.other_view"):
         run_here(other, session)
     run_here(write_settings(tmp_path, {"total": TOTAL}), session)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+def test_of_two_writers_of_an_epoch_one_fails(
+    tmp_path: Path, session: LazySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the one row of the epoch."""
+    unused: Any = None
+    view = PlannedView("v", "of-this-test", (Field("a", INT8),), (0,), unused, ())
+    catalog = {"type": "hadoop", "warehouse": str(tmp_path / "lake")}
+    one, two = (IcebergSink(session.get(), catalog, "shop.v", view) for _ in range(2))
+    nothing = Delta.empty(ERROR_KINDS), Delta.empty(REJECTED_KINDS)
+    first = CommittedEpoch(1, {}, Delta.of("i", [(5,)]), *nothing)
+    second = CommittedEpoch(2, {}, Delta.of("i", [(5,), (6,)], [-1, 1]), *nothing)
+    write = two._write
+
+    def late(*given: Any) -> Any:
+        one.apply(epoch)
+        return write(*given)
+
+    monkeypatch.setattr(two, "_write", late)
+    for epoch, row in ((first, "5"), (second, "6")):
+        with pytest.raises(TidemarkError, match=r"batch\.conflict"):
+            two.apply(epoch)
+        two.apply(epoch)
+        assert Lake(session.get(), tmp_path / "lake").rows("shop.v") == {(row,): 1}
 
 
 @pytest.mark.whole
