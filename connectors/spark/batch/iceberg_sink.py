@@ -59,6 +59,7 @@ class IcebergSink:
     ) -> None:
         self.rows = 0
         self.failed_rows = 0
+        self._since: int | None = None
         self._spark = spark
         self._jvm: Any = spark._jvm
         self._name = table
@@ -71,6 +72,9 @@ class IcebergSink:
         """See EpochSink."""
         with self._reported("read"):
             self._table.refresh()
+            # Whatever is added after this snapshot conflicts; a transaction begins by refreshing.
+            current = self._table.currentSnapshot()
+            self._since = None if current is None else current.snapshotId()
             found = self._table.properties()
             self.failed_rows = int(found.get(FAILED) or 0)
             return int(found.get(EPOCH) or 0)
@@ -145,9 +149,8 @@ class IcebergSink:
                 change = change.addDeletes(self._delete_file(path))
             for path in added:
                 change = change.addRows(self._data_file(path))
-            current = table.currentSnapshot()
-            if current is not None:
-                change = change.validateFromSnapshot(current.snapshotId())
+            if self._since is not None:
+                change = change.validateFromSnapshot(self._since)
             always = jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
             change = change.conflictDetectionFilter(always).validateNoConflictingDataFiles()
             change.validateNoConflictingDeleteFiles().set(EPOCH, str(epoch.epoch)).commit()
