@@ -196,6 +196,32 @@ class FeedSource(Protocol):
         ...
 
 
+class BoundedSource(FeedSource, Protocol):
+    """An external source that can also be read up to an end, and then no further."""
+
+    def first_position(self, relation: Relation) -> FeedStart:
+        """Return the position before the first record: all records are changes after it."""
+        ...
+
+    def current_end(self, relations: Sequence[Relation]) -> Any:
+        """Return where these relations end now, for `read_until`."""
+        ...
+
+    def read_until(
+        self,
+        relations: Sequence[Relation],
+        positions: FeedPositions,
+        notes: Mapping[str, bytes],
+        end: Any,
+        max_rows: int,
+    ) -> Iterator[SourceBatch]:
+        """Yield the changes after these positions up to an end, about max_rows rows a batch.
+
+        Without any, yield nothing. It raises as `SourceFeed.poll` does.
+        """
+        ...
+
+
 class Connector(Protocol):
     """What the module `connectors/<type>/source.py` provides; options are the user's JSON."""
 

@@ -62,6 +62,8 @@ MORE = {
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
 }
+# A program of its own beside the service: like it, it puts connectors together.
+PROGRAM = "connectors/spark/batch/"
 # The packages of each folder, lowest first: each imports only itself and those before it.
 # "." stands for the modules beside the packages, where they have a place in the order.
 LAYERS = {
@@ -104,7 +106,7 @@ HOMES = {
     "fastapi": ("service",),
     "starlette": ("service",),
     "uvicorn": ("service",),
-    "pydantic": ("service",),
+    "pydantic": ("service", "connectors/spark/batch"),
     "typer": ("service",),
     "rich": ("service",),
     "prometheus_client": ("service",),
@@ -278,7 +280,10 @@ def may_import(path: Path, imported: str) -> bool:
         allowed = ("dataflow", "storage")
     else:
         own = f"connectors.{parts[1]}"
-        allowed = (*WORDS, *contracts(), *SHARED, own, *MORE.get(own, ()))
+        if name_of(path).startswith(PROGRAM):
+            own = "connectors"
+        more = MORE.get(f"connectors.{parts[1]}", ())
+        allowed = (*WORDS, *contracts(), *SHARED, own, *more)
     return any(is_within(imported, package) for package in allowed)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from connectors.feed_source import FeedPositions
@@ -168,24 +168,29 @@ class FilesFeed:
         return pieces
 
     def _batch(self, pieces: list[Piece]) -> SourceBatch:
-        changes: dict[str, list[Changes]] = {}
-        positions: dict[str, Mapping[str, Any]] = {}
-        notes: dict[str, bytes | None] = dict(self._dropped)
-        rejected = []
-        self._dropped = {}
-        for piece in pieces:
-            positions[piece.relation] = piece.position
-            notes |= piece.notes
-            rejected += piece.rejected
-            if piece.changes is not None:
-                changes.setdefault(piece.relation, []).append(piece.changes)
-        return SourceBatch(
-            0,
-            [joined(parts) for parts in changes.values()],
-            len(pieces),
-            sum(piece.rows for piece in pieces),
-            source=self._source,
-            positions=positions,
-            notes=notes,
-            rejected=rejected_delta(rejected) if rejected else None,
-        )
+        dropped, self._dropped = self._dropped, {}
+        return batch_of(self._source, pieces, dropped)
+
+
+def batch_of(source: str, pieces: Sequence[Piece], dropped: Mapping[str, None]) -> SourceBatch:
+    """Return the batch of pieces in order. dropped: notes that no longer belong to a relation."""
+    changes: dict[str, list[Changes]] = {}
+    positions: dict[str, Mapping[str, Any]] = {}
+    notes: dict[str, bytes | None] = dict(dropped)
+    rejected = []
+    for piece in pieces:
+        positions[piece.relation] = piece.position
+        notes |= piece.notes
+        rejected += piece.rejected
+        if piece.changes is not None:
+            changes.setdefault(piece.relation, []).append(piece.changes)
+    return SourceBatch(
+        0,
+        [joined(parts) for parts in changes.values()],
+        len(pieces),
+        sum(piece.rows for piece in pieces),
+        source=source,
+        positions=positions,
+        notes=notes,
+        rejected=rejected_delta(rejected) if rejected else None,
+    )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart
 from connectors.files.discover import discover_columns
-from connectors.files.feed import FilesFeed
+from connectors.files.feed import FilesFeed, batch_of
 from connectors.files.folder import Folder
 from connectors.files.journal import FileNote, FileStat, Journal, owner_of
 from connectors.files.options import FAIL, read_options
@@ -24,7 +24,7 @@ from connectors.files.repair import try_again
 from connectors.files.shape import Shape, declared_relation, make_shape
 from connectors.files.snapshot import FilesSnapshot
 from connectors.files.stream import UnreadableFile
-from connectors.files.watch import FolderWatch
+from connectors.files.watch import FolderWatch, Piece
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
@@ -108,6 +108,44 @@ class FilesSource:
                     journal.files[stat.path] = _first_note(shape, stat, measure)
         return FeedStart(journal.position, journal.notes())
 
+    def first_position(self, relation: Relation) -> FeedStart:
+        """See BoundedSource: the position with no files."""
+        return FeedStart(Journal(relation.name.name, uuid.uuid4().hex[:12]).position)
+
+    def current_end(self, relations: Sequence[Relation]) -> dict[str, list[FileStat]]:
+        """See BoundedSource: the files there are, by relation.
+
+        Those that may still be written are left for the next time, if they do not settle.
+        """
+        shapes = [self._shapes[relation.name.name] for relation in relations]
+        folders = {shape.name.name: shape.options.folder() for shape in shapes}
+        found = {name: list(folder.list_files()) for name, folder in folders.items()}
+        if not all(stat.is_resolved for files in found.values() for stat in files):
+            time.sleep(max(shape.options.settle_s for shape in shapes))
+            found = {name: list(folder.list_files()) for name, folder in folders.items()}
+        return found
+
+    def read_until(
+        self,
+        relations: Sequence[Relation],
+        positions: FeedPositions,
+        notes: Mapping[str, bytes],
+        end: Mapping[str, list[FileStat]],
+        max_rows: int,
+    ) -> Iterator[SourceBatch]:
+        """See BoundedSource. A file that has changed since is left for the next time."""
+        watches, dropped = self._watches(relations, positions, notes)
+        pieces: list[Piece] = []
+        for name, watch in watches.items():
+            for piece in watch.poll(end[name]):
+                # A piece without rows, such as the end of a file, is in the batch before it.
+                if piece.rows and sum(one.rows for one in pieces) >= max_rows:
+                    yield batch_of(self.name, pieces, dropped)
+                    pieces, dropped = [], {}
+                pieces.append(piece)
+        if pieces:
+            yield batch_of(self.name, pieces, dropped)
+
     def open_snapshot(
         self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FilesSnapshot:
@@ -123,16 +161,24 @@ class FilesSource:
         on_ready: Callable[[], None],
     ) -> FilesFeed:
         """Return the changes of the folders since these positions."""
+        watches, dropped = self._watches(relations, positions, notes)
+        paused = {
+            name: (watch, self._shapes[name].options.poll_s) for name, watch in watches.items()
+        }
+        return FilesFeed(self.name, paused, dropped, on_ready)
+
+    def _watches(
+        self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
+    ) -> tuple[dict[str, FolderWatch], dict[str, None]]:
+        """Return the watches by relation, and the notes that belong to none of them."""
         watches = {}
         for relation in relations:
             name = relation.name.name
             shape = self._shapes[name]
             journal = Journal.read(name, positions[name], notes)
-            watch = FolderWatch(shape, relation, shape.options.folder(), journal)
-            watches[name] = (watch, shape.options.poll_s)
+            watches[name] = FolderWatch(shape, relation, shape.options.folder(), journal)
         snapshot_offsets = {(name, str(position["pin"])) for name, position in positions.items()}
-        dropped = {key: None for key in notes if owner_of(key)[:2] not in snapshot_offsets}
-        return FilesFeed(self.name, watches, dropped, on_ready)
+        return watches, {k: None for k in notes if owner_of(k)[:2] not in snapshot_offsets}
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """Read rejected rows again from their files."""

@@ -7,7 +7,7 @@ watch that is made from them continues exactly there, even in the middle of a fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,13 +78,15 @@ class FolderWatch:
         self._reader = FileReader(shape, folder)
         self._desired = [shape.field_index(f.name) for f in relation.fields]
 
-    def poll(self) -> Iterator[Piece]:
+    def poll(self, listing: Iterable[FileStat] | None = None) -> Iterator[Piece]:
         """List the folder and yield what has changed; `waiting` counts the files left.
 
-        TemporaryError: the folder is unreachable. SourceError source.file_replaced,
-        source.bad_record.
+        listing: an earlier one, in place of a new one. TemporaryError: the folder is unreachable.
+        SourceError source.file_replaced, source.bad_record.
         """
-        emitted, gone = self._journal.compare(self._folder.list_files())
+        emitted, gone = self._journal.compare(
+            self._folder.list_files() if listing is None else listing
+        )
         if self._shape.options.on_removed != RETRACT:
             gone = []
         self.waiting = len(emitted) + len(gone)

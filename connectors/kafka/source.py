@@ -9,7 +9,8 @@ reported as rejected.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from connectors.feed_source import (
@@ -39,7 +40,7 @@ from connectors.kafka.options import (
 from connectors.kafka.retry import decode_again
 from connectors.kafka.rows import OpenFormat, RowReader, open_format
 from connectors.kafka.snapshot import KafkaSnapshot
-from connectors.kafka.start_offsets import START_NOTE
+from connectors.kafka.start_offsets import START_NOTE, position_of
 from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
 from connectors.kafka.transaction_buffer import newest_transactions, start_note
 from connectors.source import SourceBatch
@@ -48,6 +49,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation
 from dataflow.types import TypeKind
 
+_WAIT_S = 0.5
 # Types whose equal values have equal bytes, so that they can identify the rows of an upsert topic.
 _KEY_KINDS = {
     TypeKind.BOOL,
@@ -153,6 +155,64 @@ class KafkaSource:
                 notes |= start_note(topics, marks, relation.name.name, cut)
         return FeedStart(_position(topic.id, ends), notes)
 
+    def first_position(self, relation: Relation) -> FeedStart:
+        """See BoundedSource: the configured start of the topic."""
+        topics = Topics(self._client)
+        options = self._topic(relation)
+        topic = self._described(topics, [relation])[options.topic]
+        numbers = range(topic.partitions)
+        begins, ends = topics.begins(topic.name, numbers), topics.ends(topic.name, numbers)
+        starts = self._starts(topics, topic, options.start, begins, ends)
+        position = _position(topic.id, starts)
+        name = relation.name.name
+        notes = {f"{START_NOTE}{name}": json.dumps(position).encode()}
+        return FeedStart(position, {**notes, f"{DEDUP_NOTE}{name}": UNSEEN})
+
+    def current_end(self, relations: Sequence[Relation]) -> dict[str, Any]:
+        """See BoundedSource: the positions after the last committed records, by relation."""
+        if self._options.transactions is not None:
+            # The end of a topic may lie within a transaction, of which nothing may be emitted.
+            raise SourceError(
+                "source.bad_option",
+                f'option "transactions" of kafka source "{self.name}" needs a feed without an end',
+                hint="leave it out, or let the service maintain the view",
+            )
+        topics = Topics(self._client)
+        found = self._described(topics, relations)
+        ends = {}
+        for relation in relations:
+            topic = found[self._topic(relation).topic]
+            offsets = topics.ends(topic.name, range(topic.partitions))
+            ends[relation.name.name] = _position(topic.id, offsets)
+        return ends
+
+    def read_until(
+        self,
+        relations: Sequence[Relation],
+        positions: FeedPositions,
+        notes: Mapping[str, bytes],
+        end: Mapping[str, Any],
+        max_rows: int,
+    ) -> Iterator[SourceBatch]:
+        """See BoundedSource."""
+        own = {relation.name.name: end[relation.name.name] for relation in relations}
+        if all(_reaches(positions[name], last) for name, last in own.items()):
+            return
+        is_ready = threading.Event()
+        feed = self.open_feed(relations, positions, notes, is_ready.set)
+        reached = dict(positions)
+        try:
+            while not all(_reaches(reached[name], last) for name, last in own.items()):
+                is_ready.clear()
+                batch = feed.poll(max_rows, until=own)
+                if batch is None:
+                    is_ready.wait(_WAIT_S)
+                    continue
+                reached.update(batch.positions or {})
+                yield batch
+        finally:
+            feed.close()
+
     def open_snapshot(
         self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
@@ -222,6 +282,12 @@ class KafkaSource:
 
 def _position(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
     return {"topic": topic_id, "next": {str(p): o for p, o in sorted(offsets.items())}}
+
+
+def _reaches(position: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+    """Return whether a position is not before an end; of another topic, reading it fails."""
+    (own, nexts), (other, ends) = position_of(position), position_of(end)
+    return own == other and all(nexts.get(p, 0) >= offset for p, offset in ends.items())
 
 
 def _check_key(topic: TopicOptions, field: Field) -> None:
