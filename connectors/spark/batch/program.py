@@ -41,7 +41,9 @@ TEMPORARY, FAILED = 75, 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once; return the exit code: 0, FAILED, or TEMPORARY if every error is."""
     parser = argparse.ArgumentParser(prog="python -m connectors.spark.run", description=__doc__)
-    parser.add_argument("settings", type=Path, help="the settings, a TOML file (docs/SCALE.md)")
+    parser.add_argument(
+        "settings", type=Path, help="the settings: TOML, JSON or YAML (docs/SCALE.md)"
+    )
     parser.add_argument(
         "--once", action="store_true", required=True, help="bring all views up to date, then exit"
     )

@@ -1,4 +1,4 @@
-"""The file that says which views a run brings up to date, from what and to where; in TOML.
+"""The file that says which views a run brings up to date, from what and to where.
 
 Invariant: accepted settings are complete. What only a source, a query or a catalog can refuse is
 refused there, before anything is written.
@@ -6,6 +6,7 @@ refused there, before anything is written.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -92,13 +93,11 @@ class Settings(_Strict):
 
 
 def read_settings(path: Path) -> Settings:
-    """Read a file. TidemarkError batch.settings says where in it something is wrong."""
-    try:
-        given = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise _refusal(path, str(error.strerror), "name a file that can be read") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _refusal(path, str(error), "write it as TOML, see docs/SCALE.md") from None
+    """Read a file: TOML, or by its suffix JSON or YAML.
+
+    TidemarkError batch.settings says where in it something is wrong.
+    """
+    given = _parsed(path)
     try:
         found = Settings.model_validate(given)
     except ValidationError as error:
@@ -118,6 +117,32 @@ def read_settings(path: Path) -> Settings:
             what = f"views: two of them have the table {table[1]}"
             raise _refusal(path, what, "give each view its own table")
     return found
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        text = path.read_text()
+        if path.suffix in (".yaml", ".yml"):
+            return _from_yaml(path, text)
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise _refusal(path, str(error.strerror), "name a file that can be read") from None
+    except ValueError as error:
+        # Of the encoding, and of all three formats.
+        hint = "write it as TOML, JSON or YAML, see docs/SCALE.md"
+        raise _refusal(path, str(error), hint) from None
+
+
+def _from_yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        hint = "pip install pyyaml, or write it as TOML (docs/SCALE.md)"
+        raise _refusal(path, "YAML needs the package pyyaml", hint) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _refusal(path: Path, detail: str, hint: str) -> TidemarkError:

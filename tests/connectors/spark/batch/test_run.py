@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 
 import duckdb
 import pytest
+import yaml
 
 from connectors.feed_source import REJECTED_KINDS
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.spark.batch.iceberg_sink import IcebergSink
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.batch.program import main
+from connectors.spark.batch.settings import read_settings
 from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.session import LazySession
 from dataflow.collect import ERROR_KINDS
@@ -364,3 +367,16 @@ def test_what_is_wrong_is_named(
     shown = capsys.readouterr().err
     assert f"[{code.strip()}]" in shown and "hint: " in shown
     assert not (tmp_path / "lake").exists()
+
+
+def test_settings_are_the_same_in_every_format(tmp_path: Path) -> None:
+    path = write_settings(tmp_path, {"total": TOTAL})
+    facts = tomllib.loads(path.read_text())
+    for suffix, write in ((".json", json.dumps), (".yaml", yaml.safe_dump), (".yml", json.dumps)):
+        other = tmp_path / f"views{suffix}"
+        other.write_text(write(facts))
+        assert read_settings(other) == read_settings(path)
+        other.write_text("{")
+        with pytest.raises(TidemarkError) as raised:
+            read_settings(other)
+        assert raised.value.code == "batch.settings" and str(other) in str(raised.value)
