@@ -6,6 +6,7 @@ Nothing here can ask Docker, Kubernetes or Prometheus; what can be known without
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ import pytest
 import yaml
 
 from connectors.postgres.embedded.server import EmbeddedPostgres, free_port
+from connectors.spark.batch.settings import read_settings
 from connectors.spark.maintained.runtime import new_session
 from service.cli.main import app as commands
 from service.metrics.metric_list import BY_NAME
@@ -264,6 +266,24 @@ def test_the_manifests_of_spark_fit_the_service() -> None:
     assert selected == {"app.kubernetes.io/component": label}
     image = facts["spark.kubernetes.container.image"]
     assert image.endswith(":" + version("tidemark"))
+
+
+def test_the_settings_of_the_cron_job_are_accepted(tmp_path: Path) -> None:
+    text = (DEPLOY / "kubernetes" / "run.yml").read_text()
+    views, job = yaml.safe_load_all(text)
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    check_that_a_pod_is_shut_in(pod, container)
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    folder, _, name = container["args"][0].rpartition("/")
+    assert folder == mounts["views"] and pod["volumes"][0]["configMap"]["name"] in text
+    path = tmp_path / name
+    path.write_text(views["data"][name])
+    settings = read_settings(path)
+    (source,) = settings.sources.values()
+    connector = importlib.import_module(f"connectors.{source.type}.source")
+    assert [relation.key for relation in connector.declare(source.options)] == [("id",)]
 
 
 @pytest.mark.whole

@@ -260,6 +260,14 @@ class IcebergSink:
             raise self._error(what, error) from error
 
     def _error(self, what: str, error: BaseException) -> TidemarkError:
+        if isinstance(error, TypeError):
+            # What py4j makes of a class that the JVM does not have.
+            return TidemarkError(
+                "batch.no_iceberg",
+                "Iceberg's library is not in Spark's driver",
+                detail=str(error),
+                hint=f"start spark-submit with --packages {PACKAGE}, or let the run start Spark",
+            )
         text = str(error)
         if isinstance(error, Py4JJavaError):
             text = str(error.java_exception.toString())

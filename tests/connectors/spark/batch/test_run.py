@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +33,14 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
 from storage.failpoints import set_failpoints
-from tests.connectors.spark.batch.lake import Lake, lake_session, run_apart, run_here
+from tests.connectors.spark.batch.lake import (
+    ROOT,
+    RUN_S,
+    Lake,
+    lake_session,
+    run_apart,
+    run_here,
+)
 from tests.harness.broker import Sent, new_topic, send
 
 pytestmark = pytest.mark.skipif(
@@ -367,6 +377,24 @@ def test_what_is_wrong_is_named(
     shown = capsys.readouterr().err
     assert f"[{code.strip()}]" in shown and "hint: " in shown
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.whole
+def test_spark_submit_starts_a_run(tmp_path: Path, session: LazySession) -> None:
+    path = write_settings(tmp_path, {"total": TOTAL})
+    write_orders(tmp_path, "a", Random(1), 30)
+    ended = subprocess.run(
+        [ROOT / "deploy" / "spark_submit.sh", path, "--conf", "spark.driver.memory=512m"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1])["rows"] == 1
+    assert Lake(session.get(), tmp_path / "lake").rows("shop.total") == {("30",): 1}
 
 
 def test_settings_are_the_same_in_every_format(tmp_path: Path) -> None:
