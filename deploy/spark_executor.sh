@@ -18,6 +18,8 @@ while name=SPARK_JAVA_OPT_$number && [ -n "${!name+set}" ]; do
     number=$((number + 1))
 done
 
+# Spark puts the files of an application where its executor starts.
+cd "$(mktemp -d)"
 exec java "${options[@]}" \
     "-Xms${SPARK_EXECUTOR_MEMORY}" "-Xmx${SPARK_EXECUTOR_MEMORY}" \
     -cp "${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}$home/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}" \

@@ -56,7 +56,10 @@ def test_the_image_has_all_packages_and_is_nobody_in_particular() -> None:
     assert users and users[-1] != "root"
     given = dict(rest.split("=", 1) for word, rest in found if word == "ARG")
     bases = {rest.split()[0] for word, rest in found if word == "FROM"}
-    assert bases == {"${PYTHON_IMAGE}${PYTHON_DIGEST}"}
+    stages = {name for name in bases if name in ("service", "executor")}
+    assert bases - stages == {"${PYTHON_IMAGE}${PYTHON_DIGEST}"}
+    # What is built without a target is the service.
+    assert [rest for word, rest in found if word == "FROM"][-1] == "service"
     # An exact version, to which --build-arg adds what it means.
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", given["PYTHON_IMAGE"])
     assert given["PYTHON_DIGEST"] == ""

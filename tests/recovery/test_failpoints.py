@@ -17,7 +17,15 @@ from tests.harness.postgres import Database
 from tests.harness.tiers import is_fast
 from tests.recovery.scenarios import LIVE
 from tests.recovery.scene import Scene, repeat_command
-from tests.recovery.special import BUCKETS, CHECKPOINTS, SET_BACK, SPECIAL, STORAGE, Special
+from tests.recovery.special import (
+    BUCKETS,
+    CHECKPOINTS,
+    RUNS,
+    SET_BACK,
+    SPECIAL,
+    STORAGE,
+    Special,
+)
 
 # Another seed reaches other places; all of them with TIDEMARK_TEST_FAILPOINTS=all.
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
@@ -48,7 +56,7 @@ def _together(points: Sequence[str]) -> list[str]:
 
 def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
-    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS]
+    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *RUNS]
     assert sorted(reached) == sorted(set(names_in_source()))
 
 
