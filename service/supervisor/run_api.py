@@ -41,10 +41,16 @@ class Server(uvicorn.Server):
 
 
 def end_in_time(server: uvicorn.Server) -> None:
-    """Let responses complete at the first SIGTERM; exit at the second, or after a timeout."""
+    """Let responses complete at the first SIGTERM; exit at the second, or after a timeout.
+
+    SIGINT is left to the supervisor, which Ctrl-C reaches too: uvicorn would end in haste at one
+    that comes after its SIGTERM.
+    """
     ends = server.handle_exit
 
     def on_signal(sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGINT:
+            return
         if server.should_exit:
             signals.end_now(signals.SIGNALLED + sig)
         signals.end_later(lambda: log.warning("api.cut_short"))

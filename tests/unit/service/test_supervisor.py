@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from service.runtime import kernels, signals
 from service.runtime.settings import Settings
+from service.supervisor import run_api
 from service.supervisor.supervisor import Supervisor
 
 
@@ -56,3 +58,14 @@ def test_leftovers_of_a_killed_compiler_are_not_reported(tmp_path: Path) -> None
     assert kernels.compiling(tmp_path).endswith("3 of 150")
     Supervisor(Settings(source="dbname=x", state=tmp_path))
     assert kernels.compiling(tmp_path) == ""
+
+
+def test_the_api_leaves_ctrl_c_to_its_supervisor() -> None:
+    """Also one that comes after the supervisor's SIGTERM, as in a terminal."""
+    server = uvicorn.Server(uvicorn.Config("never:loaded"))
+    run_api.end_in_time(server)
+    server.handle_exit(signal.SIGINT, None)
+    assert not server.should_exit
+    server.should_exit = True
+    server.handle_exit(signal.SIGINT, None)
+    assert not server.force_exit
