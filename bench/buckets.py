@@ -82,7 +82,7 @@ def measure(runtime: str, rows: int, folder: Path) -> dict[str, dict[str, float]
     """Return by epoch size the milliseconds of an epoch: wall and CPU.
 
     And for buckets "restored", the first epoch after all local states were lost, with the megabytes
-    of the shared storage that it needs.
+    of the shared storage.
     """
     store = RocksStore(folder / "state", 512 << 20)
     changes = Load(rows)

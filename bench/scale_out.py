@@ -85,7 +85,6 @@ class _Counted:
         self._work = work
         self.steps, self.groups = work.steps, work.groups
         self.exchanged = [[0] * work.groups for _ in range(work.steps + 1)]
-        self._step = 0
         self.group_of = work.group_of
 
     def run(self, step: int, group: int, rows: Any, folder: str) -> list[Row]:

@@ -117,12 +117,11 @@ class Life:
         if changed.get("history") not in (None, NO_HISTORY):
             self._tables.check_history(table_of(row))
         definition = self._planned(row, query, is_existing=True, options=changed)
-        single = check_on_spark(definition, self._factory.settings) if is_on_spark else []
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
                 self._planned(row, query, is_existing=True, requester=role, options=changed)
             self._authorization.require_parents(role, definition.parents())
-        return self._request_version(row, definition, changed, "replace", single)
+        return self._request_version(row, definition, changed, "replace")
 
     def rebuild(self, name: str, *, by: Caller) -> list[AcceptedRequest]:
         """Request that a view is computed again from a new snapshot.
@@ -157,14 +156,9 @@ class Life:
         return row
 
     def _request_version(
-        self,
-        row: ViewRow,
-        definition: ViewDefinition,
-        options: Mapping[str, Any],
-        kind: str,
-        warnings: Sequence[str] = (),
+        self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
     ) -> AcceptedRequest:
-        warnings = [*warnings, *self._check_version(row, definition)]
+        warnings = self._check_spark(row, definition) + self._check_version(row, definition)
         if kind == "replace":
             rows = self._control.list_views()
             estimate = estimated(self._factory, definition, rows, "auto", SHORT_S)
@@ -218,6 +212,12 @@ class Life:
         )
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)
+
+    def _check_spark(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
+        """Fail if Spark is to maintain the version and cannot; return warnings of what it cannot
+        split."""
+        is_on_spark = is_spark_group(group_of(row))
+        return check_on_spark(definition, self._factory.settings) if is_on_spark else []
 
     def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """Fail if the version is not possible; return its warnings."""
@@ -334,14 +334,14 @@ class Life:
             require_free(found)
             definition = self._planned(found, found.query, names_in(found.plan))
             require_parents(definition, rows, group_of(found), awaited)
-            planned.append((found, definition))
+            planned.append((found, definition, self._check_spark(found, definition)))
         return [
             self._request(
                 r,
-                *new_version(r, d.query, r.options, [], "resume", names=d.names),
+                *new_version(r, d.query, r.options, warnings, "resume", names=d.names),
                 desired=DesiredState.LIVE,
             )
-            for r, d in planned
+            for r, d, warnings in planned
         ]
 
     # --- names -----------------------------------------------------------------------------------

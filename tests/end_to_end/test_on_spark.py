@@ -91,6 +91,12 @@ def pipelines(service: RunningService) -> Iterator[psutil.Process]:
             yield child
 
 
+def require_warned(service: RunningService, view: str) -> None:
+    """Check that the view says what of it one bucket maintains."""
+    warnings = service.call("GET", f"/views/{view}").json()["warnings"]
+    assert any("in one bucket" in warning for warning in warnings), warnings
+
+
 def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
     draw = random.Random(4)
     with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
@@ -119,8 +125,7 @@ def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
         service.await_so(
             lambda: service.call("GET", "/views/spent").json()["query"] == new, within_s=120
         )
-        warnings = service.call("GET", "/views/spent").json()["warnings"]
-        assert any("in one bucket" in warning for warning in warnings), warnings
+        require_warned(service, "spent")
         change(shop, draw)
         require_equal(service, shop, "spent", new)
         after = {p.name for p in storage.glob("v*/*") if any(p.rglob("manifest/*"))}
@@ -137,6 +142,14 @@ def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
         assert service.call("POST", "/views/sold/resume").status_code in (200, 202)
         service.await_status("sold", timeout_s=180)
         require_equal(service, shop, "sold", new)
+        require_warned(service, "sold")
+        answer = service.call("POST", "/views/sold/rebuild?wait_s=120")
+        assert answer.status_code in (200, 202), answer.text
+        service.await_so(
+            lambda: not service.call("GET", "/views/sold").json().get("replacing"), within_s=120
+        )
+        require_equal(service, shop, "sold", new)
+        require_warned(service, "sold")
         require_equal(service, shop, "local_one", LARGE.format("WHERE o.amount > 90"))
         service.drop("sold")
         service.await_so(lambda: not (service.state / "groups" / made["group"]).exists())
