@@ -1,0 +1,78 @@
+"""HTTP services as a source (see the contract `connectors/<type>/source`).
+
+Each relation is a list of JSON objects that is asked for by interval and compared by key with what
+it was. Nothing is reached before the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.feed_source import DeclaredRelation
+from connectors.formats.discover import propose_columns
+from connectors.http.client import Client
+from connectors.http.options import HttpOptions, HttpRelation, read_options
+from connectors.http.pages import read_pages
+from connectors.http.rows import RowReader, declared_relation
+from connectors.polled.contents import Fetched
+from connectors.polled.source import Polled, PolledSource
+from dataflow.errors import SourceError
+from dataflow.schema import Relation
+
+SAMPLES = 1000
+
+
+def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
+    """Return the relations that the options declare."""
+    return [declared_relation(relation) for relation in read_options(options).relations]
+
+
+def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
+    """Return the source, with its declared relations. SourceError source.bad_option."""
+    found = read_options(options)
+    declared = {relation.name: relation for relation in found.relations}
+    polled = {}
+    for relation in relations:
+        own = declared.get(relation.name.name)
+        if own is not None:
+            reader = RowReader(own, relation)
+            polled[own.name] = Polled(_Fetch(found, own, reader), own.interval_s)
+    return PolledSource(name, relations, polled)
+
+
+def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with columns proposed for each relation that has none."""
+    found = read_options(options)
+    given: Mapping[str, Any] = options["relations"]
+    proposed = dict(given)
+    for relation in found.relations:
+        if relation.columns:
+            continue
+        with Client(found) as client:
+            records = read_pages(client, relation, found.limits, {}).records or []
+        if not records:
+            what = f'no columns can be proposed for relation "{relation.name}"'
+            detail, hint = "it has no rows now", "declare the columns"
+            raise SourceError("source.bad_sample", what, detail=detail, hint=hint)
+        columns = propose_columns({"format": "json"}, records[:SAMPLES])
+        proposed[relation.name] = {**given[relation.name], "columns": columns}
+    return {**options, "relations": proposed}
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Reads one relation; see `connectors.polled.feed.Fetch`."""
+
+    options: HttpOptions
+    relation: HttpRelation
+    reader: RowReader
+
+    def __call__(self, validators: Mapping[str, str]) -> Fetched:
+        """See Fetch."""
+        with Client(self.options) as client:
+            answer = read_pages(client, self.relation, self.options.limits, validators)
+        if answer.records is None:
+            return Fetched(None, validators=validators)
+        return self.reader.read(answer.records, answer.validators)
