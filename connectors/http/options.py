@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from connectors.formats.declared import DeclaredColumn, declare_columns, read_path
+from connectors.formats.declared import read_path
 from connectors.option_reader import OptionReader
+from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
 
 PAGE = "docs/HTTP.md"
-FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
 LINK, CURSOR, NUMBER, OFFSET = "link", "cursor", "page", "offset"
-DAY_MS = 86_400_000
 _SECRET = re.compile(
     r"auth|token|secret|passw|cookie|credential|(^|[_-])key$|api-?key", re.IGNORECASE
 )
@@ -68,19 +67,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class HttpRelation:
-    """One relation. rows: the path of the list of rows in an answer, () for the answer itself.
+    """One relation. path: of the list of rows in an answer, () for the answer itself."""
 
-    columns: () if they are still to be discovered.
-    """
-
-    name: str
+    rows: RowOptions
     request: Request
-    rows: tuple[str, ...]
-    key: tuple[str, ...]
-    columns: tuple[Mapping[str, Any], ...]
+    path: tuple[str, ...]
     pagination: Pagination
-    interval_s: float
-    on_error: str
+
+    @property
+    def name(self) -> str:
+        """Its name within the source."""
+        return self.rows.name
 
 
 @dataclass(frozen=True)
@@ -101,12 +98,11 @@ def read_options(options: Mapping[str, Any]) -> HttpOptions:
     base = _url(reader, "url", reader.take("url", str))
     headers = _headers(reader)
     query = _texts(reader, "query")
-    interval_ms = _number(reader, "poll_interval_ms", 10_000, DAY_MS)
-    on_error = reader.choice("on_error", (FAIL, SKIP, DEAD_LETTER), FAIL)
+    shared = read_shared(reader)
     limits = Limits(
-        _number(reader, "timeout_ms", 30_000, 600_000) / 1000,
-        _number(reader, "max_bytes", 256 << 20, 4 << 30),
-        _number(reader, "max_pages", 1000, 1_000_000),
+        read_number(reader, "timeout_ms", 30_000, 600_000) / 1000,
+        read_number(reader, "max_bytes", 256 << 20, 4 << 30),
+        read_number(reader, "max_pages", 1000, 1_000_000),
     )
     login = {name: _secret(reader, name) for name in ("password", "token")}
     user, ca = reader.take("user", str, ""), reader.take("ca", str, "")
@@ -116,7 +112,7 @@ def read_options(options: Mapping[str, Any]) -> HttpOptions:
     reader.end()
     if not given:
         raise reader.refused("relations", "is empty", hint='give {"name": {"columns": [...]}}')
-    defaults = _Defaults(base, headers, query, interval_ms, on_error)
+    defaults = _Defaults(base, headers, query, shared)
     found = [_relation(str(name), own, defaults) for name, own in given.items()]
     return HttpOptions(tuple(found), limits, user, login["password"], login["token"], ca)
 
@@ -128,8 +124,7 @@ class _Defaults:
     url: str
     headers: Mapping[str, str]
     query: Mapping[str, str]
-    interval_ms: int
-    on_error: str
+    shared: SharedOptions
 
 
 def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
@@ -147,18 +142,11 @@ def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
         {**defaults.query, **_texts(reader, "query")},
         body,
     )
-    key = tuple(map(str, reader.take("key", list)))
-    if not key:
-        raise reader.refused("key", "is empty", hint="rows are compared by key between polls")
-    columns = tuple(reader.take("columns", list, []))
-    if not all(isinstance(column, Mapping) for column in columns):
-        raise reader.refused("columns", "must be objects")
-    rows = read_path(reader.take("rows", str, "$"), "rows")
-    interval_ms = _number(reader, "poll_interval_ms", defaults.interval_ms, DAY_MS)
-    on_error = reader.choice("on_error", (FAIL, SKIP, DEAD_LETTER), defaults.on_error)
+    rows = read_rows(reader, name, defaults.shared)
+    path_of_rows = read_path(reader.take("rows", str, "$"), "rows")
     pagination = _pagination(reader.under("pagination"), has_body=body is not None)
     reader.end()
-    return HttpRelation(name, request, rows, key, columns, pagination, interval_ms / 1000, on_error)
+    return HttpRelation(rows, request, path_of_rows, pagination)
 
 
 def _pagination(reader: OptionReader | None, *, has_body: bool) -> Pagination:
@@ -178,21 +166,13 @@ def _pagination(reader: OptionReader | None, *, has_body: bool) -> Pagination:
             raise reader.refused("variable", "needs a body, whose variables it is among")
     elif kind in (NUMBER, OFFSET):
         parameter = parameter or kind
-        first = _number(reader, "first", 1 if kind == NUMBER else 0, 1 << 31, least=0)
-    size = _number(reader, "size", 0, 1 << 31, least=0)
+        first = read_number(reader, "first", 1 if kind == NUMBER else 0, 1 << 31, least=0)
+    size = read_number(reader, "size", 0, 1 << 31, least=0)
     size_parameter = reader.take("size_parameter", str, "")
     if size_parameter and not size:
         raise reader.refused("size_parameter", "needs size")
     reader.end()
     return Pagination(kind, parameter, variable, source, more, first, size, size_parameter)
-
-
-def content_columns(relation: HttpRelation) -> tuple[DeclaredColumn, ...]:
-    """Return the declared columns; SourceError source.bad_option, format.column and more."""
-    if not relation.columns:
-        reader = OptionReader({}, "source", f"relations.{relation.name}", PAGE)
-        raise reader.refused("columns", "is missing", hint="declare them, or discover them")
-    return declare_columns(relation.columns)
 
 
 def _url(reader: OptionReader, option: str, text: str) -> str:
@@ -237,13 +217,4 @@ def _secret(reader: OptionReader, option: str) -> str:
     found = reader.take(option, str, "")
     if found and not _REFERENCE.fullmatch(found):
         raise reader.refused(option, "must refer to a secret", hint='write "${env:NAME}"')
-    return found
-
-
-def _number(reader: OptionReader, option: str, default: int, most: int, *, least: int = 1) -> int:
-    found = reader.optional(option, int)
-    if found is None:
-        return default
-    if not least <= found <= most:
-        raise reader.refused(option, f"must be between {least} and {most}")
     return found

@@ -141,7 +141,7 @@ class _RowsReader:
 
     def __init__(self, relation: HttpRelation) -> None:
         self._relation = relation
-        column = DeclaredColumn(Field("rows", declared_type("json")[0]), relation.rows)
+        column = DeclaredColumn(Field("rows", declared_type("json")[0]), relation.path)
         self._reader = JsonReader([column])
 
     def read(self, content: bytes) -> list[bytes]:
@@ -153,7 +153,7 @@ class _RowsReader:
         self._check_errors(content)
         [found] = fields.columns[0].to_list()
         if found is None or not found.lstrip().startswith(_OPEN):
-            path = ".".join(("$", *self._relation.rows))
+            path = ".".join(("$", *self._relation.path))
             raise self._bad(f"there is no list at {path}")
         try:
             return _elements(found.decode())

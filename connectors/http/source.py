@@ -15,8 +15,8 @@ from connectors.formats.discover import propose_columns
 from connectors.http.client import Client
 from connectors.http.options import HttpOptions, HttpRelation, read_options
 from connectors.http.pages import read_pages
-from connectors.http.rows import RowReader, declared_relation
 from connectors.polled.contents import Fetched
+from connectors.polled.rows import RowReader, declared_relation
 from connectors.polled.source import Polled, PolledSource
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
@@ -26,7 +26,7 @@ SAMPLES = 1000
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
     """Return the relations that the options declare."""
-    return [declared_relation(relation) for relation in read_options(options).relations]
+    return [declared_relation(relation.rows) for relation in read_options(options).relations]
 
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
@@ -37,8 +37,8 @@ def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -
     for relation in relations:
         own = declared.get(relation.name.name)
         if own is not None:
-            reader = RowReader(own, relation)
-            polled[own.name] = Polled(_Fetch(found, own, reader), own.interval_s)
+            reader = RowReader(own.rows, relation)
+            polled[own.name] = Polled(_Fetch(found, own, reader), own.rows.interval_s)
     return PolledSource(name, relations, polled)
 
 
@@ -48,7 +48,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     given: Mapping[str, Any] = options["relations"]
     proposed = dict(given)
     for relation in found.relations:
-        if relation.columns:
+        if relation.rows.columns:
             continue
         with Client(found) as client:
             records = read_pages(client, relation, found.limits, {}).records or []
