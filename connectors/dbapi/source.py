@@ -14,12 +14,12 @@ from typing import Any
 
 from connectors import netguard, secrets
 from connectors.dbapi.options import QueryOptions, QueryRelation, read_options
-from connectors.dbapi.values import records_of
 from connectors.feed_source import DeclaredRelation
 from connectors.formats.discover import propose_columns
 from connectors.polled.contents import Fetched
 from connectors.polled.rows import RowReader, declared_relation
 from connectors.polled.source import Polled, PolledSource
+from connectors.polled.values import records_of
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 

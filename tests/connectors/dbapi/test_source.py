@@ -12,9 +12,9 @@ import pytest
 
 from connectors import netguard
 from connectors.dbapi import source as connector
-from connectors.dbapi.values import records_of
 from connectors.netguard import Guard
 from connectors.polled import schedule
+from connectors.polled.values import records_of
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.polled_mirror import PolledMirror, make_source
 from tests.harness.postgres import Database
@@ -167,5 +167,5 @@ def test_values_are_exact_or_refused() -> None:
         b'{"a":"1000000000000000000000000000000","b":"0.10","c":"inf","d":true,"e":"\\\\x00ff",'
         b'"f":"-47:59:59.999999","g":[true,null,1,0.5,"0.10"]}'
     )
-    with pytest.raises(SourceError, match=r"dbapi\.value"):
+    with pytest.raises(SourceError, match=r"source\.python_value"):
         records_of("a", [(object(),)])

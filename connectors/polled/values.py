@@ -1,4 +1,4 @@
-"""Python values of a database's module as JSON records, exact to the last digit.
+"""Python values of a module or function as JSON records, exact to the last digit.
 
 Invariant: a value whose type has no exact text is refused by name, never rounded or shown as Python
 shows it.
@@ -21,7 +21,7 @@ _DAY_S = 86_400
 
 
 def records_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Return a JSON object of each row. SourceError dbapi.value."""
+    """Return a JSON object of each row. SourceError source.python_value."""
     plain = (int, str, bool, type(None))
     found = []
     for row in rows:
@@ -58,9 +58,9 @@ def text_of(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _inner(one) for name, one in value.items()}
     raise SourceError(
-        "dbapi.value",
+        "source.python_value",
         f"a value of Python's type {type(value).__qualname__} cannot be read",
-        hint="cast the column to text in the query",
+        hint="return a text, a number, or a value that docs/DBAPI.md lists",
     )
 
 
