@@ -96,6 +96,8 @@ HOMES = {
     "sqlglot": ("dataflow/sql",),
     "psycopg2": ("connectors/postgres",),
     "adbc_driver_postgresql": ("connectors/postgres",),
+    "pymongo": ("connectors/mongodb",),
+    "bson": ("connectors/mongodb",),
     "pyspark": ("connectors/spark",),
     "py4j": ("connectors/spark",),
     "confluent_kafka": ("connectors/kafka",),

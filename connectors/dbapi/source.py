@@ -10,20 +10,19 @@ import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from connectors import netguard, secrets
 from connectors.dbapi.options import QueryOptions, QueryRelation, read_options
 from connectors.feed_source import DeclaredRelation
-from connectors.formats.discover import propose_columns
 from connectors.polled.contents import Fetched
-from connectors.polled.rows import RowReader, declared_relation
+from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
 from connectors.polled.values import records_of
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
-SAMPLES = 1000
 FETCHED_ROWS = 10_000
 _SHOWN = 300
 # PEP 249: of the connection or the server, rather than of the query.
@@ -38,32 +37,16 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
     """Return the source, with its declared relations. SourceError source.bad_option."""
     found = read_options(options)
-    declared = {relation.name: relation for relation in found.relations}
-    polled = {}
-    for relation in relations:
-        own = declared.get(relation.name.name)
-        if own is not None:
-            fetch = _Fetch(found, own, RowReader(own.rows, relation))
-            polled[own.name] = Polled(fetch, own.rows.interval_s)
+    polled = [Polled(r.rows, partial(_Fetch, found, r)) for r in found.relations]
     return PolledSource(name, relations, polled)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed for each relation that has none."""
     found = read_options(options)
-    given: Mapping[str, Any] = options["relations"]
-    proposed = dict(given)
-    for relation in found.relations:
-        if relation.rows.columns:
-            continue
-        records = _run(found, relation, SAMPLES)
-        if not records:
-            what = f'no columns can be proposed for relation "{relation.name}"'
-            detail, hint = "its query has no rows now", "declare the columns"
-            raise SourceError("source.bad_sample", what, detail=detail, hint=hint)
-        columns = propose_columns({"format": "json"}, records)
-        proposed[relation.name] = {**given[relation.name], "columns": columns}
-    return {**options, "relations": proposed}
+    declared = {relation.name: relation for relation in found.relations}
+    sample = lambda name: _run(found, declared[name], SAMPLES)  # noqa: E731
+    return with_columns(options, [relation.rows for relation in found.relations], sample)
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from connectors.feed_source import DeclaredRelation
-from connectors.formats.discover import propose_columns
 from connectors.http.client import Client
 from connectors.http.options import HttpOptions, HttpRelation, read_options
 from connectors.http.pages import read_pages
 from connectors.polled.contents import Fetched
-from connectors.polled.rows import RowReader, declared_relation
+from connectors.polled.rows import RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
-from dataflow.errors import SourceError
 from dataflow.schema import Relation
-
-SAMPLES = 1000
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -32,33 +29,20 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
     """Return the source, with its declared relations. SourceError source.bad_option."""
     found = read_options(options)
-    declared = {relation.name: relation for relation in found.relations}
-    polled = {}
-    for relation in relations:
-        own = declared.get(relation.name.name)
-        if own is not None:
-            reader = RowReader(own.rows, relation)
-            polled[own.name] = Polled(_Fetch(found, own, reader), own.rows.interval_s)
+    polled = [Polled(r.rows, partial(_Fetch, found, r)) for r in found.relations]
     return PolledSource(name, relations, polled)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed for each relation that has none."""
     found = read_options(options)
-    given: Mapping[str, Any] = options["relations"]
-    proposed = dict(given)
-    for relation in found.relations:
-        if relation.rows.columns:
-            continue
+    declared = {relation.name: relation for relation in found.relations}
+
+    def sample(name: str) -> list[bytes]:
         with Client(found) as client:
-            records = read_pages(client, relation, found.limits, {}).records or []
-        if not records:
-            what = f'no columns can be proposed for relation "{relation.name}"'
-            detail, hint = "it has no rows now", "declare the columns"
-            raise SourceError("source.bad_sample", what, detail=detail, hint=hint)
-        columns = propose_columns({"format": "json"}, records[:SAMPLES])
-        proposed[relation.name] = {**given[relation.name], "columns": columns}
-    return {**options, "relations": proposed}
+            return read_pages(client, declared[name], found.limits, {}).records or []
+
+    return with_columns(options, [relation.rows for relation in found.relations], sample)
 
 
 @dataclass(frozen=True)

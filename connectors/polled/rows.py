@@ -7,7 +7,7 @@ changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, DeclaredRelation, rejected_row
 from connectors.formats.declared import DeclaredColumn, declare_columns
+from connectors.formats.discover import propose_columns
 from connectors.formats.open_format import open_format
 from connectors.formats.record_format import BadRecord, RecordFormat
 from connectors.option_reader import OptionReader
@@ -26,6 +27,8 @@ from dataflow.schema import Relation
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
 DAY_MS = 86_400_000
 DEFAULT_INTERVAL_MS = 10_000
+# Of which columns are proposed.
+SAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,30 @@ def declared_relation(options: RowOptions) -> DeclaredRelation:
     """Return a relation as its options declare it. SourceError source.bad_option, format.*."""
     columns = [(c.field.name, c.field.type.name) for c in _content(options)]
     return DeclaredRelation(options.name, tuple(columns), options.key)
+
+
+def with_columns(
+    options: Mapping[str, Any],
+    declared: Sequence[RowOptions],
+    sample: Callable[[str], Sequence[bytes]],
+) -> Mapping[str, Any]:
+    """Return a source's options with columns proposed for each relation that has none.
+
+    sample: returns some of a relation's rows as JSON. SourceError source.bad_sample.
+    """
+    given: Mapping[str, Any] = options["relations"]
+    proposed = dict(given)
+    for relation in declared:
+        if relation.columns:
+            continue
+        records = sample(relation.name)[:SAMPLES]
+        if not records:
+            what = f'no columns can be proposed for relation "{relation.name}"'
+            detail, hint = "it has no rows now", "declare the columns"
+            raise SourceError("source.bad_sample", what, detail=detail, hint=hint)
+        columns = propose_columns({"format": "json"}, records)
+        proposed[relation.name] = {**given[relation.name], "columns": columns}
+    return {**options, "relations": proposed}
 
 
 def _content(options: RowOptions) -> tuple[DeclaredColumn, ...]:

@@ -14,6 +14,7 @@ from connectors.feed_source import REJECTED_KINDS, FeedPositions, FeedStart
 from connectors.pages import decode_delta
 from connectors.polled.contents import Contents, lost_notes
 from connectors.polled.feed import Fetch, PolledFeed, Watch, fetched
+from connectors.polled.rows import RowOptions, RowReader
 from connectors.polled.schedule import PollSchedule
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
@@ -23,26 +24,30 @@ from dataflow.schema import Relation
 
 @dataclass(frozen=True)
 class Polled:
-    """How a relation is read, and after how many seconds again."""
+    """A relation as it is declared, and what reads it, given how its records become rows."""
 
-    fetch: Fetch
-    interval_s: float
+    rows: RowOptions
+    fetch: Callable[[RowReader], Fetch]
 
 
 class PolledSource:
-    """See FeedSource. polled: by relation, for each of `relations`."""
+    """See FeedSource. relations: with resolved types. SourceError source.bad_option."""
 
     is_replayable = False
 
-    def __init__(
-        self, name: str, relations: Sequence[Relation], polled: Mapping[str, Polled]
-    ) -> None:
+    def __init__(self, name: str, relations: Sequence[Relation], polled: Sequence[Polled]) -> None:
         self.name = name
         self._relations = list(relations)
-        self._polled = dict(polled)
-        self._schedules = {
-            relation: PollSchedule(one.interval_s) for relation, one in polled.items()
-        }
+        declared = {one.rows.name: one for one in polled}
+        self._fetches: dict[str, Fetch] = {}
+        self._schedules: dict[str, PollSchedule] = {}
+        for relation in relations:
+            own = declared.get(relation.name.name)
+            if own is None:
+                what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
+                raise SourceError("source.bad_option", what, hint="declare it again")
+            self._fetches[own.rows.name] = own.fetch(RowReader(own.rows, relation))
+            self._schedules[own.rows.name] = PollSchedule(own.rows.interval_s)
 
     def relations(self) -> Sequence[Relation]:
         """Return the declared relations."""
@@ -95,10 +100,7 @@ class PolledSource:
 
     def _watch(self, relation: Relation, contents: Contents) -> Watch:
         name = relation.name.name
-        if name not in self._polled:
-            what = f'relation "{name}" of source "{self.name}" is no longer declared'
-            raise SourceError("source.bad_option", what, hint="declare it again")
-        return Watch(relation, contents, self._polled[name].fetch, self._schedules[name])
+        return Watch(relation, contents, self._fetches[name], self._schedules[name])
 
 
 @dataclass

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import orjson
@@ -20,15 +21,13 @@ import orjson
 from connectors import netguard, secrets
 from connectors.feed_source import DeclaredRelation
 from connectors.formats.declared import declare_columns
-from connectors.formats.discover import propose_columns
 from connectors.polled.contents import Fetched
-from connectors.polled.rows import RowReader, declared_relation
+from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
 from connectors.python.options import FunctionRelation, read_options
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
-SAMPLES = 1000
 _SHOWN = 500
 _OWN_SETTINGS = "TIDEMARK_"
 
@@ -40,32 +39,15 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
     """Return the source, with its declared relations. SourceError source.bad_option."""
-    declared = {relation.name: relation for relation in read_options(options)}
-    polled = {}
-    for relation in relations:
-        own = declared.get(relation.name.name)
-        if own is not None:
-            fetch = _Fetch(own, RowReader(own.rows, relation))
-            polled[own.name] = Polled(fetch, own.rows.interval_s)
+    polled = [Polled(r.rows, partial(_Fetch, r)) for r in read_options(options)]
     return PolledSource(name, relations, polled)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed for each relation that has none."""
-    found = read_options(options)
-    given: Mapping[str, Any] = options["relations"]
-    proposed = dict(given)
-    for relation in found:
-        if relation.rows.columns:
-            continue
-        records = call(relation, (), SAMPLES)
-        if not records:
-            what = f'no columns can be proposed for relation "{relation.name}"'
-            detail, hint = "its function returns no rows now", "declare the columns"
-            raise SourceError("source.bad_sample", what, detail=detail, hint=hint)
-        columns = propose_columns({"format": "json"}, records)
-        proposed[relation.name] = {**given[relation.name], "columns": columns}
-    return {**options, "relations": proposed}
+    found = {relation.name: relation for relation in read_options(options)}
+    sample = lambda name: call(found[name], (), SAMPLES)  # noqa: E731
+    return with_columns(options, [relation.rows for relation in found.values()], sample)
 
 
 @dataclass(frozen=True)

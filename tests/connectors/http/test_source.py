@@ -251,7 +251,7 @@ def test_errors_of_graphql_are_no_answer(server: Server) -> None:
 def test_retries_of_a_server_that_is_away_become_rare(server: Server) -> None:
     server.answer = lambda _: Reply([row(1)])
     mirror = begun(server)
-    server.answer = lambda _: Reply([], 429, {"Retry-After": "1"})
+    server.answer = lambda _: Reply([], 429, {"Retry-After": "4"})
     mirror.open()
     with pytest.raises(TemporaryError, match=r"http\.unavailable"):
         mirror.follow(lambda _: False)
