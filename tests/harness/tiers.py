@@ -27,11 +27,12 @@ CASES = {
     "api/test_client.py::test_rows_over_all_pages": ("async",),
     "api/test_client.py::test_sinks_are_made_and_dropped": ("sync",),
     "bench/test_smoke.py::test_the_engine_is_right": ("w1 full", "w2r default", "q3 default"),
-    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (
-        *("jsonl.gz-snapshot", "parquet-feed"),
-    ),
+    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (*("parquet-feed",),),
     "connectors/postgres/test_final_history.py::test_final_rows_of_past_epochs": (
         *("date-keyed", "timestamptz-multiset"),
+    ),
+    "connectors/formats/test_hostile_records.py::test_any_samples_propose_columns": (
+        *("avro", "json0", "text", "csv", "debezium-json"),
     ),
     "connectors/kafka/test_client.py::test_tls_and_sasl": ("SCRAM-SHA-256",),
     "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
@@ -58,6 +59,9 @@ CASES = {
     ),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_buckets.py::test_views_in_buckets_equal_their_queries": ("hr", "shop"),
+    "equality/test_expiry.py::test_rows_change_after_they_have_expired": (
+        *("DEFAULT-UTC", "FULL-America/New_York", "NOTHING KEYED-UTC"),
+    ),
     "equality/test_forms.py::test_every_query_is_maintained": (
         *("*applications", "*nested_names", "*integer_limits"),
     ),
@@ -65,10 +69,11 @@ CASES = {
     "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
     "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
     "equality/test_queries.py::test_every_view_equals_its_query": (
-        *("hr-rocks", "bank-rocks", "wide-rocks", "odd-memory", "market-memory"),
+        *("hr-rocks", "bank-rocks", "wide-rocks", "odd-memory"),
     ),
     "equality/test_service.py::test_stored_tables_equal_their_queries": ("shop",),
     "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
+    "equality/test_time_zones.py::test_views_are_computed_in_their_zone": ("America/New_York",),
     "recovery/test_checkpoint_keys.py::test_a_file_of_a_checkpoint_lies_in_its_folder": (
         "../../outside",
     ),
