@@ -70,14 +70,9 @@ class Reader:
         self, client: Client, spans: Sequence[Span], *, check_s: float = 5.0, wait_ms: int = 100
     ) -> None:
         self._client = client
-        self._spans = {span.topic: span for span in spans}
         self._check_s = check_s
-        self._down: list[KafkaError] = []
         self._open: set[tuple[str, int]] = set()
-        self._first: list[Chunk] = []
-        self._early: dict[tuple[str, int], int] = {}
         self._topics = Topics(client)
-        self._checked = self._moved = time.monotonic()
         self._consumer = client.consumer(
             self._note,
             enable_partition_eof=True,
@@ -86,10 +81,22 @@ class Reader:
             queued_max_messages_kbytes=16384,
         )
         try:
-            self._check()
+            self.begin(spans)
         except BaseException:
             self.close()
             raise
+
+    def begin(self, spans: Sequence[Span]) -> None:
+        """Read these spans, in place of all others, with the same consumer."""
+        if self._open:
+            self._consumer.incremental_unassign([Partition(*one) for one in self._open])
+        self._spans = {span.topic: span for span in spans}
+        self._down: list[KafkaError] = []
+        self._open = set()
+        self._first: list[Chunk] = []
+        self._early: dict[tuple[str, int], int] = {}
+        self._checked = self._moved = time.monotonic()
+        self._check()
 
     @property
     def is_done(self) -> bool:

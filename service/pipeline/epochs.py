@@ -143,7 +143,8 @@ class Epochs:
         """Step all views by a batch of whole transactions; the views that failed in it."""
         started = time.perf_counter()
         engine = self._engine
-        is_bare = not batch.changes and batch.later is None and batch.rejected is None
+        has_changes = batch.changes or batch.later is not None or batch.stored is not None
+        is_bare = not has_changes and batch.rejected is None
         if is_bare and batch.source == MAIN_SOURCE and batch.position <= engine.position:
             return []
         is_silent = is_bare if batch.source != MAIN_SOURCE else not batch.transactions

@@ -44,7 +44,7 @@ def test_where_a_view_is_maintained(
 ) -> None:
     asked: list[str] = []
 
-    def check(definition: Definition, settings: Settings) -> list[str]:
+    def check(definition: Definition, settings: Settings, sources: list) -> list[str]:
         asked.append(definition.identity)
         if not settings.spark or not is_able:
             raise SqlError("spark.unsupported", "it cannot")
@@ -59,9 +59,9 @@ def test_where_a_view_is_maintained(
     wants = runtime == "spark" or (runtime == "auto" and bool(master) and (state_mb or 0) >= 100)
     if runtime == "spark" and not (master and is_able):
         with pytest.raises(SqlError):
-            placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
+            placed(Definition(), options, estimate, settings=settings, sources=list)  # type: ignore[arg-type]
         return
-    found = placed(Definition(), options, settings, estimate)  # type: ignore[arg-type]
+    found = placed(Definition(), options, estimate, settings=settings, sources=list)  # type: ignore[arg-type]
     assert asked == ([IDENTITY] if wants else [])
     if wants and is_able:
         assert (found.runtime, found.group, found.warnings) == ("spark", OWN_GROUP, ("one bucket",))
@@ -75,5 +75,5 @@ def test_a_view_with_a_group_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(placement, "check_on_spark", lambda *_: pytest.fail("it was asked"))
     settings = Settings.model_validate({"source": "dbname=x", "spark": "local[2]"})
     options = ViewOptions.model_validate({"runtime": "auto", "group": "mine"})
-    found = placed(Definition(), options, settings, Estimate(1 << 50))  # type: ignore[arg-type]
+    found = placed(Definition(), options, Estimate(1 << 50), settings=settings, sources=list)  # type: ignore[arg-type]
     assert (found.runtime, found.group) == ("local", "mine")
