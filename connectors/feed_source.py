@@ -268,10 +268,14 @@ class RangePlanner(Protocol):
     Used by one thread. Changes of one key are in the order of the ranges.
     """
 
+    def is_behind(self) -> bool:
+        """Return whether anything is unread; never wait. It raises as `SourceFeed.poll` does."""
+        ...
+
     def cut(self, count: int, max_rows: int) -> Sequence[FeedRange]:
         """Return ranges of about max_rows records together, of `count` sizes that are about equal.
 
-        Nothing, if there is nothing; never wait. It raises as `SourceFeed.poll` does.
+        Nothing, if nothing is unread; never wait. It raises as `SourceFeed.poll` does.
         """
         ...
 

@@ -44,6 +44,8 @@ FIRST_RECORDS, GROWTH = 5_000, 8
 OPEN_READERS = 4
 # How long a broker waits for more records of a range, which are mostly there.
 WAIT_MS = 20
+# How much a consumer reads ahead: what lies beyond a range is fetched again for the next.
+AHEAD_KB = 4096
 T = TypeVar("T")
 
 
@@ -137,7 +139,7 @@ class KafkaRange:
         reader, span = _READERS.take(key), self._span(rows)
         if reader is None:
             client = Client(self.options.connection, "source", self.source)
-            reader = Reader(client, [span], wait_ms=WAIT_MS)
+            reader = Reader(client, [span], wait_ms=WAIT_MS, ahead_kb=AHEAD_KB)
             span = None
         whole, newest_ms, size = Records(), 0, 0
         try:
@@ -275,14 +277,21 @@ class KafkaRanges:
         """See SourceFeed."""
         return self._lag
 
-    def cut(self, count: int, max_rows: int) -> Sequence[KafkaRange]:
-        """See RangePlanner. Each partition has its share of the records."""
+    def is_behind(self) -> bool:
+        """See RangePlanner."""
         if self._failure is not None:
             raise self._failure
-        unread = self._unread()
-        self._lag = total = sum(end - begin for _, _, begin, end in unread)
-        if self._ends is not None and not total:
+        self._lag = sum(end - begin for _, _, begin, end in self._unread())
+        if self._ends is not None and not self._lag:
             self._ends.check()
+        return self._lag > 0
+
+    def cut(self, count: int, max_rows: int) -> Sequence[KafkaRange]:
+        """See RangePlanner. Each partition has its share of the records."""
+        if not self.is_behind():
+            return []
+        unread = self._unread()
+        total = sum(end - begin for _, _, begin, end in unread)
         share = min(1.0, min(max_rows, self._affordable * count) / max(1, total))
         taken = [(o, p, b, b + max(1, int((e - b) * share))) for o, p, b, e in unread]
         step = -(-sum(end - begin for _, _, begin, end in taken) // max(1, count))

@@ -64,10 +64,20 @@ class Chunk:
 
 
 class Reader:
-    """Reads spans of different topics. check_s: how often topics are described while idle."""
+    """Reads spans of different topics.
+
+    check_s: how often topics are described while idle. wait_ms: how long a broker may wait for
+    records. ahead_kb: how much the client reads ahead.
+    """
 
     def __init__(
-        self, client: Client, spans: Sequence[Span], *, check_s: float = 5.0, wait_ms: int = 100
+        self,
+        client: Client,
+        spans: Sequence[Span],
+        *,
+        check_s: float = 5.0,
+        wait_ms: int = 100,
+        ahead_kb: int = 16384,
     ) -> None:
         self._client = client
         self._check_s = check_s
@@ -78,7 +88,7 @@ class Reader:
             enable_partition_eof=True,
             fetch_wait_max_ms=wait_ms,
             fetch_queue_backoff_ms=20,
-            queued_max_messages_kbytes=16384,
+            queued_max_messages_kbytes=ahead_kb,
         )
         try:
             self.begin(spans)

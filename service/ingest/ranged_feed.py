@@ -114,7 +114,9 @@ class RangedFeed:
         log.info("source.readers", source=self._source.name, executors=len(ranged), here=len(here))
 
     def _read_ranges(self, max_rows: int) -> SourceBatch | None:
-        return None if self._planner is None else self._reader.read(self._planner, max_rows)
+        if self._planner is None or not self._planner.is_behind():
+            return None
+        return self._reader.read(self._planner, max_rows)
 
     def _poll_feed(self, max_rows: int, until: FeedPositions | None) -> SourceBatch | None:
         return None if self._feed is None else self._feed.poll(max_rows, until=until)

@@ -163,10 +163,16 @@ class MemoryPlanner:
             for partition, end in topic.ends().items()
         )
 
-    def cut(self, count: int, max_rows: int) -> Sequence[MemoryRange]:
+    def is_behind(self) -> bool:
         """See RangePlanner."""
         if self._failure is not None:
             raise self._failure
+        return self.lag > 0
+
+    def cut(self, count: int, max_rows: int) -> Sequence[MemoryRange]:
+        """See RangePlanner."""
+        if not self.is_behind():
+            return []
         found = []
         for name, topic in self._topics.items():
             for partition, end in topic.ends().items():
