@@ -268,7 +268,7 @@ class RangePlanner(Protocol):
     Used by one thread. Changes of one key are in the order of the ranges.
     """
 
-    def is_behind(self) -> bool:
+    def has_unread(self) -> bool:
         """Return whether anything is unread; never wait. It raises as `SourceFeed.poll` does."""
         ...
 

@@ -277,7 +277,7 @@ class KafkaRanges:
         """See SourceFeed."""
         return self._lag
 
-    def is_behind(self) -> bool:
+    def has_unread(self) -> bool:
         """See RangePlanner."""
         if self._failure is not None:
             raise self._failure
@@ -288,7 +288,7 @@ class KafkaRanges:
 
     def cut(self, count: int, max_rows: int) -> Sequence[KafkaRange]:
         """See RangePlanner. Each partition has its share of the records."""
-        if not self.is_behind():
+        if not self.has_unread():
             return []
         unread = self._unread()
         total = sum(end - begin for _, _, begin, end in unread)

@@ -114,7 +114,7 @@ class RangedFeed:
         log.info("source.readers", source=self._source.name, executors=len(ranged), here=len(here))
 
     def _read_ranges(self, max_rows: int) -> SourceBatch | None:
-        if self._planner is None or not self._planner.is_behind():
+        if self._planner is None or not self._planner.has_unread():
             return None
         return self._reader.read(self._planner, max_rows)
 

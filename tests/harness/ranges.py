@@ -163,7 +163,7 @@ class MemoryPlanner:
             for partition, end in topic.ends().items()
         )
 
-    def is_behind(self) -> bool:
+    def has_unread(self) -> bool:
         """See RangePlanner."""
         if self._failure is not None:
             raise self._failure
@@ -171,7 +171,7 @@ class MemoryPlanner:
 
     def cut(self, count: int, max_rows: int) -> Sequence[MemoryRange]:
         """See RangePlanner."""
-        if not self.is_behind():
+        if not self.has_unread():
             return []
         found = []
         for name, topic in self._topics.items():
