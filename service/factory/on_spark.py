@@ -7,7 +7,7 @@ a warning. Imports of Spark's client wait until a view needs it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from connectors.feed_source import BY_EXECUTORS, reader_of
@@ -16,6 +16,7 @@ from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.shuffle_storage import url_below
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
 from service.engine.definition import ViewDefinition
 from service.ingest.declared_sources import feed_source
@@ -119,15 +120,15 @@ def check_on_spark(
             f"Spark maintains this in one bucket, because it cannot be split: {what}"
             for what in layout.single_stages()
         ),
-        *_read_here(definition, sources),
+        *read_here(definition.relations(), sources),
     ]
 
 
-def _read_here(definition: ViewDefinition, sources: Sequence[SourceRow]) -> list[str]:
-    """Return a warning for each topic or folder that executors do not read."""
+def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> list[str]:
+    """Return a warning for each topic or folder that executors do not read. sources: all."""
     rows = {row.name: row for row in sources if row.type not in ("postgres", "clock")}
     found = []
-    for relation in definition.relations():
+    for relation in relations:
         if relation.name.source in rows:
             reader = reader_of(feed_source(rows[relation.name.source]), relation)
             if reader != BY_EXECUTORS:
