@@ -199,7 +199,9 @@ class Following:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for all; however few records there are, tasks read them."""
+    monkeypatch.setattr(driver_module, "FEW_RECORDS", 0)
     yield tmp_path
     STATES.close()
     set_failpoints("")
@@ -207,9 +209,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("is_avro", [False, True])
 def test_tasks_read_what_the_driver_reads(
-    broker: EmbeddedKafka, folder: Path, is_avro: bool, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedKafka, folder: Path, is_avro: bool
 ) -> None:
-    monkeypatch.setattr(driver_module, "FEW_RECORDS", 0)
     registry = Registry() if is_avro else None
     try:
         shop = Shop(broker, registry)
