@@ -18,7 +18,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
-TYPES = ("kafka", "files", "clock")
+TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "clock")
 
 
 def connector(type_name: str) -> Connector:

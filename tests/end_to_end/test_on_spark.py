@@ -6,6 +6,7 @@ one with two workers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -23,8 +24,11 @@ from service.runtime.process_title import title_of
 from tests.connectors.spark.clusters import HOST, standalone
 from tests.connectors.spark.maintained.test_spark_scheduler import descendants
 from tests.harness.broker import new_topic, send
+from tests.harness.object_store import object_server, object_store
 from tests.harness.postgres import Database
+from tests.harness.proxy import Fault, Proxy
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
@@ -282,6 +286,43 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
             assert list((tmp_path / "shared").glob("tidemark/spark*/v*/*/manifest/*"))
             service.drop("spent")
             assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("store", ["bucket", "server"])
+def test_an_object_storage_that_is_slow_and_fails(
+    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """Faults of the way to it while epochs are written; then all local states are lost."""
+    draw = random.Random(11)
+    with contextlib.ExitStack() as stack:
+        if store == "bucket":
+            url = stack.enter_context(object_store(monkeypatch))
+        else:
+            url = stack.enter_context(object_server(tmp_path / "objects", monkeypatch))
+        target = int(url.rpartition(":")[2])
+        way = stack.enter_context(Proxy(target))
+        at = url.replace(f":{target}", f":{way.port}")
+        service = stack.enter_context(
+            RunningService(shop.dsn, tmp_path, **SETTINGS, spark_storage=at)
+        )
+        service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+        for _ in range(count("TIDEMARK_TEST_FAULTS", 3, 20)):
+            way.begin(Fault.draw(draw))
+            for _ in range(3):
+                change(shop, draw)
+                time.sleep(draw.random())
+            way.heal()
+            way.terminate_orphan()
+        require_equal(service, shop, "spent", SPENT)
+        assert way.faults_met > 0
+        assert not any(e["event"] == "view.failed" for e in service.events())
+        group = service.call("GET", "/views/spent").json()["group"]
+        service.kill()
+        shutil.rmtree(service.state / "groups" / group / "bucket-caches")
+        change(shop, draw)
+        service.start()
+        require_equal(service, shop, "spent", SPENT)
 
 
 @pytest.mark.whole

@@ -45,7 +45,13 @@ CASES = {
     "connectors/postgres/test_table_names.py::test_a_query_means_what_it_meant": (
         *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
     ),
-    "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": ("*-2",),
+    "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": (
+        *("grouped join-2", "global-2", "full join-2", "distinct union-2", "scalar subquery-2"),
+        *("not in-2", "recursion-2", "first of each-2", "running window-2", "failing rows-2"),
+    ),
+    "connectors/spark/test_backfill.py::test_tasks_keep_columns_that_other_views_read": (
+        *("grouped join", "full join", "first of each", "plain scan"),
+    ),
     "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
         *("not noticed yet", "a reader too"),
@@ -55,7 +61,7 @@ CASES = {
     "equality/test_forms.py::test_every_query_is_maintained": (
         *("*applications", "*nested_names", "*integer_limits"),
     ),
-    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0", "3"),
+    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0",),
     "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
     "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
     "equality/test_queries.py::test_every_view_equals_its_query": (
@@ -93,7 +99,7 @@ CASES = {
     ),
     "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
     "simulation/test_mutations.py::test_the_simulation_finds": (
-        *("errors lost", "refused with its epoch", "beyond the sink", "shapes forgotten"),
+        *("errors lost", "beyond the sink", "passed over and unshown"),
     ),
     "sql/test_estimate.py::test_every_part_of_a_plan_is_a_query_that_postgresql_takes": ("tpch",),
     "unit/operators/test_ordered_rows.py::test_equal_to_a_sorted_list": ("0-rocks", "3-memory"),
