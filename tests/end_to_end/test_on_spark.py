@@ -248,7 +248,8 @@ def test_a_topic_and_a_moving_clock(shop: Database, broker: EmbeddedKafka, tmp_p
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_}, now() - interval '1 minute')")
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_ + 1}, now())")
             victims = list(pipelines(service))
-            service.await_so(lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent"))
+            is_seen = lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent")  # noqa: E731
+            service.await_so(is_seen, within_s=240)
             for victim in victims:
                 victim.kill()
             service.await_so(lambda: shop.rows(shown) == answer(), within_s=120)
