@@ -24,8 +24,8 @@ from connectors.spark.frame import Row
 from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
-# Since version 2 a log may have sums of rows, since 3 an input may be in several files; all that
-# earlier versions have is read as before.
+# Since version 2 a log may have sums of rows; since 3 an input may be in several files, and the
+# version is part of the checksum. All that earlier versions have is read as before.
 _VERSION = 3
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
@@ -61,6 +61,10 @@ def number_of(name: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
+def _checksum(version: int, content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, version if version > 2 else 0)
+
+
 @dataclass(frozen=True)
 class _Document:
     """A file of facts with a payload."""
@@ -69,7 +73,7 @@ class _Document:
         """Return the bytes of the file."""
         facts = orjson.dumps(asdict(self))
         kind = type(self).__name__[:6].encode().ljust(6)
-        check = xxhash.xxh3_64_intdigest(facts + payload)
+        check = _checksum(_VERSION, facts + payload)
         return _HEAD.pack(_MAGIC, _VERSION, kind, len(facts), check) + facts + payload
 
     @classmethod
@@ -83,7 +87,7 @@ class _Document:
                 raise ValueError(f"it begins with {content[:12]!r}")
             if not 1 <= version <= _VERSION:
                 raise ValueError(f"it has version {version}")
-            if check != xxhash.xxh3_64_intdigest(facts + payload):
+            if check != _checksum(version, facts + payload):
                 raise ValueError("its checksum is wrong")
             found = orjson.loads(facts)
             known = {f.name for f in fields(cls)}

@@ -71,6 +71,15 @@ def test_changed_bytes_are_refused() -> None:
         Manifest.decode(content)
 
 
+def test_documents_of_earlier_versions_are_read(monkeypatch) -> None:
+    content = INPUT.encode(b"payload")
+    monkeypatch.setattr(files, "_VERSION", 2)
+    earlier = INPUT.encode(b"payload")
+    monkeypatch.setattr(files, "_VERSION", 3)
+    assert earlier != content
+    assert EpochInput.decode(earlier) == EpochInput.decode(content) == (INPUT, b"payload")
+
+
 def test_unknown_fields_are_refused_and_missing_ones_have_defaults(monkeypatch) -> None:
     facts = {**asdict(INPUT)}
     del facts["moved_to"]
