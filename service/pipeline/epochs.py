@@ -150,7 +150,8 @@ class Epochs:
         """Step all views by a batch of whole transactions; the views that failed in it."""
         started = time.perf_counter()
         engine = self._engine
-        is_bare = not batch.changes and batch.later is None and batch.rejected is None
+        has_changes = batch.changes or batch.later is not None or batch.stored is not None
+        is_bare = not has_changes and batch.rejected is None
         is_main = batch.source == MAIN_SOURCE
         # At the same position it may be that of `unshown`.
         least = engine.position + (self._unshown is None)

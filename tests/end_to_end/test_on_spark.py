@@ -235,16 +235,21 @@ def test_a_topic_and_a_moving_clock(shop: Database, broker: EmbeddedKafka, tmp_p
         produce(100)
         service.create("clicked", clicks, wait_s=180, runtime="spark", backfill="local")
         service.create("recent", recent, wait_s=180, runtime="spark", backfill="local")
+        nodes = service.call("GET", "/views/clicked/dataflow").json()["nodes"]
+        assert sorted(n["detail"] for n in nodes if n["what"] == "table") == [
+            "rows of public.customers in 4 buckets",
+            "rows of shop.clicks in 4 buckets, read by executors",
+        ]
         shown = "SELECT name, n, total FROM clicked ORDER BY name"
         for round_ in range(2):
-            produce(70)
+            # Few records are read by the driver, as tasks would.
+            produce((70, 3000)[round_])
             shop.execute("UPDATE customers SET name = name || 'x' WHERE id % 7 = 3")
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_}, now() - interval '1 minute')")
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_ + 1}, now())")
             victims = list(pipelines(service))
-            service.await_so(
-                lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent"), within_s=180
-            )
+            is_seen = lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent")  # noqa: E731
+            service.await_so(is_seen, within_s=240)
             for victim in victims:
                 victim.kill()
             service.await_so(lambda: shop.rows(shown) == answer(), within_s=120)
