@@ -193,7 +193,11 @@ class BucketViews:
         running = self._running[identity]
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
+        spread = running.driver.spread
         self._await(lambda: running.driver.step(Batch(fixed.facts(), changes)))
+        if running.driver.spread != spread:
+            name = running.definition.table.title
+            log.info("buckets.spread", view=name, keys=len(running.driver.spread))
         (committed,) = running.take()
         running.collect_garbage()
         return committed
@@ -259,6 +263,7 @@ class _Running:
         self.record = record
         self.is_started = False
         self._committed: list[CommittedEpoch] = []
+        self._shown: int = record["epoch"]
         self._collected_at = time.monotonic()
         view = MaintainedView(
             record["folder"],
@@ -277,14 +282,17 @@ class _Running:
         )
 
     def progress(self) -> int:
-        """See EpochSink: what the store has."""
-        return self.record["epoch"] + len(self._committed)
+        """See EpochSink: what the store has, or need not have."""
+        return self._shown
 
     def apply(self, epoch: CommittedEpoch) -> None:
         """See EpochSink."""
         if epoch.epoch != self.progress() + 1:
             raise InvariantError("state.buckets", f"epoch {epoch.epoch} after {self.progress()}")
-        self._committed.append(epoch)
+        self._shown = epoch.epoch
+        if not epoch.is_move:
+            # An epoch that only moves state is none of the engine's.
+            self._committed.append(epoch)
 
     def take(self) -> list[CommittedEpoch]:
         """Return and forget what was committed."""

@@ -23,8 +23,9 @@ from connectors.spark.frame import Row
 from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
-# Since version 2 a log may have sums of rows; all that version 1 has is read as before.
-_VERSION = 2
+# Since version 2 a log may have sums of rows, and since version 3 keys of joins may be spread. All
+# that earlier versions have is read as before.
+_VERSION = 3
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
 _COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
@@ -100,7 +101,8 @@ class EpochInput(_Document):
     positions: of the sources after it, as JSON. data: the file of its pages; "" if they are this
     document's payload. ranges: by bucket, which bytes of it; only buckets with rows. is_first: the
     view has no state before it. moved_to: so many buckets get the state, and nothing is read; 0 for
-    an epoch that reads.
+    an epoch that reads. spread: the keys of joins that are spread while it is stepped, as [stage,
+    input, hash]; of an epoch that moves state, after it.
     """
 
     epoch: int
@@ -111,6 +113,7 @@ class EpochInput(_Document):
     ranges: Mapping[str, Sequence[int]] = field(default_factory=dict)
     is_first: bool = False
     moved_to: int = 0
+    spread: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ class Manifest(_Document):
     own. generation: of the driver that committed it. input: whether it has an input. logs: [level,
     first bucket, end bucket, name]. answered: slots with a file of answers. out: the file for the
     sink, "" for nothing to show. bases: by "level-bucket", the bases that together are its state.
-    base_bytes, log_bytes: by the same, to decide when a base is rewritten.
+    base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its input,
+    after the epoch.
     """
 
     epoch: int
@@ -137,6 +141,7 @@ class Manifest(_Document):
     bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     base_bytes: Mapping[str, int] = field(default_factory=dict)
     log_bytes: Mapping[str, int] = field(default_factory=dict)
+    spread: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
