@@ -508,6 +508,7 @@ class Driver:
             spread=layout.spread,
         )
         self._newest = self._commits.commit(manifest)
+        failpoint("spark.epoch.committed")
         self._show(self._newest)
 
     def export(self, folder: Path) -> list[BulkFile]:
