@@ -48,7 +48,7 @@ from tests.property.plans import ADDITIVE, CASES, JOINS, SMALL, WIDE, Table
 
 PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
 SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 6, 100)
-SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 12, 200)
+SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 8, 200)
 EPOCHS = 12
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
 CRASHES = ("fixed", "computed", "stored", "committed")

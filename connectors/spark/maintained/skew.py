@@ -147,7 +147,7 @@ def count_state(store: Store, layout: Layout) -> Iterator[KeyReport]:
 class KeyCounts:
     """The rows that the joins of a view were given lately, and which of their keys to spread.
 
-    least_rows: see HEAVY_ROWS. Only in memory: another driver begins to count anew.
+    least_rows: see HEAVY_ROWS. Only in memory: another driver begins to count again.
     """
 
     def __init__(self, least_rows: int = HEAVY_ROWS) -> None:
@@ -176,8 +176,8 @@ class KeyCounts:
             gone = counts.rarest(known, average / _RARE, len(known) + len(new) - MAX_KEYS)
             for hash in gone:
                 del known[hash]
-            room = max(0, MAX_KEYS - len(known))
-            kept = {**known, **dict(list(new.items())[:room])}
+            free = max(0, MAX_KEYS - len(known))
+            kept = {**known, **dict(list(new.items())[:free])}
             found = [key for key in found if key[0] != number]
             found += [(number, side, hash) for hash, side in kept.items()]
         return spread_of(found)
