@@ -35,6 +35,7 @@ from tests.harness.buckets import MemoryStorage, files_below, random_spread
 from tests.harness.tiers import count
 from tests.unit.service.test_engine import COUNTED, JOINED, SOURCE, Model
 
+ENGINES = count("TIDEMARK_TEST_BUCKET_ENGINES", 3, 40)
 POINTS = ("fixed", "computed", "stored", "committed", "stepped", "kept")
 
 
@@ -149,7 +150,7 @@ class World:
         self.rows = +self.rows
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_BUCKET_ENGINES", 2, 20)))
+@pytest.mark.parametrize("seed", range(ENGINES))
 def test_an_engine_whose_keys_are_spread_whatever_is_killed(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +179,7 @@ def test_an_engine_whose_keys_are_spread_whatever_is_killed(
         world.close()
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_BUCKET_ENGINES", 3, 40)))
+@pytest.mark.parametrize("seed", range(ENGINES))
 def test_an_engine_in_buckets_whatever_is_killed(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

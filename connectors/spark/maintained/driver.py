@@ -228,8 +228,11 @@ class Driver:
         used. TidemarkError as raised by an operator, spark.fenced; TemporaryError.
         """
         spread = self._counts.spread(self.layout)
-        if spread != self.spread and not self._reshape(self.buckets, spread):
-            return self.positions
+        if spread != self.spread:
+            # The next keys are spread on new evidence: state is not written again for each of them.
+            self._counts = KeyCounts(self._limits.heavy_rows)
+            if not self._reshape(self.buckets, spread):
+                return self.positions
         given, payload = self._fixed(batch)
         self._run(given, payload)
         return self.positions

@@ -157,7 +157,8 @@ class Layout:
         """Return the stage of a slot."""
         return self.cut.stages[slot >> _STAGE_SHIFT]
 
-    def bucket_of(self, slot: int) -> int:
+    @staticmethod
+    def bucket_of(slot: int) -> int:
         """Return the bucket of a slot."""
         return slot & (MAX_BUCKETS - 1)
 

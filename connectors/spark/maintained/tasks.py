@@ -116,7 +116,7 @@ class Job:
         if slot < 0:
             return group
         # The inverse of buckets_of.
-        return ((self.layout.bucket_of(slot) + 1) * self.groups - 1) // self.buckets
+        return ((Layout.bucket_of(slot) + 1) * self.groups - 1) // self.buckets
 
 
 # --- states of this process ----------------------------------------------------------------------

@@ -205,6 +205,31 @@ def test_counts_of_bounded_size_find_the_frequent_keys() -> None:
     assert counts.frequent().tolist() == [int(hot)]
 
 
+def test_copied_rows_are_counted_once() -> None:
+    """Over all buckets: 30 rows of the spread input, and 8 customers of which one is copied."""
+    plain = Layout(view("left"), BUCKETS)
+    layout = Layout(view("left"), BUCKETS, ((stage_of_join(plain), LEFT, hash_of(7)),))
+    stage = layout.cut.stages[stage_of_join(layout)]
+    assert stage.routing is not None
+    given = {LEFT: rows(np.arange(30), 7), RIGHT: rows(np.arange(8), 1)}
+    counts, reports = KeyCounts(1), []
+    for bucket in range(BUCKETS):
+        parts = {}
+        for side, delta in given.items():
+            at = dict(stage.routing.positions(delta.columns, (1 - side,), len(delta), 4, side))
+            parts[side] = delta.take(at.get(bucket, np.zeros(0, np.int64)))
+        report = skew.count_rows(layout, stage, bucket, parts)
+        assert report is not None
+        reports.append(report)
+    counts.add(reports)
+    assert [sum(r.rows[side] for r in reports) for side in (LEFT, RIGHT)] == [30, 8]
+    assert [sum(r.keys.get(hash_of(7), (0, 0))[s] for r in reports) for s in (0, 1)] == [30, 1]
+    for plan in ("full", "not in"):
+        other = Layout(view(plan), BUCKETS)
+        for stages in other.levels:
+            assert not any(skew.count_rows(other, stage, 0, given) for stage in stages)
+
+
 # --- a view ---------------------------------------------------------------------------------------
 
 
