@@ -105,7 +105,8 @@ def test_spread_keys_are_moved_and_exported_once(seed: int) -> None:
         for at in range(3):
             rows.update(counted(local.step(history, at)))
         sink = TableSink()
-        sink.rows, sink.epoch, sink.position = +rows, 3, 3
+        sink.rows, sink.errors = +rows, Counter(history.errors[3])
+        sink.epoch = sink.position = 3
         view, storage = history.view(f"spread-{seed}"), MemoryStorage(f"spread-{seed}")
         driver = Driver(view, storage, InProcessScheduler(str(folder), 2), sink, buckets=3)
         driver.start_moved(local.store, {"at": 3}, folder / "files", epoch=3)
@@ -115,7 +116,7 @@ def test_spread_keys_are_moved_and_exported_once(seed: int) -> None:
                 driver.split(random.choice([1, 2, 4, 5]))
             driver.step(history.batch(at, at + 1))
             local.step(history, at)
-            assert sink.rows == history.rows[at + 1]
+            assert (sink.rows, sink.errors) == (history.rows[at + 1], history.errors[at + 1])
         is_spread = bool(driver.spread) and driver.buckets > 1
         (folder / "back").mkdir()
         files = driver.export(folder / "back")
