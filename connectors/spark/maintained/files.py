@@ -121,7 +121,7 @@ class EpochInput(_Document):
     is_first: bool = False
     moved_to: int = 0
     parts: Sequence[Sequence[Any]] = field(default_factory=list)
-    spread: Sequence[Sequence[int]] = ()
+    spread: Sequence[Sequence[int]] = field(default_factory=list)
 
     def stored(self, bucket: int) -> Iterator[tuple[str, int, int]]:
         """Yield (file, first byte, end) of the pages of a bucket that `parts` have."""
@@ -156,7 +156,7 @@ class Manifest(_Document):
     bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     base_bytes: Mapping[str, int] = field(default_factory=dict)
     log_bytes: Mapping[str, int] = field(default_factory=dict)
-    spread: Sequence[Sequence[int]] = ()
+    spread: Sequence[Sequence[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -398,7 +398,7 @@ def test_documents_of_before_have_no_spread_keys(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     for document, content in zip(documents, older, strict=True):
         found, _ = type(document).decode(content)
-        assert (found.epoch, found.spread) == (3, ())
+        assert (found.epoch, found.spread) == (3, [])
     newer = Manifest(3, "b", 1, 4, {}, spread=((2, 0, 2**64 - 1),)).encode()
     assert Manifest.decode(newer)[0].spread == [[2, 0, 2**64 - 1]]
     monkeypatch.setattr(files, "_VERSION", 2)
