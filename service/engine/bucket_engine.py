@@ -8,8 +8,9 @@ the sink sees it; `recover` closes the gap after a kill.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from service.engine.bucket_views import BucketViews, FixedEpoch
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
 from service.engine.epoch_buffer import EpochBuffer, named
+from storage.store import Store
 
 
 class BucketEngine(Engine):
@@ -80,6 +82,12 @@ class BucketEngine(Engine):
         self._forget(definition)
         self._buckets.remove(definition.identity)
 
+    def copy_to(
+        self, name: RelationName, store: Store, folder: Path
+    ) -> Mapping[RelationName, tuple[int, ...]]:
+        """See Engine; it takes an epoch of the driver, which reads nothing."""
+        return self._buckets.export(self.views[name].identity, store, folder)
+
     def renew(self, view: View) -> None:
         """See Engine; the view has no readers."""
         self.add(view)
@@ -114,6 +122,11 @@ class BucketEngine(Engine):
                 continue
             for fixed, committed in found:
                 number = fixed.progress.epoch
+                if number <= self.epoch and not len(committed.rows):
+                    # It has moved state, and read nothing.
+                    self._buckets.keep(definition.identity, committed)
+                    self.commit(None, written=written, sync=True)
+                    continue
                 if number != self.epoch + 1:
                     raise InvariantError("state.buckets", f"epoch {number} after {self.epoch}")
                 self.positions.restore(fixed.progress, fixed.source, fixed.notes)

@@ -22,6 +22,7 @@ from typing import Any
 
 from connectors.sink import Progress
 from connectors.source import SourceBatch
+from connectors.spark.maintained.bases import open_state
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
 from connectors.spark.maintained.layout import Layout, MaintainedView
 from connectors.spark.maintained.scheduler import Scheduler
@@ -36,11 +37,11 @@ from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node, lower
 from service.engine.definition import View, ViewDefinition
 from service.runtime.log import log
+from service.runtime.long_work import finished
 from storage.store import Store
 
 _RECORD = "buckets/"
 COLLECT_S = 60.0
-REPORT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,27 @@ class BucketViews:
         running.collect_garbage()
         return committed
 
+    def export(
+        self, identity: str, store: Store, folder: Path
+    ) -> Mapping[RelationName, tuple[int, ...]]:
+        """Put the state of a view into another store, and return the columns of each base relation.
+
+        folder: for files. Its driver runs an epoch that reads nothing, which is recorded with the
+        open epoch. It may take long, and while_waiting is not called.
+        """
+        running = self._running[identity]
+        try:
+            files = running.driver.export(folder)
+        finally:
+            for committed in running.take():
+                self.keep(identity, committed)
+        for specs in running.driver.layout.specs.values():
+            for spec, _ in specs:
+                open_state(store, spec)
+        store.commit()
+        store.ingest(files)
+        return _columns_from(running.record["columns"], running.definition)
+
     def nodes(self, identity: str) -> Sequence[Node]:
         """Return the nodes of a view, as lowered."""
         return self._running[identity].driver.layout.nodes
@@ -215,22 +237,7 @@ class BucketViews:
 
     def _await(self, work: Callable[[], object]) -> None:
         """Do what may take long; the caller's thread shows meanwhile that it is alive."""
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run, name="buckets", daemon=True)
-        thread.start()
-        thread.join(REPORT_S)
-        while thread.is_alive():
-            self._parts.while_waiting()
-            thread.join(REPORT_S)
-        if failures:
-            raise failures[0]
+        finished(work, self._parts.while_waiting, "buckets")
 
     def keep(self, identity: str, committed: CommittedEpoch) -> None:
         """Record with the open epoch that it contains an epoch of a view."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from connectors.spark.session import LazySession
     from service.engine.bucket_views import BucketViews
 
+# Begins the warnings of what one bucket maintains.
+ONE_BUCKET = "Spark maintains this in one bucket, because it cannot be split: "
 # Below the state of a view's group.
 STORAGE, CACHES, MOVING = "buckets", "bucket-caches", "bucket-moves"
 
@@ -74,6 +76,19 @@ def bucket_views(
     return BucketViews(store, parts)
 
 
+def remove_buckets(settings: Settings) -> None:
+    """Delete what the shared storage has of the group of these settings, which no process uses.
+
+    TemporaryError spark.storage.
+    """
+    from connectors.spark.maintained.shared_storage import open_storage
+
+    if settings.spark_storage:
+        storage = open_storage(storage_url(settings))
+        for name in storage.names(""):
+            storage.delete(name)
+
+
 def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
     """Return warnings for a view that Spark is to maintain. Nothing of it is left anywhere.
 
@@ -107,10 +122,7 @@ def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
     check_java()
     check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
-    return [
-        f"Spark maintains this in one bucket, because it cannot be split: {what}"
-        for what in layout.single_stages()
-    ]
+    return [f"{ONE_BUCKET}{what}" for what in layout.single_stages()]
 
 
 def layout_of(definition: ViewDefinition, settings: Settings) -> Layout:

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.feed_source import FeedSource
@@ -73,6 +74,15 @@ class ServiceFactory:
         self._lock = threading.Lock()
         self._children = Children(functools.partial(protect, self.settings))
         self._own_role = ""
+
+    def beside(self, group: str) -> ServiceFactory:
+        """Return a factory of another group's components, which shares nothing with this one."""
+        return ServiceFactory(self.settings.beside(group))
+
+    def with_state(self, folder: Path) -> ServiceFactory:
+        """Return a factory of the same group's components over a state in another folder."""
+        found = self.settings.model_copy(update={"state": folder})
+        return ServiceFactory(found)
 
     def new_source(self) -> PostgresSource:
         """Return the source with its own sessions."""
