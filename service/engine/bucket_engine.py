@@ -66,6 +66,11 @@ class BucketEngine(Engine):
 
     # --- the view as a whole ---------------------------------------------------------------------
 
+    def in_free_scope(self, definition: ViewDefinition) -> ViewDefinition:
+        """See Engine; a build begins, whose view will be stepped."""
+        self._buckets.warm()
+        return super().in_free_scope(definition)
+
     def add(self, view: View) -> None:
         """See Engine; its state goes into buckets."""
         definition = view.definition
@@ -108,7 +113,8 @@ class BucketEngine(Engine):
         written: as for `commit`. Views whose state is lost leave the engine; return why.
         TidemarkError spark.fenced; TemporaryError.
         """
-        self._buckets.warm()
+        if self.views:
+            self._buckets.warm()
         lost = []
         for name, definition in list(self.views.items()):
             try:

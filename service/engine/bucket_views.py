@@ -116,9 +116,13 @@ class BucketViews:
         self._parts = parts
         self._running: dict[str, _Running] = {}
         self._unneeded: list[str] = []
+        self._is_warm = False
 
     def warm(self) -> None:
-        """Begin what the first epoch would wait for."""
+        """Begin what the first epoch would wait for, once."""
+        if self._is_warm:
+            return
+        self._is_warm = True
         threading.Thread(target=self._parts.warm, name="warm-buckets", daemon=True).start()
 
     def enter(self, definition: ViewDefinition) -> None:

@@ -58,6 +58,9 @@ def write_state(
     """
     copy_state, tables = parts
     folder.clear()
+    if is_spark_group(folder.group):
+        # What an attempt that was killed has left.
+        remove_buckets(factory.settings)
     made = factory.with_state(folder.state)
     store, files = made.open_store(), folder.state / "files"
     try:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 SOURCE = MAIN_SOURCE
 LOCAL_PARTS = 8
 ROWS_A_PART = 250_000
+# For the pages of a state that is only written.
+_COPIED_CACHE_MB = 32
 
 
 class ServiceFactory:
@@ -80,9 +82,10 @@ class ServiceFactory:
         return ServiceFactory(self.settings.beside(group))
 
     def with_state(self, folder: Path) -> ServiceFactory:
-        """Return a factory of the same group's components over a state in another folder."""
-        found = self.settings.model_copy(update={"state": folder})
-        return ServiceFactory(found)
+        """Return a factory of the same group's components over a state in another folder, which is
+        written once, beside a state that is open."""
+        update = {"state": folder, "cache_mb": _COPIED_CACHE_MB}
+        return ServiceFactory(self.settings.model_copy(update=update))
 
     def new_source(self) -> PostgresSource:
         """Return the source with its own sessions."""

@@ -50,6 +50,9 @@ def main(group: str = DEFAULT_GROUP) -> int:
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
+        if pipeline.is_unused:
+            # The group has no view left: nothing of it stays, its state last.
+            factory.sink().forget_owner()
     except (TidemarkError, StorageError, OSError) as raised:
         error = disk_error(raised, "the pipeline") or raised
         if isinstance(error, OSError):
@@ -59,7 +62,6 @@ def main(group: str = DEFAULT_GROUP) -> int:
             factory.report_failure(error)
         return code
     if pipeline.is_unused:
-        # The group has no view left: delete its state.
         shutil.rmtree(settings.state)
     log.debug("pipeline.stopped")
     return 0

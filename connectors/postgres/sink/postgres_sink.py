@@ -400,6 +400,14 @@ class PostgresSink:
             session.cursor().execute("SELECT tidemark.forget_progress(%s)", (self._key,))
             session.commit()
 
+    def forget_owner(self) -> None:
+        """Remove the record of who writes under this key, once nobody will again."""
+        self._ensure()
+        with self._own_session("cannot remove the sink's owner") as session:
+            if self._claim is not None:
+                self._claim.forget(session.cursor())
+            session.commit()
+
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         """Yield the view's rows of one snapshot, in chunks; a multiset's with their counts as
         weights.
