@@ -266,8 +266,8 @@ def moved_by_force(service: RunningService, runtime: str) -> str:
 
 
 @pytest.mark.whole
-def test_a_topic_and_a_clock(database: Database, broker: EmbeddedKafka, tmp_path: Path) -> None:
-    """Offsets of a topic and malformed records go along, and a clock from Spark to one process."""
+def test_a_topic_goes_along(database: Database, broker: EmbeddedKafka, tmp_path: Path) -> None:
+    """Offsets of a topic, what it has sent, and its malformed records."""
     topic = new_topic(broker, partitions=2)
     columns = {"customer": "int4", "amount": "int4", "_partition": "int4", "_offset": "int8"}
     relation = {"topic": topic, "format": "json", "columns": columns, "on_error": "dead_letter"}
@@ -276,7 +276,7 @@ def test_a_topic_and_a_clock(database: Database, broker: EmbeddedKafka, tmp_path
         "check_ms": 100,
         "topics": {"clicks": relation},
     }
-    database.execute(SCHEMA + "CREATE TABLE seen (id integer PRIMARY KEY, at timestamptz)")
+    database.execute(SCHEMA)
     clicks = (
         "SELECT c.region, count(*) AS n, sum(k.amount) AS total FROM shop.clicks k"
         " JOIN customers c ON c.id = k.customer GROUP BY c.region"
@@ -299,26 +299,38 @@ def test_a_topic_and_a_clock(database: Database, broker: EmbeddedKafka, tmp_path
         assert declared.status_code == 201, declared.text
         produce(100)
         service.create("clicked", clicks, backfill="local")
-        recent = "SELECT id FROM seen WHERE at > now() - interval '20 seconds'"
-        service.create("recent", recent, wait_s=180, runtime="spark", backfill="local")
+        letters = 1
         for runtime in ("spark", "local"):
             produce(70)
-            service.await_so(is_shown)
-            group = move(service, "clicked", runtime)["group"]
-            letters = database.rows(
-                "SELECT count(*) FROM tidemark.dead_letters WHERE sink_key = %s",
-                (f"tidemark/{group}",),
-            )
-            assert letters[0][0] >= 1
-            produce(50)
-            database.execute("UPDATE customers SET region = region WHERE id = 3")
             service.await_so(is_shown, 180)
-        database.execute("INSERT INTO seen VALUES (1, now() - interval '1 hour'), (2, now())")
-        service.await_so(lambda: database.rows("SELECT id FROM recent") == [(2,)], 120)
-        assert move(service, "recent", "local")["group"].startswith("local")
-        service.await_so(lambda: database.rows("SELECT id FROM recent") == [], 120)
-        database.execute("UPDATE seen SET at = now() WHERE id = 1")
-        service.await_so(lambda: database.rows("SELECT id FROM recent") == [(1,)], 60)
-        assert refused(service, "recent", "spark") == "view.rows_freed"
+            letters += 1
+            group = move(service, "clicked", runtime)["group"]
+            found = "SELECT count(*) FROM tidemark.dead_letters WHERE sink_key = %s"
+            assert database.rows(found, (f"tidemark/{group}",)) == [(letters,)]
+            produce(50)
+            letters += 1
+            service.await_so(is_shown, 180)
         add_sink(service, "clicked", topic=unique_name("out"), bootstrap_servers=broker.bootstrap)
         assert refused(service, "clicked", "spark") == "view.has_sinks"
+
+
+@pytest.mark.whole
+def test_a_clock_goes_along(database: Database, tmp_path: Path) -> None:
+    """From Spark to one process; there rows are freed, so not back."""
+    database.execute("CREATE TABLE seen (id integer PRIMARY KEY, at timestamptz)")
+    recent = "SELECT id FROM seen WHERE at > now() - interval '1 minute'"
+
+    def shown() -> list[tuple]:
+        return database.rows("SELECT id FROM recent ORDER BY id")
+
+    with RunningService(database.dsn, tmp_path, **SETTINGS) as service:
+        service.create("recent", recent, wait_s=180, runtime="spark", backfill="local")
+        database.execute("INSERT INTO seen VALUES (1, now() - interval '1 hour'), (2, now())")
+        service.await_so(lambda: shown() == [(2,)], 120)
+        assert move(service, "recent", "local")["group"].startswith("local")
+        database.execute("INSERT INTO seen VALUES (3, now() + interval '1 hour')")
+        # It leaves because time passes.
+        service.await_so(lambda: shown() == [(3,)], 180)
+        database.execute("UPDATE seen SET at = now() + interval '1 hour' WHERE id = 1")
+        service.await_so(lambda: shown() == [(1,), (3,)])
+        assert refused(service, "recent", "spark") == "view.rows_freed"
