@@ -81,6 +81,8 @@ class ViewHandovers:
         self._runtime = runtime
         self._departures = Departures(engine.store)
         self._preparations: dict[str, _Preparation] = {}
+        # Groups whose folders were found without the group that has made them.
+        self._orphans = set[str]()
         # Up to where the sink was written when the catalog was last acted upon.
         self._written_before = -1
 
@@ -169,29 +171,35 @@ class ViewHandovers:
 
     def _discard(self, requested: set[str]) -> None:
         """Remove what was made for groups that no view goes to any more."""
+        used = requested | self._reconciler.groups() | {d.group for d in self._departures.all()}
+        own, orphans = self._factory.settings.group, set[str]()
+        for folder in folders_in(self._factory.settings.home):
+            if folder.group in used:
+                continue
+            if own == DEFAULT_GROUP and self._is_orphan(folder):
+                orphans.add(folder.group)
+            # The catalog may have been read before the group that made the folder has ended.
+            if folder.giver == own or folder.group in orphans & self._orphans:
+                self._remove(folder)
+        self._orphans = orphans
+
+    def _is_orphan(self, folder: HandoverFolder) -> bool:
+        """Return whether the group that made a folder has ended."""
+        groups = self._factory.settings.home / GROUPS
+        return folder.giver != DEFAULT_GROUP and not (groups / folder.giver).is_dir()
+
+    def _remove(self, folder: HandoverFolder) -> None:
         from service.factory.handed_state import discard_state
 
-        settings = self._factory.settings
-        used = requested | self._reconciler.groups() | {d.group for d in self._departures.all()}
-        for folder in folders_in(settings.home):
-            if folder.group in used or not self._is_ours(folder):
-                continue
-            preparation = self._preparations.get(folder.group)
-            if preparation is not None and not preparation.is_done:
-                continue
-            self._preparations.pop(folder.group, None)
-            try:
-                discard_state(self._factory.beside(folder.group), folder)
-                log.info("handover.discarded", group=folder.group)
-            except TidemarkError as error:
-                log.warning("handover.retry", group=folder.group, code=error.code)
-
-    def _is_ours(self, folder: HandoverFolder) -> bool:
-        """Return whether this group made a folder, or the default one finds it without a group."""
-        settings, giver = self._factory.settings, folder.giver
-        if settings.group != DEFAULT_GROUP or giver == DEFAULT_GROUP:
-            return giver == settings.group
-        return not (settings.home / GROUPS / giver).is_dir() or not giver
+        preparation = self._preparations.get(folder.group)
+        if preparation is not None and not preparation.is_done:
+            return
+        self._preparations.pop(folder.group, None)
+        try:
+            discard_state(self._factory.beside(folder.group), folder)
+            log.info("handover.discarded", group=folder.group)
+        except TidemarkError as error:
+            log.warning("handover.retry", group=folder.group, code=error.code)
 
     # --- the handover ----------------------------------------------------------------------------
 

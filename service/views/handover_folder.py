@@ -24,7 +24,7 @@ from service.runtime.settings import Settings
 from storage.failpoints import failpoint
 
 MOVES = "moves"
-_FACTS, _STATE = "move.json", "state"
+_FACTS, _STATE, _DRAFT = "move.json", "state", ".draft"
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,32 @@ class HandoverFolder:
 
     @property
     def giver(self) -> str:
-        """The group that the view comes from; "" if that is not known."""
+        """The group that the view comes from; "" if the folder is being removed."""
         try:
             return str(json.loads((self.path / _FACTS).read_text())["giver"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except FileNotFoundError:
             return ""
 
     def mark(self, giver: str) -> None:
         """Make the folder, durably, unless it exists. giver: the group that the view comes from."""
-        if self.giver:
+        if self.path.is_dir():
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / _FACTS).open("w") as target:
+        draft = self._draft
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        with (draft / _FACTS).open("w") as target:
             json.dump({"giver": giver}, target)
             target.flush()
             os.fsync(target.fileno())
-        for folder in (self.path, self.path.parent, self.home):
+        force_names(draft)
+        # Others never see a folder that does not say whose it is.
+        draft.rename(self.path)
+        for folder in (self.path.parent, self.home):
             force_names(folder)
+
+    @property
+    def _draft(self) -> Path:
+        return self.path.with_name(self.group + _DRAFT)
 
     def clear(self) -> None:
         """Remove what an earlier attempt has left of the state."""
@@ -80,16 +89,21 @@ class HandoverFolder:
 
     def remove(self) -> None:
         """Remove the folder, and the common one if it is empty then."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        # What it says of itself goes last.
+        shutil.rmtree(self.state, ignore_errors=True)
+        for path in (self.path, self._draft):
+            shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             self.path.parent.rmdir()
 
 
 def folders_in(home: Path) -> list[HandoverFolder]:
     """Return all folders."""
-    parent = home / MOVES
-    names = sorted(p.name for p in parent.iterdir()) if parent.is_dir() else []
-    return [HandoverFolder(home, name) for name in names]
+    try:
+        names = sorted(os.listdir(home / MOVES))
+    except FileNotFoundError:
+        return []
+    return [HandoverFolder(home, name) for name in names if not name.endswith(_DRAFT)]
 
 
 def take_over(settings: Settings) -> None:
