@@ -254,7 +254,7 @@ class _Statement:
             watched, end = self._table(at)
             if watched is not None:
                 found.append(watched)
-            at = end if watched is not None else at + 1
+            at = end if self._parts[at].is_name else at + 1
         return found
 
     def _mentioned(self) -> list[Watched]:

@@ -57,7 +57,7 @@ def missing() -> str | None:
 
 
 class MariaDbServer:
-    """A running server. Used with `with`; settings override SETTINGS."""
+    """A running server. Used with `with`; settings override SETTINGS, "" leaves one out."""
 
     _numbers = itertools.count()
 
@@ -87,7 +87,7 @@ class MariaDbServer:
                     "--bind-address=127.0.0.1",
                     f"--socket={self.folder}/s",
                     f"--pid-file={self.folder}/pid",
-                    *(f"--{name}={value}" for name, value in self._settings.items()),
+                    *(f"--{name}={value}" for name, value in self._settings.items() if value),
                 ],
                 stdout=log,
                 stderr=log,

@@ -62,6 +62,7 @@ class Held:
         self.positions: dict[str, Any] = {}
         self.batches: list[SourceBatch] = []
         self.kinds: list[str] = []
+        self._by_key: dict[str, dict[Row, Row]] = {}
 
     def add(self, batch: SourceBatch) -> None:
         """Apply what a feed says."""
@@ -83,24 +84,28 @@ class Held:
     def _add(self, change: Changes) -> None:
         name, key = change.relation.name.name, change.relation.key
         held = self.rows.setdefault(name, Counter())
+        by_key = self._by_key.setdefault(name, {})
+        if key and len(by_key) != len(held):
+            by_key.update({tuple(row[c] for c in key): row for row in held})
         rows = zip(*(column.to_list() for column in change.columns), strict=True)
         for kind, row in zip(change.kinds.tolist(), rows, strict=True):
             self.kinds.append(chr(kind))
             if kind == Changes.TRUNCATE:
                 held.clear()
+                by_key.clear()
             elif kind in (Changes.INSERT, Changes.NEW):
                 held[row] += 1
             elif kind in (Changes.DELETE, Changes.OLD):
                 held[row] -= 1
                 assert held[row] >= 0, f"{row} was not there"
-                held += Counter()
+                if not held[row]:
+                    del held[row]
             else:
-                of_key = [r for r in held if [r[c] for c in key] == [row[c] for c in key]]
-                for old in of_key:
-                    del held[old]
+                of_key = tuple(row[c] for c in key)
+                held.pop(by_key.pop(of_key, None), None)
                 if kind == Changes.UPSERT:
                     held[row] += 1
-        self.rows[name] = held = Counter({r: n for r, n in held.items() if n})
+                    by_key[of_key] = row
 
 
 def snapshot(source: MySqlSource, positions: FeedPositions, count: int = 4) -> Held:
@@ -109,6 +114,7 @@ def snapshot(source: MySqlSource, positions: FeedPositions, count: int = 4) -> H
     held.positions.update(positions)
     opened = source.open_snapshot(source.relations(), positions, {})
     for relation in source.relations():
+        held.rows[relation.name.name] = Counter()
         for part in opened.parts(relation, range(len(relation.fields)), count):
             for delta in part.read():
                 held.add_snapshot(relation, delta)
