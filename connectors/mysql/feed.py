@@ -86,6 +86,8 @@ class MySqlFeed:
         self._failure: TidemarkError | None = None
         self._emitted_at = 0.0
         self._has_moved = False
+        # Transactions that wait until all relations are at one position.
+        self._unaligned: list[Transaction] = []
 
     @property
     def lag(self) -> int:
@@ -99,10 +101,14 @@ class MySqlFeed:
         if self._ahead is None or until != self._until:
             self._read_from_here(until)
         assert self._ahead is not None
-        transactions = self._ahead.take(max_rows)
-        if transactions:
-            return self._batch(transactions)
-        return self._idle_batch()
+        # Known before the buffer is found empty.
+        is_at_end = self._ahead.is_at_end
+        transactions = self._unaligned + self._ahead.take(max_rows)
+        self._unaligned = []
+        if transactions and not is_at_end and self._awaits_more(transactions):
+            self._unaligned = transactions
+            return None
+        return self._batch(transactions) if transactions else self._idle_batch()
 
     def close(self) -> None:
         """End the thread; what was read ahead is dropped."""
@@ -110,8 +116,23 @@ class MySqlFeed:
             self._ahead.close()
             self._ahead = None
 
+    def _awaits_more(self, transactions: Sequence[Transaction]) -> bool:
+        """Return True until all relations are at one position, so that no view shows two.
+
+        Relations that were added lately begin at the end of the log. More than the buffer may hold
+        does not wait.
+        """
+        order = max(one.position.order for one in self._relations.values())
+        last = transactions[-1]
+        if all(one.position.order == order for one in self._relations.values()):
+            return False
+        if last.end.order >= order or any(one.is_large for one in transactions):
+            return False
+        return sum(one.nbytes for one in transactions) < self._options.buffer_bytes
+
     def _read_from_here(self, until: FeedPositions | None) -> None:
         self.close()
+        self._unaligned = []
         self._until = until
         begin = earliest([one.position for one in self._relations.values()])
         relations = [one.images.relation for one in self._relations.values()]
@@ -132,7 +153,7 @@ class MySqlFeed:
     def _batch(self, transactions: Sequence[Transaction]) -> SourceBatch | None:
         assert self._ahead is not None
         passed, positions = self._passed(transactions)
-        if transactions[0].is_large:
+        if transactions[0].is_large and len(transactions) == 1:
             return self._large_batch(passed[0], positions)
         changes, rejected, failed = self._decoded(passed)
         if failed is not None:
@@ -315,12 +336,16 @@ class _Events:
 
 
 class _ReadAhead:
-    """The thread that reads ahead, and its buffer. waiting: images in the buffer."""
+    """The thread that reads ahead, and its buffer.
+
+    waiting: images in the buffer. is_at_end: all of the log is in the buffer, or was.
+    """
 
     def __init__(
         self, source: str, options: MySqlOptions, request: LogRequest, events: _Events
     ) -> None:
         self.waiting = 0
+        self.is_at_end = False
         self.is_by_gtid = False
         self._source = source
         self._options = options
@@ -399,13 +424,17 @@ class _ReadAhead:
             request,
             self._put,
             on_shape=self._check,
-            beat=self._events.on_ready,
+            beat=self._note_end,
         )
         with self._changed:
             self._reader = reader
             if self._is_closed:
                 return
         reader.run()
+
+    def _note_end(self) -> None:
+        self.is_at_end = True
+        self._events.on_ready()
 
     def _check(self, watched: Watched, shape: Shape) -> None:
         self._events.checks[watched.relation](shape)
@@ -416,6 +445,7 @@ class _ReadAhead:
             while self._bytes >= self._options.buffer_bytes and not self._is_closed:
                 self._changed.wait()
             was_empty = not self._found
+            self.is_at_end = False
             self._found.append(transaction)
             self._bytes += transaction.nbytes + _EMPTY_BYTES
             self.waiting += transaction.count

@@ -143,7 +143,7 @@ class ImageReader:
             zip(self.relation.fields, self._targets, strict=True)
         ):
             column = rows.shape.columns[rows.shape.position(declared.name)]
-            values = LogValues(data, starts[:, i], lengths[:, i])
+            values = LogValues(data, *map(np.ascontiguousarray, (starts[:, i], lengths[:, i])))
             decoded, faults = column_of_log(target, column, values, charsets)
             if not declared.is_nullable:
                 mask = decoded.mask()

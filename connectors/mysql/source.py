@@ -7,6 +7,8 @@ this connector cannot follow stops the source by name.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from connectors.feed_source import (
 from connectors.mysql import discover as discovery
 from connectors.mysql.feed import MySqlFeed
 from connectors.mysql.options import DEAD_LETTER, MySqlOptions, read_options
+from connectors.mysql.positions import LogPosition
 from connectors.mysql.preflight import check_server, check_table
 from connectors.mysql.repair import decode_again
 from connectors.mysql.rows import LOOKUP_KINDS
@@ -30,6 +33,9 @@ from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
+
+# For how long a start position is shared.
+SHARED_S = 3.0
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -45,6 +51,31 @@ def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """See Connector and connectors/mysql/discover.py."""
     return discovery.discover(options)
+
+
+class _RecentStarts:
+    """Start positions that were just found, so that relations of one view begin at one position.
+
+    An older position is as good as a newer one, as long as the log has it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], tuple[float, LogPosition]] = {}
+
+    def get(self, key: tuple[str, str]) -> LogPosition | None:
+        """Return the position of this source and server, if it is recent."""
+        with self._lock:
+            at, position = self._found.get(key, (-SHARED_S, None))
+        return position if time.monotonic() - at < SHARED_S else None
+
+    def put(self, key: tuple[str, str], position: LogPosition) -> None:
+        """Remember a position for SHARED_S seconds."""
+        with self._lock:
+            self._found[key] = time.monotonic(), position
+
+
+_recent_starts = _RecentStarts()
 
 
 class MySqlSource:
@@ -85,15 +116,10 @@ class MySqlSource:
         """See FeedSource: the end of the log. Everything before it is in a later snapshot."""
         with Server(self._options.login, self.name) as server:
             check_table(server, self._options.table_of(relation.name.name), relation)
-            try:
-                position = server.open_snapshot()
-            except SourceError as error:
-                if error.code != "mysql.snapshot_lock" or not relation.key:
-                    raise
-                # What MySQL counts as executed is also shown; its files may be ahead of that.
-                position = server.log_end()
-                if not position.gtids:
-                    raise
+            position = _recent_starts.get((self.name, server.identity()))
+            if position is None:
+                position = _end_of_log(server, has_key=bool(relation.key))
+                _recent_starts.put((self.name, server.identity()), position)
         return FeedStart(position.as_json())
 
     def open_snapshot(
@@ -115,3 +141,16 @@ class MySqlSource:
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """See FeedSource and connectors/mysql/repair.py."""
         return decode_again(self.name, self._options, relation, rows)
+
+
+def _end_of_log(server: Server, *, has_key: bool) -> LogPosition:
+    try:
+        return server.open_snapshot()
+    except SourceError as error:
+        if error.code != "mysql.snapshot_lock" or not has_key:
+            raise
+        # What MySQL counts as executed is also shown; its files may be ahead of that.
+        position = server.log_end()
+        if not position.gtids:
+            raise
+        return position
