@@ -9,7 +9,7 @@ TRUNCATE, is reported by name. What is not understood and names a watched table 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dataflow.errors import SourceError
@@ -116,6 +116,15 @@ def judge(statement: str, schema: str, watch: Watch) -> Verdict:
     return _Statement(parts, schema, watch).verdict()
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """Why the readers of a table cannot continue. more: of the error's text, see `_error`."""
+
+    watched: Watched
+    code: str
+    more: str = ""
+
+
 class _Statement:
     def __init__(self, parts: Sequence[Token], schema: str, watch: Watch) -> None:
         self._parts = parts
@@ -139,11 +148,15 @@ class _Statement:
         harmless = {"analyze", "optimize", "repair", "flush", "check", "grant", "revoke", "lock"}
         harmless |= {"install", "uninstall", "unlock", "comment", "cache", "purge", "reset"}
         named = () if words[0] in harmless else self._mentioned()
-        return self._first_error((w, "mysql.unknown_statement", words[0]) for w in named)
+        return self._first_error(
+            _Ending(w, code="mysql.unknown_statement", more=words[0]) for w in named
+        )
 
     def _changes_rows(self) -> Verdict:
         """A statement in the format STATEMENT, by whatever name it reaches a watched table."""
-        return self._first_error((w, "mysql.statement_format", "") for w in self._mentioned())
+        return self._first_error(
+            _Ending(w, code="mysql.statement_format") for w in self._mentioned()
+        )
 
     def _truncates(self, at: int) -> Verdict:
         watched = self._table(at)[0]
@@ -153,23 +166,23 @@ class _Statement:
         if words[1:2] in (["database"], ["schema"]):
             gone = self._parts[-1].text.lower()
             dropped = [w for (schema, _), w in self._watch.items() if schema == gone]
-            return self._first_error((w, "source.table_missing", "") for w in dropped)
+            return self._first_error(_Ending(w, code="source.table_missing") for w in dropped)
         if words[1:2] not in (["table"], ["tables"]):
             return Verdict()
         listed = self._listed(2)
-        return self._first_error((w, "source.table_missing", "") for w in listed)
+        return self._first_error(_Ending(w, code="source.table_missing") for w in listed)
 
     def _creates(self, words: Sequence[str]) -> Verdict:
         """CREATE OR REPLACE TABLE drops what there was."""
         if words[1:4] != ["or", "replace", "table"]:
             return Verdict()
         listed = self._listed(4)[:1]
-        return self._first_error((w, "source.table_missing", "") for w in listed)
+        return self._first_error(_Ending(w, code="source.table_missing") for w in listed)
 
-    def _renamed(self) -> Iterator[tuple[Watched, str, str]]:
+    def _renamed(self) -> Iterator[_Ending]:
         """Yield the watched tables that now have another name, or another table."""
         for watched in self._listed(2):
-            yield watched, "mysql.table_renamed", ""
+            yield _Ending(watched, code="mysql.table_renamed")
 
     def _alters(self, words: Sequence[str]) -> Verdict:
         at = next((i for i, word in enumerate(words[:5]) if word == "table"), 0)
@@ -177,7 +190,7 @@ class _Statement:
             return Verdict()
         at += 3 if words[at + 1 : at + 3] == ["if", "exists"] else 1
         watched, at = self._table(at)
-        others = [(w, "mysql.table_renamed", "") for w in self._rename_targets(at)]
+        others = [_Ending(w, code="mysql.table_renamed") for w in self._rename_targets(at)]
         if watched is None:
             return self._first_error(others)
         changed = [self._clause(watched, one) for one in self._clauses(at)]
@@ -203,7 +216,7 @@ class _Statement:
                 begin = i + 1
         yield self._parts[begin:]
 
-    def _clause(self, watched: Watched, clause: Sequence[Token]) -> tuple[Watched, str, str] | None:
+    def _clause(self, watched: Watched, clause: Sequence[Token]) -> _Ending | None:
         """Return why a part of an ALTER TABLE ends the views that read it; None if it does not."""
         words = [part.text.lower() for part in clause]
         verb = words[0] if words else ""
@@ -216,29 +229,30 @@ class _Statement:
         if verb in ("drop", "change", "modify", "rename"):
             return self._column_clause(watched, verb, words, name)
         if verb == "add" and {"primary"} & set(words[1:4]) and watched.key:
-            return watched, "source.key_changed", "its primary key was changed"
+            return _Ending(watched, code="source.key_changed", more="its primary key was changed")
         if not verb or verb in _HARMLESS:
             return None
-        return watched, "mysql.table_altered", " ".join(words[:3])
+        return _Ending(watched, code="mysql.table_altered", more=" ".join(words[:3]))
 
     def _column_clause(
         self, watched: Watched, verb: str, words: Sequence[str], name: str
-    ) -> tuple[Watched, str, str] | None:
+    ) -> _Ending | None:
         second = words[1] if len(words) > 1 else ""
         if verb == "drop" and second == "primary":
             why = "its primary key was dropped"
-            return (watched, "source.key_changed", why) if watched.key else None
+            return _Ending(watched, code="source.key_changed", more=why) if watched.key else None
         if verb == "drop" and second == "partition":
-            return watched, "mysql.table_altered", "DROP PARTITION removes rows without a trace"
+            why = "DROP PARTITION removes rows without a trace"
+            return _Ending(watched, code="mysql.table_altered", more=why)
         if verb in ("drop", "rename") and second in _KEYS:
             return None
         if verb == "rename" and second != "column":
-            return watched, "mysql.table_renamed", ""
+            return _Ending(watched, code="mysql.table_renamed")
         if name not in watched.columns:
             return None
         if verb in ("drop", "rename"):
-            return watched, "source.column_dropped", name
-        return watched, "source.column_changed", name
+            return _Ending(watched, code="source.column_dropped", more=name)
+        return _Ending(watched, code="source.column_changed", more=name)
 
     def _table(self, at: int) -> tuple[Watched | None, int]:
         """Return the watched table that is named at a place, and where the name ends."""
@@ -262,9 +276,9 @@ class _Statement:
         names = {part.text.lower() for part in self._parts if part.is_name}
         return [w for (_, table), w in self._watch.items() if table in names]
 
-    def _first_error(self, found: object) -> Verdict:
-        for watched, code, more in found:  # type: ignore[attr-defined]
-            return Verdict(error=_error(watched.relation, code, more))
+    def _first_error(self, found: Iterable[_Ending]) -> Verdict:
+        for one in found:
+            return Verdict(error=_error(one.watched.relation, one.code, one.more))
         return Verdict()
 
 

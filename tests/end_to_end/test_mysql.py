@@ -92,7 +92,8 @@ def test_a_join_with_postgresql_follows_both(
     for number in range(30):
         id = pick.randint(1, 220)
         with shop.transaction():
-            shop.execute(f"REPLACE INTO orders VALUES ({id}, {id % 9 + 1}, {number}.25, now())")
+            values = f"{id}, {id % 9 + 1}, {number}.25, now()"
+            shop.execute(f"REPLACE INTO orders (id, customer, amount, at) VALUES ({values})")
             shop.execute(f"DELETE FROM orders WHERE id = {pick.randint(1, 220)}")
             shop.execute(f"UPDATE visits SET cost = cost + 1 WHERE page = 'p{number % 5}' LIMIT 3")
         if number % 10 == 0:
