@@ -120,6 +120,7 @@ def test_a_join_with_postgresql_follows_both(
     assert changed.status_code >= 400 and changed.json()["code"] == "source.login"
 
 
+@pytest.mark.whole
 def test_a_source_that_cannot_be_followed_is_stopped_by_name(
     service: RunningService, shop: MariaDb, database: Database
 ) -> None:

@@ -53,7 +53,7 @@ def missing() -> str | None:
     lacking = [name for name in PROGRAMS if _found(name) is None]
     if not lacking:
         return None
-    return f"{lacking[0]} is not there: apt-get install mariadb-server"
+    return f"{lacking[0]} is not there: apt-get install mariadb-server-core mariadb-client-core"
 
 
 class MariaDbServer:
