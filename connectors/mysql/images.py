@@ -197,7 +197,7 @@ class ImageReader:
         count = sum(event.count for event in events)
         starts = np.zeros((count, len(self.relation.fields)), np.int64)
         lengths = np.zeros_like(starts)
-        masks, at, image = rows.masks(), 0, 0
+        masks, at, image = rows.masks, 0, 0
         for event in events:
             end = at + len(event.images)
             image = walk(data, at, end, rows.shape.widths, masks, slots, starts, lengths, image)

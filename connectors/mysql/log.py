@@ -46,6 +46,7 @@ _HEADER = struct.Struct("<IBIIIH")
 _DUMP_COMMANDS = (0x12, 0x1E)
 _ARTIFICIAL = 0x20
 _CHECKSUM_BYTES, _CRC32 = 4, 1
+_OFFSET_BITS = (1 << 32) - 1
 
 QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT, XID = 2, 3, 4, 5, 13, 14, 15, 16
 APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD, EXECUTE_LOAD, TABLE_MAP = 9, 11, 17, 18, 19
@@ -137,6 +138,9 @@ class LogReader:
             HEARTBEAT_2: lambda body: self._beat(),
         }
         self._time_us = self._origin = 0
+        self._identity = request.begin.server
+        # What events with rows have in common, by the id of their shape and their bitmaps.
+        self._row_sets: dict[tuple[int, bytes, bytes], RowSet] = {}
 
     def run(self) -> None:
         """Read until `close`, or to the end of the log. TidemarkError."""
@@ -144,6 +148,7 @@ class LogReader:
         self._server = Server(self._login, self._name)
         try:
             self.charsets = Charsets.of(self._server)
+            self._identity = self._server.identity()
             variables = self._server.variables("binlog_checksum")
             self._has_checksum = variables.get("binlog_checksum", "NONE") != "NONE"
             stream = self._stream(client)
@@ -250,9 +255,8 @@ class LogReader:
             body, checksum = body[:-_CHECKSUM_BYTES], body[-_CHECKSUM_BYTES:]
             if zlib.crc32(event[:-_CHECKSUM_BYTES]).to_bytes(4, "little") != checksum:
                 raise self._broken(f"the checksum of an event of type {kind} is wrong")
-        if offset and not flags & _ARTIFICIAL:
-            # The header has 32 bits of the offset.
-            self._offset += (offset - self._offset) % (1 << 32)
+        if offset and not flags & _ARTIFICIAL and kind not in (HEARTBEAT, HEARTBEAT_2):
+            self._offset = _beyond(self._offset, offset)
         self._time_us = timestamp * 1_000_000
         if kind in ROWS:
             self._rows(body, kind)
@@ -330,16 +334,11 @@ class LogReader:
     def _commit(self) -> None:
         found = self._current()
         found.end = replace(
-            self._request.begin, file=self._file, offset=self._offset, server=self._identity()
+            self._request.begin, file=self._file, offset=self._offset, server=self._identity
         )
         found.time_us = self._time_us
         self._open, self._is_group = None, False
         self._take(found)
-
-    def _identity(self) -> str:
-        assert self._server is not None
-        self._known_identity = getattr(self, "_known_identity", "") or self._server.identity()
-        return self._known_identity
 
     def _format(self, body: bytes) -> None:
         # A server that has crashed leaves a transaction without an end, which it never committed.
@@ -446,16 +445,26 @@ class LogReader:
         masks = [body[at + i * size : at + (i + 1) * size] for i in range(1 + (what == UPDATE))]
         at += size * len(masks)
         images = self._uncompressed(body[at:]) if is_compressed else body[at:]
-        rows = RowSet(watched.relation, shape, (masks[0], masks[-1]))
-        self._check_present(rows, watched)
+        rows = self._row_set(shape, watched, (masks[0], masks[-1]))
         counted = rows.count(images)
         if counted < 0 or (what == UPDATE and counted % 2):
             raise self._broken("images of rows that end elsewhere than their event")
         event = RowEvent(watched.relation, what, rows, images, counted)
         self._current().add(event, self._request.max_bytes)
 
+    def _row_set(self, shape: Shape, watched: Watched, masks: tuple[bytes, bytes]) -> RowSet:
+        """Return what the rows of an event have in common. SourceError mysql.row_image."""
+        # A shape is not forgotten while the reader lives, so its id is not used again.
+        key = (id(shape), *masks)
+        found = self._row_sets.get(key)
+        if found is None:
+            found = RowSet(watched.relation, shape, masks)
+            self._check_present(found, watched)
+            self._row_sets[key] = found
+        return found
+
     def _check_present(self, rows: RowSet, watched: Watched) -> None:
-        for mask in rows.masks():
+        for mask in rows.masks:
             for column, is_there in zip(rows.shape.columns, mask.tolist(), strict=True):
                 if not is_there and column.name.lower() in watched.columns:
                     raise self._incomplete(watched, f'rows without column "{column.name}"')
@@ -490,6 +499,16 @@ def log_gone(name: str, detail: str, request: LogRequest) -> SourceError:
         hint="keep logs longer (binlog_expire_logs_seconds, expire_logs_days); rebuild the views",
         relation=relation,
     )
+
+
+def _beyond(before: int, offset: int) -> int:
+    """Return the offset whose lower 32 bits an event's header has; a file may have more.
+
+    >>> _beyond(4_294_967_000, 200), _beyond(4_294_967_500, 4_294_967_290)
+    (4294967496, 4294967290)
+    """
+    found = (before & ~_OFFSET_BITS) | offset
+    return found + (_OFFSET_BITS + 1) if before - found > _OFFSET_BITS // 2 else found
 
 
 def _number(body: bytes, at: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import IO
 
 import numpy as np
@@ -21,7 +22,7 @@ from dataflow.schema import RelationName
 INSERT, UPDATE, DELETE, TRUNCATE = "insert", "update", "delete", "truncate"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowSet:
     """What the images of one event, or of several alike, have in common.
 
@@ -32,8 +33,9 @@ class RowSet:
     shape: Shape
     present: tuple[bytes, bytes]
 
+    @cached_property
     def masks(self) -> np.ndarray:
-        """Return `present` as bool[2, columns]."""
+        """`present` as bool[2, columns]."""
         n = len(self.shape.columns)
         rows = [np.frombuffer(bits, np.uint8) for bits in self.present]
         return np.array([np.unpackbits(row, bitorder="little")[:n] for row in rows], np.bool_)
@@ -44,7 +46,7 @@ class RowSet:
         slots = np.full(len(self.shape.columns), -1, np.int64)
         none = np.empty((0, 0), np.int64)
         widths = self.shape.widths
-        return int(walk(data, 0, len(data), widths, self.masks(), slots, none, none, 0))
+        return int(walk(data, 0, len(data), widths, self.masks, slots, none, none, 0))
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,8 @@ def shop(mariadb: MariaDb) -> MariaDb:
     return mariadb
 
 
-def _ends(held: Held, rows: Counter[Any]) -> Held:
-    assert held.rows.get("customers", Counter()) == rows
-    return held
+def _gtids(positions: dict[str, Any]) -> dict[str, str]:
+    return {name: position["gtids"] for name, position in positions.items()}
 
 
 def test_transactions_come_whole_and_in_order(shop: MariaDb) -> None:
@@ -96,7 +95,7 @@ def test_it_continues_by_file_or_by_gtid(shop: MariaDb, is_by_gtid: bool) -> Non
     held = snapshot(source, starts(source))
     shop.execute("INSERT INTO customers VALUES (1, 'a', 'de')")
     follow(source, held, is_equal(rows_now(source)))
-    assert held.positions == starts(source)
+    assert _gtids(held.positions) == _gtids(starts(source))
     if is_by_gtid:
         # A promoted replica has other files, and the same GTIDs.
         held.positions["customers"] |= {"file": "old.000009", "offset": 4711, "server": "99"}
@@ -104,7 +103,9 @@ def test_it_continues_by_file_or_by_gtid(shop: MariaDb, is_by_gtid: bool) -> Non
     shop.execute("UPDATE customers SET name = 'b'")
     follow(source, held, is_equal(rows_now(source)))
     assert held.kinds == ["U", "U"]
-    assert held.positions == starts(source)
+    # The end of the log may be behind an event of the server's own.
+    assert _gtids(held.positions) == _gtids(starts(source))
+    assert held.positions["customers"]["server"] == starts(source)["customers"]["server"]
 
 
 def test_another_server_without_gtids_is_refused(shop: MariaDb) -> None:
@@ -136,7 +137,7 @@ def test_it_never_passes_until(shop: MariaDb) -> None:
     middle = starts(both)
     shop.execute("INSERT INTO customers VALUES (9, 'a', 'de')")
     shop.execute("INSERT INTO visits VALUES (9, 'x', 1)")
-    follow(both, held, lambda h: h.positions == middle, until=middle)
+    follow(both, held, lambda h: _gtids(h.positions) == _gtids(middle), until=middle)
     assert len(held.rows["customers"]) == 3 and not held.rows.get("visits")
     follow(both, held, is_equal(rows_now(both)))
 
@@ -146,7 +147,7 @@ def test_positions_move_with_changes_of_other_tables(shop: MariaDb) -> None:
     held = snapshot(source, starts(source))
     shop.execute("INSERT INTO visits VALUES (1, 'a', 1)")
     end = starts(source)
-    follow(source, held, lambda h: h.positions == end)
+    follow(source, held, lambda h: _gtids(h.positions) == _gtids(end))
     assert not held.kinds
 
 
