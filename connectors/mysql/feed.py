@@ -86,7 +86,7 @@ class MySqlFeed:
         self._failure: TidemarkError | None = None
         self._emitted_at = 0.0
         self._has_moved = False
-        # Transactions that wait until all relations are at one position.
+        # Transactions that wait: until all relations are at one position, or a large one.
         self._unaligned: list[Transaction] = []
 
     @property
@@ -103,11 +103,15 @@ class MySqlFeed:
         assert self._ahead is not None
         # Known before the buffer is found empty.
         is_at_end = self._ahead.is_at_end
-        transactions = self._unaligned + self._ahead.take(max_rows)
-        self._unaligned = []
+        transactions, self._unaligned = self._unaligned, []
+        if not (transactions and transactions[0].is_large):
+            transactions += self._ahead.take(max_rows)
         if transactions and not is_at_end and self._awaits_more(transactions):
             self._unaligned = transactions
             return None
+        if len(transactions) > 1 and transactions[-1].is_large:
+            # It is delivered alone, in parts.
+            self._unaligned = [transactions.pop()]
         return self._batch(transactions) if transactions else self._idle_batch()
 
     def close(self) -> None:
@@ -153,7 +157,7 @@ class MySqlFeed:
     def _batch(self, transactions: Sequence[Transaction]) -> SourceBatch | None:
         assert self._ahead is not None
         passed, positions = self._passed(transactions)
-        if transactions[0].is_large and len(transactions) == 1:
+        if transactions[0].is_large:
             return self._large_batch(passed[0], positions)
         changes, rejected, failed = self._decoded(passed)
         if failed is not None:

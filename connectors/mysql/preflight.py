@@ -135,6 +135,10 @@ def check_table(server: Server, options: TableOptions, relation: Relation) -> Se
                 relation=relation.name,
             )
     _check_key(table, options, relation)
+    unlogged = server.unlogged(table.schema)
+    if unlogged:
+        hint = f'let the log have database "{table.schema}", and restart the server'
+        raise setting(server.name, unlogged, f"such that {table.schema} is not logged", hint)
     server.rows(f"SELECT 1 FROM {title(table)} LIMIT 0")
     return table
 
@@ -148,7 +152,8 @@ def find_table(server: Server, options: TableOptions) -> ServerTable:
         raise SourceError(
             "source.table_missing",
             f'table "{options.title}" does not exist on the server of "{server.name}"',
-            detail="or the user may not SELECT from it, or it is a view",
+            detail="or the user may not SELECT from it, or it is a view, a sequence or "
+            "system-versioned",
             hint="check its name, and GRANT SELECT",
         )
     if table.engine.upper() != "INNODB":

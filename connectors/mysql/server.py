@@ -144,6 +144,13 @@ class Server:
         """Return the end of the log: everything that this server shows now is before it."""
         return LogPosition(*self._status(), self._executed(), self.identity())
 
+    def unlogged(self, schema: str) -> str:
+        """Return the filter by which the server's log lacks a database; "" if there is none."""
+        logged, ignored = (set(filter(None, text.split(","))) for text in self._status_row()[2:4])
+        if logged and schema not in logged:
+            return "binlog_do_db"
+        return "binlog_ignore_db" if schema in ignored else ""
+
     def open_snapshot(self) -> LogPosition:
         """Begin a consistent read, and return the exact position of what it shows.
 
@@ -187,6 +194,10 @@ class Server:
         return LogPosition(file, offset, GtidSet.parse(gtids), self.identity())
 
     def _status(self) -> tuple[str, int]:
+        found = self._status_row()
+        return found[0], int(found[1])
+
+    def _status_row(self) -> tuple[str, ...]:
         try:
             found = self.texts("SHOW MASTER STATUS")
         except SourceError as error:
@@ -196,7 +207,7 @@ class Server:
             found = self.texts("SHOW BINARY LOG STATUS")
         if not found:
             raise setting(self.name, "log_bin", "OFF", "set log_bin and restart the server")
-        return found[0][0], int(found[0][1])
+        return found[0]
 
     def _executed(self) -> GtidSet:
         if self.flavor == MARIADB:

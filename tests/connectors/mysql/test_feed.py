@@ -129,6 +129,20 @@ def test_relations_at_different_positions_share_the_log(shop: MariaDb) -> None:
     assert again.kinds == ["U"]
 
 
+def test_a_large_transaction_before_all_relations_are_at_one_position(shop: MariaDb) -> None:
+    both = source_of(shop.options("customers", "visits", buffer_bytes=1 << 16))
+    held = snapshot(both, starts(both))
+    shop.execute("INSERT INTO customers VALUES (100000, 'a', 'de')")
+    rows = "SELECT seq, 'a name of some length', 'de' FROM seq_1_to_5000"
+    shop.execute(f"INSERT INTO customers {rows}")
+    shop.execute("INSERT INTO customers VALUES (100001, 'a', 'de')")
+    late = starts(both)
+    shop.execute("INSERT INTO visits VALUES (1, 'x', 1)")
+    again = snapshot(both, {"customers": held.positions["customers"], "visits": late["visits"]})
+    follow(both, again, is_equal(rows_now(both)))
+    assert [b.rows for b in again.batches if b.later is not None] == [5000]
+
+
 def test_it_never_passes_until(shop: MariaDb) -> None:
     both = source_of(shop.options("customers", "visits"))
     held = snapshot(both, starts(both))

@@ -188,6 +188,18 @@ def test_columns_and_keys_are_compared(mariadb: MariaDb) -> None:
         assert _code(check(columns, key))[0] == code, (columns, key)
 
 
+def test_databases_that_are_not_logged() -> None:
+    server: Any = object.__new__(server_module.Server)
+    for logged, ignored, expected in (
+        ("", "", ""),
+        ("shop,other", "", ""),
+        ("other", "", "binlog_do_db"),
+        ("", "other,shop", "binlog_ignore_db"),
+    ):
+        server._status_row = lambda row=("f", "4", logged, ignored): row
+        assert server.unlogged("shop") == expected
+
+
 def test_options_are_refused_by_name() -> None:
     good = {"host": "db", "user": "me", "tables": {"o": {"table": "s.o", "columns": {"id": "int"}}}}
     assert mysql.declare(good) == [DeclaredRelation("o", (("id", "int"),), (), is_full=True)]
