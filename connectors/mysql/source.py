@@ -35,7 +35,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Relation
 
 # For how long a start position is shared.
-SHARED_S = 3.0
+SHARED_S = 1.0
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:

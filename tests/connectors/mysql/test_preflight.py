@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connectors import netguard
 from connectors.feed_source import DeclaredRelation
 from connectors.mysql import server as server_module
 from connectors.mysql import source as mysql
@@ -227,6 +228,13 @@ def test_an_unreachable_server_is_temporary() -> None:
     with pytest.raises(TemporaryError) as raised:
         made({**options, "tables": {"o": table}}).check()
     assert raised.value.code == "source.unreachable"
+
+
+def test_a_host_that_must_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netguard, "_guard", netguard.Guard(is_local=False))
+    table = {"table": "s.o", "columns": {"id": "integer"}}
+    options = {"host": "127.0.0.1", "port": 3306, "user": "me", "tables": {"o": table}}
+    assert _code(made(options).check)[0] == "host.forbidden"
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
