@@ -153,9 +153,10 @@ class LogReader:
             self._has_checksum = variables.get("binlog_checksum", "NONE") != "NONE"
             stream = self._stream(client)
             try:
-                # Every packet has been handled when the library asks for the next one.
-                while not self._is_closed and stream.fetchone() is not None:
-                    pass
+                # Every event has been handled when the library returns, at the end of the log.
+                stream.fetchone()
+                if self._request.is_endless:
+                    raise self._ended()
             except (client.Error, OSError, struct.error, UnicodeDecodeError) as error:
                 raise self._refused(error) from None
             finally:
@@ -171,7 +172,6 @@ class LogReader:
     def _stream(self, client: Any) -> Any:
         """Return the library's reader; it connects with its first packet."""
         from pymysqlreplication import BinLogStreamReader
-        from pymysqlreplication.event import StopEvent
 
         # It warns on stderr of what is reported here as an error.
         logging.getLogger("pymysqlreplication").setLevel(logging.CRITICAL)
@@ -192,9 +192,6 @@ class LogReader:
             server_id=request.server_id or 1 + secrets.randbelow(MAX_SERVER_ID),
             resume_stream=True,
             blocking=request.is_endless,
-            # The library parses as little as possible: no event of interest, and no table.
-            only_events=[StopEvent],
-            only_schemas=["\0"],
             slave_heartbeat=HEARTBEAT_S,
             enable_logging=False,
             pymysql_wrapper=lambda **settings: self._connect(client, settings),
@@ -209,11 +206,7 @@ class LogReader:
         """
         with self._lock:
             if self._is_closed or len(self._streams) == 2:
-                raise TemporaryError(
-                    "source.unreachable",
-                    f'mysql source "{self._name}" has ended the connection',
-                    hint="check host and port, and that the server runs",
-                )
+                raise self._ended()
         kind = client.connections.Connection if self._streams else _tapped(client, self._packet)
         # The library uses the old name of this setting.
         database = settings.pop("db", None)
@@ -227,6 +220,13 @@ class LogReader:
             for connection in self._streams:
                 _shut(connection, is_abort=is_abort)
 
+    def _ended(self) -> TemporaryError:
+        return TemporaryError(
+            "source.unreachable",
+            f'mysql source "{self._name}" has ended the connection',
+            hint="check host and port, and that the server runs",
+        )
+
     def _refused(self, error: Exception) -> TidemarkError:
         code = error.args[0] if error.args else 0
         if code == 1236:
@@ -239,9 +239,8 @@ class LogReader:
 
     def _packet(self, data: bytes) -> None:
         """Handle an event as the server sends it, behind a byte of 0."""
-        if data[:1] != b"\0" or self._is_closed:
-            return
-        self._event(data[1:])
+        if not self._is_closed:
+            self._event(data[1:])
 
     def _event(self, event: bytes) -> None:
         timestamp, kind, self._origin, _, offset, flags = _HEADER.unpack_from(event)
@@ -504,8 +503,8 @@ def log_gone(name: str, detail: str, request: LogRequest) -> SourceError:
 def _beyond(before: int, offset: int) -> int:
     """Return the offset whose lower 32 bits an event's header has; a file may have more.
 
-    >>> _beyond(4_294_967_000, 200), _beyond(4_294_967_500, 4_294_967_290)
-    (4294967496, 4294967290)
+    >>> _beyond(4_294_967_000, 200), _beyond(500, 300)
+    (4294967496, 300)
     """
     found = (before & ~_OFFSET_BITS) | offset
     return found + (_OFFSET_BITS + 1) if before - found > _OFFSET_BITS // 2 else found
@@ -534,11 +533,25 @@ def _tapped(client: Any, on_packet: Callable[[bytes], None]) -> type:
 
         def _read_packet(self, *arguments: Any) -> Any:
             packet = super()._read_packet(*arguments)
-            if self._is_log:
-                on_packet(packet.get_all_data())
-            return packet
+            if not self._is_log or not packet.is_ok_packet():
+                return packet
+            on_packet(packet.get_all_data())
+            return _HANDLED
 
     return TappedConnection
+
+
+class _HandledPacket:
+    """What the library gets for an event: a packet of neither kind, which it passes over."""
+
+    def is_eof_packet(self) -> bool:
+        return False
+
+    def is_ok_packet(self) -> bool:
+        return False
+
+
+_HANDLED = _HandledPacket()
 
 
 def _shut(connection: Any, *, is_abort: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter
 from typing import Any
 
+import pymysql
 import pytest
 
 from connectors.mysql.positions import LogPosition
-from dataflow.errors import TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from tests.connectors.mysql.reading import (
     Held,
     error_of,
@@ -215,6 +217,28 @@ def test_compressed_events_are_read(shop: MariaDb) -> None:
         shop.execute("SET GLOBAL log_bin_compress = OFF")
     follow(source, held, is_equal(rows_now(source)))
     assert len(held.kinds) == 200 + 200 + 99
+
+
+def test_a_reader_that_the_server_ends_is_temporary(shop: MariaDb) -> None:
+    source = source_of(shop.options("customers"))
+    held = snapshot(source, starts(source))
+    shop.execute("INSERT INTO customers VALUES (1, 'a', 'de')")
+    feed = source.open_feed(source.relations(), dict(held.positions), {}, lambda: None)
+    deadline = time.monotonic() + 30
+    try:
+        with pytest.raises(TemporaryError) as raised:
+            while time.monotonic() < deadline:
+                feed.poll(10)
+                for number, command in shop.rows(
+                    "SELECT ID, COMMAND FROM information_schema.PROCESSLIST"
+                ):
+                    if command == "Binlog Dump":
+                        with contextlib.suppress(pymysql.Error):
+                            shop.execute(f"KILL {number}")
+                time.sleep(0.02)
+    finally:
+        feed.close()
+    assert raised.value.code == "source.unreachable"
 
 
 def test_a_log_that_was_purged_is_refused(shop: MariaDb) -> None:
