@@ -23,7 +23,9 @@ from bench import (
     scale_out,
     single_records,
     ticks,
+    topic_ranges,
     tpch,
+    tpch_spark,
     windows,
 )
 from bench.aims import LEAST_CHANGES_S, LEAST_LOAD_ROWS_S, LEAST_RATIOS, at_least
@@ -67,7 +69,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
-    lines += scale_out.section()
+    lines += scale_out.section() + tpch_spark.section() + topic_ranges.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

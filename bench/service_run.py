@@ -103,6 +103,15 @@ class ServiceRun:
         """Return REST's description of a view."""
         return self._client.get(f"/views/{name}").json()
 
+    def dataflow(self, name: str) -> list[dict[str, Any]]:
+        """Return REST's description of a view's nodes."""
+        return self._client.get(f"/views/{name}/dataflow").raise_for_status().json()["nodes"]
+
+    def await_view(self, name: str, position: str, timeout_s: float) -> None:
+        """Wait until a view shows a position of the source."""
+        path = f"/views/{name}/wait?position={position}&timeout_s={timeout_s:.0f}"
+        self._client.get(path).raise_for_status()
+
     def drop(self, name: str) -> None:
         """Drop a view and wait until it is gone."""
         self._client.delete(f"/views/{name}").raise_for_status()

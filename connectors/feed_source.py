@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from connectors.source import SourceBatch
+from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Delta
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 
 # The position of one relation, as JSON; only its source understands it.
@@ -222,6 +224,133 @@ class BoundedSource(FeedSource, Protocol):
         Without any, yield nothing. It raises as `SourceFeed.poll` does.
         """
         ...
+
+
+@dataclass(frozen=True)
+class RangeResult:
+    """What reading a range has found beside its changes.
+
+    facts: JSON for the planner that cut the range. rejected: rows of REJECTED_KINDS. is_whole: it
+    was read to its end; else `facts` say up to where. failure: why the relation ends there.
+    """
+
+    facts: Mapping[str, Any]
+    rejected: Delta
+    is_whole: bool = True
+    failure: TidemarkError | None = None
+
+
+class FeedRange(Protocol):
+    """Changes of a relation between two fixed positions; picklable, and readable in any process
+    that reaches the source.
+
+    name: for people. size: about how many records.
+    """
+
+    name: str
+    relation: RelationName
+
+    @property
+    def size(self) -> int:
+        """See above."""
+        ...
+
+    def read(self) -> Iterator[Changes]:
+        """Yield the changes in order, in chunks of bounded size. It raises as `SourceFeed.poll`."""
+        ...
+
+    def result(self) -> RangeResult:
+        """Return what `read` has found beside them, after it is exhausted."""
+        ...
+
+
+class RangePlanner(Protocol):
+    """Cuts what is unread into ranges that any process can read, and moves behind them.
+
+    Used by one thread. Changes of one key are in the order of the ranges.
+    """
+
+    def has_unread(self) -> bool:
+        """Return whether anything is unread; never wait. It raises as `SourceFeed.poll` does."""
+        ...
+
+    def cut(self, count: int, max_rows: int) -> Sequence[FeedRange]:
+        """Return ranges of about max_rows records together, of `count` sizes that are about equal.
+
+        Nothing, if nothing is unread; never wait. It raises as `SourceFeed.poll` does.
+        """
+        ...
+
+    def shorten(
+        self, ranges: Sequence[FeedRange], results: Sequence[RangeResult]
+    ) -> Sequence[FeedRange]:
+        """Return what can be read of ranges of which some were not read to their ends.
+
+        A failure is raised by the `cut` after them; at once if nothing can be read before it.
+        """
+        ...
+
+    def join(self, ranges: Sequence[FeedRange], results: Sequence[RangeResult]) -> SourceBatch:
+        """Move behind ranges that were read; return their batch, without the changes.
+
+        TemporaryError: it cannot be done now, and nothing has moved.
+        """
+        ...
+
+    @property
+    def lag(self) -> int:
+        """See SourceFeed."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """See SourceFeed."""
+        ...
+
+    def close(self) -> None:
+        """End the threads."""
+        ...
+
+
+class RangedSource(BoundedSource, Protocol):
+    """An external source of which some relations can be read in ranges."""
+
+    def unranged(self, relation: Relation) -> str:
+        """Return why a relation cannot be read in ranges, for people; "" if it can."""
+        ...
+
+    def open_ranges(
+        self,
+        relations: Sequence[Relation],
+        positions: FeedPositions,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+        end: Any = None,
+    ) -> RangePlanner:
+        """Return what cuts the changes of these relations after these positions into ranges.
+
+        end: as for `read_until`; None to continue forever.
+        """
+        ...
+
+
+BY_EXECUTORS, BY_DRIVER = "executors", "driver"
+
+
+def read_in_ranges(source: FeedSource) -> RangedSource | None:
+    """Return a source as one of which relations can be read in ranges; None if it is not."""
+    return cast(RangedSource, source) if hasattr(source, "open_ranges") else None
+
+
+def reader_of(source: FeedSource, relation: Relation) -> str:
+    """Return what reads a relation of a view on Spark: BY_EXECUTORS, or BY_DRIVER with the reason.
+
+    >>> reader_of(object(), None)
+    'driver, because only topics are read in ranges'
+    """
+    ranged = read_in_ranges(source)
+    reason = "only topics are read in ranges" if ranged is None else ranged.unranged(relation)
+    return f"{BY_DRIVER}, because {reason}" if reason else BY_EXECUTORS
 
 
 class Connector(Protocol):

@@ -46,7 +46,8 @@ class Guard:
 
     hosts: globs of names, addresses and networks; () allows any host that is not always refused.
     folders: roots of files; () allows none. is_local: whether this machine's own addresses are
-    allowed. credentials: folders of secrets, for certificates only.
+    allowed. credentials: folders of secrets, for certificates only. modules: Python modules that
+    may be imported.
     """
 
     hosts: Sequence[str] = ()
@@ -54,6 +55,7 @@ class Guard:
     forbidden: Sequence[str] = ()
     credentials: Sequence[str] = ()
     is_local: bool = True
+    modules: Sequence[str] = ()
 
     def why_not(self, host: str, addresses: Iterable[Address]) -> str:
         """Return why a host with these addresses must not be opened; "" if it may be.
@@ -168,6 +170,17 @@ def check_path(path: str) -> None:
     """Refuse a file or folder outside the allowed folders. SourceError path.forbidden."""
     if not _guard.may_read(os.path.realpath(path)):
         raise _forbidden(path, "TIDEMARK_ALLOW_FOLDERS")
+
+
+def check_module(name: str) -> None:
+    """Refuse a Python module that is not allowed by its whole name. SourceError
+    module.forbidden."""
+    if name not in _guard.modules:
+        raise SourceError(
+            "module.forbidden",
+            f'the Python module "{name}" must not be imported',
+            hint="ask the operator to list the module in TIDEMARK_ALLOW_MODULES",
+        )
 
 
 def check_certificate(path: str) -> None:

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 MAIN_SOURCE = "source"
 
 
+@dataclass(frozen=True)
+class StoredInput:
+    """Changes that are stored where the tasks of one view read them, cut for its buckets.
+
+    epoch, buckets: what they were stored for, and nothing else may use them. parts: (file, bytes
+    [start, stop] of it by bucket), in the order of the changes.
+    """
+
+    epoch: int
+    buckets: int
+    parts: tuple[tuple[str, Mapping[str, Sequence[int]]], ...]
+
+
 @dataclass
 class SourceBatch:
     """Whole transactions up to and including `position`.
@@ -31,7 +44,8 @@ class SourceBatch:
     source: the source's name. An external source has no position but `positions`, the positions of
     all its relations after the batch; `notes` to store with the state (None removes one), and
     `rejected` records (see connectors/feed_source.py). commit_time_us: microseconds since 1970 at
-    which the newest transaction committed at the source, 0 if there was none.
+    which the newest transaction committed at the source, 0 if there was none. stored: changes that
+    are not in the batch, because tasks of the one view that reads them have stored them.
     """
 
     position: int
@@ -45,6 +59,7 @@ class SourceBatch:
     positions: Mapping[str, Mapping[str, Any]] | None = None
     notes: Mapping[str, bytes | None] = field(default_factory=dict)
     rejected: Delta | None = None
+    stored: StoredInput | None = None
 
     def chunks(self) -> Iterator[list[Changes]]:
         """Yield all changes in chunks of bounded size; only once if there are later ones."""

@@ -49,7 +49,8 @@ WORDS = tuple(
     )
 )
 # What every connector may use.
-SHARED = ("connectors.formats", "storage.failpoints", "storage.clock", "storage.backoff")
+SHARED = ("connectors.formats", "connectors.polled")
+SHARED += ("storage.failpoints", "storage.clock", "storage.backoff")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {
@@ -61,6 +62,7 @@ MORE = {
     "connectors.spark": ("dataflow", "storage"),
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
+    "connectors.polled": ("storage.bulk",),
 }
 # A program of its own beside the service: like it, it puts connectors together.
 PROGRAM = "connectors/spark/batch/"
@@ -94,6 +96,8 @@ HOMES = {
     "sqlglot": ("dataflow/sql",),
     "psycopg2": ("connectors/postgres",),
     "adbc_driver_postgresql": ("connectors/postgres",),
+    "pymongo": ("connectors/mongodb",),
+    "bson": ("connectors/mongodb",),
     "pyspark": ("connectors/spark",),
     "py4j": ("connectors/spark",),
     "confluent_kafka": ("connectors/kafka",),

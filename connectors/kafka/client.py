@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors import netguard
 from connectors.kafka.connection import Connection
-from connectors.kafka.option_reader import ERRORS
+from connectors.option_reader import ERRORS
 from dataflow.errors import TemporaryError, TidemarkError
 
 REQUEST_TIMEOUT_S = 30.0

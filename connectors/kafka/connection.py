@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors import netguard
-from connectors.kafka.option_reader import OptionReader
+from connectors.option_reader import OptionReader
 from connectors.secrets import refuse_plain, resolve
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -19,7 +19,7 @@ from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.dedup_state import dedup_note, dedup_of, read_dedup
 from connectors.kafka.leader_epochs import LeaderEpochs, epochs_note, leader_epochs_of, learn
-from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
+from connectors.kafka.options import KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader, rejected_delta
@@ -272,18 +272,12 @@ class KafkaFeed:
         These are all of them, or those before a bad record that stops the source; then the next
         poll raises.
         """
-        rows = one.rows.read(records)
-        policy = one.rows.options.on_error
-        if rows.bad and policy == FAIL:
-            self._failure = one.rows.refusal(records, rows.bad[0])
-            records = records.head(rows.bad[0].number)
-            rows = one.rows.read(records)
-        elif rows.bad and policy == SKIP:
-            self._skipped += len(rows.bad)
-        else:
-            bad = one.rows.rejected(records, rows.bad)
-            self._dead.write(one.topic, bad)
-            rejected += bad
+        accepted = one.rows.accept(records)
+        records, rows = accepted.records, accepted.rows
+        self._failure = accepted.failure or self._failure
+        self._skipped += accepted.skipped
+        self._dead.write(one.topic, accepted.rejected)
+        rejected += accepted.rejected
         if one.dedup is not None and rows.orders is not None:
             rows = rows.fresh(records, one.dedup)
         if rows.has_truncation and len(one.nexts) > 1:

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.feed_source import DeclaredRelation
 from connectors.kafka.connection import Connection
-from connectors.kafka.option_reader import OptionReader
+from connectors.option_reader import OptionReader
 
 APPEND, UPSERT = "append", "upsert"
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"

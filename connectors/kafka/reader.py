@@ -64,32 +64,49 @@ class Chunk:
 
 
 class Reader:
-    """Reads spans of different topics. check_s: how often topics are described while idle."""
+    """Reads spans of different topics.
+
+    check_s: how often topics are described while idle. wait_ms: how long a broker may wait for
+    records. ahead_kb: how much the client reads ahead.
+    """
 
     def __init__(
-        self, client: Client, spans: Sequence[Span], *, check_s: float = 5.0, wait_ms: int = 100
+        self,
+        client: Client,
+        spans: Sequence[Span],
+        *,
+        check_s: float = 5.0,
+        wait_ms: int = 100,
+        ahead_kb: int = 16384,
     ) -> None:
         self._client = client
-        self._spans = {span.topic: span for span in spans}
         self._check_s = check_s
-        self._down: list[KafkaError] = []
         self._open: set[tuple[str, int]] = set()
-        self._first: list[Chunk] = []
-        self._early: dict[tuple[str, int], int] = {}
         self._topics = Topics(client)
-        self._checked = self._moved = time.monotonic()
         self._consumer = client.consumer(
             self._note,
             enable_partition_eof=True,
             fetch_wait_max_ms=wait_ms,
             fetch_queue_backoff_ms=20,
-            queued_max_messages_kbytes=16384,
+            queued_max_messages_kbytes=ahead_kb,
         )
         try:
-            self._check()
+            self.begin(spans)
         except BaseException:
             self.close()
             raise
+
+    def begin(self, spans: Sequence[Span]) -> None:
+        """Read these spans, in place of all others, with the same consumer."""
+        if self._open:
+            self._consumer.incremental_unassign([Partition(*one) for one in self._open])
+        self._spans = {span.topic: span for span in spans}
+        self._down: list[KafkaError] = []
+        self._open = set()
+        self._first: list[Chunk] = []
+        self._early: dict[tuple[str, int], int] = {}
+        self._checked = self._moved = time.monotonic()
+        self._check()
 
     @property
     def is_done(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import REJECTED_KINDS, rejected_row
+from connectors.feed_source import REJECTED_COLUMNS, REJECTED_KINDS, rejected_row
 from connectors.formats import open_format as formats
 from connectors.formats.debezium import DebeziumDecoded, DebeziumFormat, Envelopes
 from connectors.formats.debezium_order import DedupState
@@ -87,6 +87,21 @@ class Rows:
         )
 
 
+@dataclass
+class Accepted:
+    """Records by the policy of their relation for malformed ones.
+
+    records: all, or those before a bad record that stops the source. rejected: rows of
+    REJECTED_KINDS. failure: why the source stops after these records.
+    """
+
+    records: Records
+    rows: Rows
+    rejected: list[tuple[Any, ...]] = field(default_factory=list)
+    skipped: int = 0
+    failure: SourceError | None = None
+
+
 class RowReader:
     """Reads rows of one relation; used by one thread."""
 
@@ -141,6 +156,19 @@ class RowReader:
         rows = self._rows(records, decoded, removes, bad)
         rows.orders = orders
         return rows
+
+    def accept(self, records: Records) -> Accepted:
+        """Decode records as far as the relation's policy allows. TemporaryError as of `read`."""
+        rows, policy = self.read(records), self.options.on_error
+        if not rows.bad:
+            return Accepted(records, rows)
+        if policy == FAIL:
+            failure = self.refusal(records, rows.bad[0])
+            passed = records.head(rows.bad[0].number)
+            return Accepted(passed, self.read(passed), failure=failure)
+        if policy == SKIP:
+            return Accepted(records, rows, skipped=len(rows.bad))
+        return Accepted(records, rows, self.rejected(records, rows.bad))
 
     def envelopes(self, records: Records) -> Envelopes | None:
         """Return what each Debezium record is, without decoding its row."""
@@ -247,6 +275,12 @@ class RowReader:
 def rejected_delta(rows: Sequence[tuple[Any, ...]], weight: int = 1) -> Delta | None:
     """Return rejected rows as a Delta; None if there is none."""
     return Delta.of(REJECTED_KINDS, rows, weight) if rows else None
+
+
+def rejected_rows(rejected: Delta) -> list[tuple[Any, ...]]:
+    """Return the rows that `rejected_delta` was given."""
+    texts = REJECTED_COLUMNS.index("key")
+    return [(*(v.decode() for v in row[:texts]), *row[texts:]) for row, _ in rejected.rows()]
 
 
 def _nulled(column: Column, where: np.ndarray) -> Column:

@@ -37,6 +37,7 @@ from connectors.kafka.options import (
     TopicOptions,
     read_options,
 )
+from connectors.kafka.ranges import KafkaRanges, unranged
 from connectors.kafka.retry import decode_again
 from connectors.kafka.rows import OpenFormat, RowReader, open_format
 from connectors.kafka.snapshot import KafkaSnapshot
@@ -212,6 +213,30 @@ class KafkaSource:
                 yield batch
         finally:
             feed.close()
+
+    def unranged(self, relation: Relation) -> str:
+        """See RangedSource."""
+        return unranged(self._options, self._topic(relation))
+
+    def open_ranges(
+        self,
+        relations: Sequence[Relation],
+        positions: FeedPositions,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+        end: FeedPositions | None = None,
+    ) -> KafkaRanges:
+        """See RangedSource."""
+        return KafkaRanges(
+            self._client,
+            self._options,
+            relations,
+            (positions, notes),
+            self._opened,
+            ends=end,
+            on_ready=on_ready,
+            on_open=self._learn,
+        )
 
     def open_snapshot(
         self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from connectors.kafka.connection import Connection
-from connectors.kafka.option_reader import OptionReader
 from connectors.kafka.topic_records import Mode, Values
+from connectors.option_reader import OptionReader
 from connectors.sink import SinkTable
 
 FOREVER = -1

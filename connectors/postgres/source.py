@@ -24,7 +24,7 @@ from connectors.postgres.replication.slot import (
     open_transactions,
     slot_name,
 )
-from connectors.postgres.replication.slot_errors import REBUILD_HINT, in_use
+from connectors.postgres.replication.slot_errors import REBUILD_HINT, in_use, not_ended
 from connectors.postgres.replication.stream import ReplicationStream, StreamLimits
 from connectors.postgres.replication.table_facts import TableCatalog
 from connectors.postgres.replication.wal_connection import STREAM_APPLICATION, WalConnection
@@ -257,7 +257,7 @@ class PostgresSource:
         if takes_over and state.active_pid is not None:
             if self._claim is not None and not self._claim.may_end(state.reader):
                 raise in_use(self._slot.name, state.active_pid, state.reader)
-            self._evict(state.active_pid)
+            self._evict(state)
         wal = WalConnection(self.dsn, application=self._reader)
         try:
             actual, flushed = identify(wal)
@@ -306,14 +306,19 @@ class PostgresSource:
         """Close the session; the source can be used again."""
         self._session.close()
 
-    def _evict(self, pid: int) -> None:
-        self._slot.evict(pid)
+    def _evict(self, state: SlotState) -> None:
+        """End the reader of the slot if it is ours. TemporaryError source.slot_in_use: a server
+        under load has not ended it yet."""
+        assert state.active_pid is not None
+        self._slot.evict(state.active_pid)
         deadline = time.monotonic() + _EVICT_WAIT_S
         while time.monotonic() < deadline:
-            state = self._slot.state()
-            if state is None or state.active_pid != pid:
+            found = self._slot.state()
+            if found is None or found.active_pid != state.active_pid:
                 return
             time.sleep(0.02)
+        if state.has_own_reader:
+            raise not_ended(self._slot.name, state.active_pid)
 
 
 def _status_interval(wal: WalConnection, liveness_timeout_s: float) -> float:

@@ -8,6 +8,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from collections.abc import Callable
@@ -77,6 +78,8 @@ class Catalog:
         self._authorization = authorization
         self._standings = standings
         self._control = factory.control()
+        sources = self._control.list_sources
+        self._placed = functools.partial(placed, settings=settings, sources=sources)
         self._sink = factory.sink()
 
     # --- creating ----------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class Catalog:
             ),
         )
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
-        place = placed(definition, body.options, self._settings, estimate)
+        place = self._placed(definition, body.options, estimate)
         options |= {"runtime": place.runtime, "group": (group := place.group)}
         require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
@@ -168,7 +171,7 @@ class Catalog:
         self._authorization.require_parents(requester, definition.parents())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, "auto")
-        place = placed(definition, options, self._settings, estimate)
+        place = self._placed(definition, options, estimate)
         warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, None)]
         why_no_key = reason_without_key(plan.root)
         reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]

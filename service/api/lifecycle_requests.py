@@ -217,7 +217,9 @@ class Life:
         """Fail if Spark is to maintain the version and cannot; return warnings of what it cannot
         split."""
         is_on_spark = is_spark_group(group_of(row))
-        return check_on_spark(definition, self._factory.settings) if is_on_spark else []
+        if not is_on_spark:
+            return []
+        return check_on_spark(definition, self._factory.settings, self._control.list_sources())
 
     def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """Fail if the version is not possible; return its warnings."""

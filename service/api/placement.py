@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from connectors.postgres.catalog.catalog import SourceRow
 from dataflow.errors import SqlError
 from service.api.models import ViewOptions
 from service.engine.definition import ViewDefinition
@@ -26,22 +28,27 @@ class Placement:
 
 
 def placed(
-    definition: ViewDefinition, options: ViewOptions, settings: Settings, estimate: Estimate | None
+    definition: ViewDefinition,
+    options: ViewOptions,
+    estimate: Estimate | None,
+    *,
+    settings: Settings,
+    sources: Callable[[], Sequence[SourceRow]],
 ) -> Placement:
-    """Return where a view is maintained. settings: of the service.
+    """Return where a view is maintained. settings: of the service. sources: lists the declared.
 
     "auto" chooses Spark for a state beyond TIDEMARK_SPARK_STATE_MB, where Spark can maintain the
     view. SqlError, TidemarkError as of `check_on_spark`.
     """
     local, group = Placement(LOCAL, options.group), spark_group(definition.identity)
     if options.runtime == SPARK:
-        return Placement(SPARK, group, tuple(check_on_spark(definition, settings)))
+        return Placement(SPARK, group, tuple(check_on_spark(definition, settings, sources())))
     state_mb = 0 if estimate is None else estimate.state_bytes // MEBIBYTE
     is_large = bool(settings.spark) and state_mb >= settings.spark_state_mb
     if options.runtime == LOCAL or not is_large or options.group != DEFAULT_GROUP:
         return local
     try:
-        return Placement(SPARK, group, tuple(check_on_spark(definition, settings)))
+        return Placement(SPARK, group, tuple(check_on_spark(definition, settings, sources())))
     except SqlError as error:
         why = f"its state may take {state_mb} MiB on this machine: {error.what}"
         return Placement(LOCAL, options.group, (why,))

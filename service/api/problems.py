@@ -70,6 +70,7 @@ _STATUS = {
     "token.first_not_admin": 409,
     "host.forbidden": 403,
     "path.forbidden": 403,
+    "module.forbidden": 403,
     "secret.forbidden": 403,
 }
 

@@ -8,12 +8,13 @@ the sink sees it; `recover` closes the gap after a kill.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from connectors.feed_source import RangePlanner
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from connectors.source import SourceBatch
 from connectors.spark.maintained.driver import CommittedEpoch
@@ -35,6 +36,7 @@ from service.engine.bucket_views import BucketViews, FixedEpoch
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
 from service.engine.epoch_buffer import EpochBuffer, named
+from service.engine.range_reader import RangeReader
 
 
 class BucketEngine(Engine):
@@ -45,6 +47,8 @@ class BucketEngine(Engine):
         # How often rows came that no clock has brought; by clock, how often at its last search.
         self._changes = 0
         self._searched: dict[str, int] = {}
+        # What reads each relation of an external source.
+        self._read_by: dict[RelationName, str] = {}
         super().__init__(*parts, **more)
 
     def _enter(
@@ -61,6 +65,16 @@ class BucketEngine(Engine):
     def depends_on_history(self) -> bool:
         """Return True: this store must not be behind the sink, since the driver never repeats."""
         return True
+
+    def range_reader(self, is_alone: Callable[[], bool]) -> RangeReader:
+        """See Engine."""
+        return RangeReader(
+            lambda: bool(self.views) and is_alone(), self._read_ranges, self._read_by.update
+        )
+
+    def _read_ranges(self, planner: RangePlanner, max_rows: int) -> SourceBatch | None:
+        (definition,) = self.views.values()
+        return self._buckets.read(definition.identity, planner, max_rows)
 
     # --- the view as a whole ---------------------------------------------------------------------
 
@@ -135,12 +149,13 @@ class BucketEngine(Engine):
         for name, definition in self.views.items():
             read = {relation.name for relation in definition.relations()}
             own = [change for change in changes if change.relation.name in read]
-            if not own:
+            if not own and batch.stored is None:
                 continue
             clocks = {relation.name for relation in definition.relations() if relation.is_single}
-            self._changes += any(change.relation.name not in clocks for change in own)
+            is_changed = any(change.relation.name not in clocks for change in own)
+            self._changes += is_changed or batch.stored is not None
             try:
-                committed = self._buckets.step(definition.identity, fixed, own)
+                committed = self._buckets.step(definition.identity, fixed, own, batch.stored)
                 found = self._take(definition, committed, buffered)
             except Exception as error:
                 failure = view_error("buckets", error)
@@ -210,7 +225,11 @@ class BucketEngine(Engine):
             for level, stages in enumerate(layout.levels):
                 seconds = sum(f.seconds for f in measured if f.level == level) / len(stages)
                 size = nbytes.get(level, 0) // len(stages)
-                found += [_figures(layout, stage, name, (size, seconds)) for stage in stages]
+                for stage in stages:
+                    node = _figures(layout, stage, name, (size, seconds))
+                    reader = stage.relation and self._read_by.get(stage.relation)
+                    is_read = f"{node.detail}, read by {reader}" if reader else node.detail
+                    found.append(replace(node, detail=is_read))
         return found
 
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from connectors.feed_source import RangePlanner
 from connectors.sink import Progress
-from connectors.source import SourceBatch
+from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
 from connectors.spark.maintained.layout import Layout, MaintainedView
 from connectors.spark.maintained.scheduler import Scheduler
@@ -188,12 +189,25 @@ class BucketViews:
         for committed in running.take():
             yield FixedEpoch.from_facts(committed.positions), committed
 
-    def step(self, identity: str, fixed: FixedEpoch, changes: Sequence[Changes]) -> CommittedEpoch:
-        """Run an epoch, and commit it in the shared storage."""
+    def read(self, identity: str, planner: RangePlanner, max_rows: int) -> SourceBatch | None:
+        """Let tasks read ranges of a view for its next epoch; see `Driver.read`."""
+        running, found = self._running[identity], list[SourceBatch | None]()
+        self._await(lambda: found.append(running.driver.read(planner, max_rows)))
+        return found[0]
+
+    def step(
+        self,
+        identity: str,
+        fixed: FixedEpoch,
+        changes: Sequence[Changes],
+        stored: StoredInput | None = None,
+    ) -> CommittedEpoch:
+        """Run an epoch, and commit it in the shared storage. stored: by `read`."""
         running = self._running[identity]
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
-        self._await(lambda: running.driver.step(Batch(fixed.facts(), changes)))
+        batch = Batch(fixed.facts(), changes, stored=stored)
+        self._await(lambda: running.driver.step(batch))
         (committed,) = running.take()
         running.collect_garbage()
         return committed

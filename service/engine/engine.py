@@ -37,6 +37,7 @@ from service.engine.encoding.registered import decode, encode
 from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.outbox import Outbox
 from service.engine.positions import Positions
+from service.engine.range_reader import RangeReader
 from storage.store import Store
 
 _VIEWS = "view/"
@@ -399,6 +400,13 @@ class Engine:
         """Return the views that failed since the last call; remove them before the commit."""
         found, self._refused = self._refused, []
         return found
+
+    def range_reader(self, is_alone: Callable[[], bool]) -> RangeReader | None:
+        """Return what reads ranges of sources, if tasks elsewhere step the views.
+
+        is_alone: whether nothing but this engine reads the sources at present.
+        """
+        return None
 
     def advance(self, batch: SourceBatch) -> None:
         """Move a source's position over a batch without changes; part of the open epoch."""

@@ -7,15 +7,19 @@ a warning. Imports of Spark's client wait until a view needs it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from connectors.feed_source import BY_EXECUTORS, reader_of
+from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.shuffle_storage import url_below
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
 from service.engine.definition import ViewDefinition
+from service.ingest.declared_sources import feed_source
 from service.runtime.log import log
 from service.runtime.settings import Settings
 from storage.store import Store
@@ -74,8 +78,12 @@ def bucket_views(
     return BucketViews(store, parts)
 
 
-def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
+def check_on_spark(
+    definition: ViewDefinition, settings: Settings, sources: Sequence[SourceRow]
+) -> list[str]:
     """Return warnings for a view that Spark is to maintain. Nothing of it is left anywhere.
+
+    sources: all that are declared.
 
     TidemarkError spark.off, spark.connect, spark.no_java, spark.storage_missing,
     spark.storage_unsafe; SqlError spark.reads_views, spark.unsupported; TemporaryError
@@ -108,9 +116,24 @@ def check_on_spark(definition: ViewDefinition, settings: Settings) -> list[str]:
     check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
     return [
-        f"Spark maintains this in one bucket, because it cannot be split: {what}"
-        for what in layout.single_stages()
+        *(
+            f"Spark maintains this in one bucket, because it cannot be split: {what}"
+            for what in layout.single_stages()
+        ),
+        *read_here(definition.relations(), sources),
     ]
+
+
+def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> list[str]:
+    """Return a warning for each topic or folder that executors do not read. sources: all."""
+    rows = {row.name: row for row in sources if row.type not in ("postgres", "clock")}
+    found = []
+    for relation in relations:
+        if relation.name.source in rows:
+            reader = reader_of(feed_source(rows[relation.name.source]), relation)
+            if reader != BY_EXECUTORS:
+                found.append(f'"{relation.name}" is read by the view\'s process, the {reader}')
+    return found
 
 
 def layout_of(definition: ViewDefinition, settings: Settings) -> Layout:

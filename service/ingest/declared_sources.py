@@ -18,7 +18,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
-TYPES = ("kafka", "files", "mysql", "clock")
+TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock")
 
 
 def connector(type_name: str) -> Connector:

@@ -16,6 +16,8 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from service.engine.column_requirements import Read
 from service.engine.positions import Positions
+from service.engine.range_reader import RangeReader
+from service.ingest.ranged_feed import open_feed
 from service.metrics.metrics import Reach
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
@@ -92,7 +94,8 @@ class ExternalSources:
     """Used by the pipeline's thread.
 
     make: returns a declared source by name. on_ready: called from any thread when something may
-    have arrived. plan: tells a feed what it need not deliver, before it is polled.
+    have arrived. plan: tells a feed what it need not deliver, before it is polled. ranges: the
+    engine's reader of ranges, if it has one.
     """
 
     def __init__(
@@ -102,10 +105,12 @@ class ExternalSources:
         on_ready: Callable[[], None],
         *,
         plan: Callable[[str, SourceFeed], None] | None = None,
+        ranges: RangeReader | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
         self._plan = plan
+        self._ranges = ranges
         self._make = make
         self._positions = positions
         self._on_ready = on_ready
@@ -228,11 +233,12 @@ class ExternalSources:
         if self._runtime.monotonic() < opened.retry_at:
             return False
         name = opened.source.name
-        opened.feed = opened.source.open_feed(
+        opened.feed = open_feed(
+            opened.source,
             list(opened.relations.values()),
-            self._positions.offsets(name),
-            self._positions.notes(name),
+            (self._positions.offsets(name), self._positions.notes(name)),
             self._on_ready,
+            self._ranges,
         )
         return True
 

@@ -129,6 +129,8 @@ class _Composition:
             positions,
             self._feed.wake,
             plan=ClockSchedule(engine).plan,
+            # A build spools the changes themselves.
+            ranges=engine.range_reader(is_alone=lambda: not builds),
             runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(

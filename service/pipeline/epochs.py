@@ -1,7 +1,8 @@
 """The path of an epoch: stepped, committed to the state, then passed to the sink.
 
 Invariants: an epoch is committed to the state before the sink sees it, and synced first if its
-source cannot replay it. Epochs that the sink has and the state lacks are stepped again with the
+source cannot replay it. A position that was passed over without changes is shown in the end, also
+if nothing more comes. Epochs that the sink has and the state lacks are stepped again with the
 sink muted. A rewound sink gets nothing before the one epoch that repairs it.
 """
 
@@ -28,6 +29,9 @@ from service.subscriptions.change_log_writers import ChangeLogs
 from storage.failpoints import failpoint
 
 IDLE_PROGRESS_S = 5.0
+# An epoch without changes writes to the sink, which may be on the source's server and so move its
+# position again: the time to the next one doubles up to this.
+MAX_QUIET_S = 60.0
 
 
 class Epochs:
@@ -61,6 +65,9 @@ class Epochs:
         self._runtime = runtime
         self._writer: SinkWriter | None = None
         self._progressed_at = 0.0
+        # The source whose position the sink does not show, and for how long it need not.
+        self._unshown: str | None = None
+        self._quiet_s = IDLE_PROGRESS_S
         self.rewound_to: int | None = None
         self._returned = 0
         self.awaits_sink = False
@@ -143,14 +150,20 @@ class Epochs:
         """Step all views by a batch of whole transactions; the views that failed in it."""
         started = time.perf_counter()
         engine = self._engine
-        is_bare = not batch.changes and batch.later is None and batch.rejected is None
-        if is_bare and batch.source == MAIN_SOURCE and batch.position <= engine.position:
+        has_changes = batch.changes or batch.later is not None or batch.stored is not None
+        is_bare = not has_changes and batch.rejected is None
+        is_main = batch.source == MAIN_SOURCE
+        # At the same position it may be that of `unshown`.
+        least = engine.position + (self._unshown is None)
+        if is_bare and is_main and batch.position < least:
             return []
-        is_silent = is_bare if batch.source != MAIN_SOURCE else not batch.transactions
-        if is_silent and not self._is_progress_due():
+        is_silent = not batch.transactions if is_main else is_bare
+        if is_silent and not self._is_progress_due(IDLE_PROGRESS_S):
             # Nothing to show, but the source may forget it at the next checkpoint.
             engine.advance(batch)
+            self._unshown = batch.source
             return []
+        self._quiet_s = min(2 * self._quiet_s, MAX_QUIET_S) if is_silent else IDLE_PROGRESS_S
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failpoint("epoch.step.after")
@@ -166,6 +179,22 @@ class Epochs:
         else:
             self.finish(epoch, sync=not self._external_sources.is_replayable(batch))
         return failed
+
+    def unshown(self) -> SourceBatch | None:
+        """Return a batch without changes if the sink lacks a position, and it is time to show it.
+
+        A position can be waited for although nothing follows it: by a subscriber, or to compare.
+        """
+        if self._unshown is None or not self._is_progress_due(self._quiet_s):
+            return None
+        if self._mute or self.is_lagging:
+            return None
+        source, positions = self._unshown, self._engine.positions
+        if source == MAIN_SOURCE:
+            position = self._engine.position
+            return SourceBatch(position, [], 0, 0) if position else None
+        is_read = source in positions.by_source
+        return SourceBatch(0, [], 0, 0, source=source, positions={}) if is_read else None
 
     def take_out_failed(self, epoch: SinkEpoch) -> tuple[SinkEpoch, list[ViewDefinition]]:
         """Fail the views that this epoch could not step, and their readers; return these too.
@@ -200,6 +229,7 @@ class Epochs:
         else:
             self.writer.submit(epoch)
         self._progressed_at = self._runtime.monotonic()
+        self._unshown = None
         self._metrics.position = self._engine.position
 
     def repair_sink(self, epoch: SinkEpoch) -> None:
@@ -213,10 +243,11 @@ class Epochs:
         """Forget earlier epochs of state and sink: the next one has a higher number."""
         self._mute.clear()
         self.rewound_to, self._returned = None, 0
+        self._unshown = None
         positions = self._engine.positions
         positions.set_epoch(max(positions.epoch, self.writer.written))
         positions.clear()
         self.writer.restart(positions.floor)
 
-    def _is_progress_due(self) -> bool:
-        return self._runtime.monotonic() - self._progressed_at > IDLE_PROGRESS_S
+    def _is_progress_due(self, after_s: float) -> bool:
+        return self._runtime.monotonic() - self._progressed_at > after_s

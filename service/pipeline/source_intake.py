@@ -82,7 +82,7 @@ class SourceIntake:
         batch = self._poll_external() if self._is_external_turn else None
         batch = batch or self._poll_stream()
         # Also after both: what ended the waiting is mostly a side, and the next tick may wait.
-        return batch or self._poll_external()
+        return batch or self._poll_external() or self._epochs.unshown()
 
     def _poll_stream(self) -> SourceBatch | None:
         # No waiting while another source may have more.

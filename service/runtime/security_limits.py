@@ -30,6 +30,7 @@ def protect(settings: Settings) -> None:
             forbidden=tuple(map(os.path.abspath, filter(None, _own_files(settings)))),
             credentials=tuple(folders),
             is_local=is_loopback(settings.host),
+            modules=tuple(settings.allow_modules.split()),
         )
     )
     session.LIMITS.statement_s = settings.statement_timeout_s

@@ -84,8 +84,9 @@ class Settings(BaseModel):
     changes_timeout_s: how long a subscriber may read nothing while changes wait for it.
 
     Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
-    allow_folders: what sources and sinks of API users may reach. secret_variables, secret_folders:
-    what references in their options may name.
+    allow_folders, allow_modules: what sources and sinks of API users may reach, and Python modules
+    that sources may import. secret_variables, secret_folders: what references in their options may
+    name.
 
     statement_timeout_s: for ordinary statements. long_statement_timeout_s: for those over whole
     tables; 0 is unlimited. liveness_timeout_s: how long PostgreSQL may be silent before a
@@ -144,6 +145,7 @@ class Settings(BaseModel):
     names: str = ""
     allow_hosts: str = ""
     allow_folders: str = ""
+    allow_modules: str = ""
     secret_variables: str = "SECRET_*"
     secret_folders: str = "/run/secrets"
     statement_timeout_s: float = Field(60.0, ge=0)

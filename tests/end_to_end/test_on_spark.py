@@ -6,6 +6,7 @@ one with two workers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -23,8 +24,11 @@ from service.runtime.process_title import title_of
 from tests.connectors.spark.clusters import HOST, standalone
 from tests.connectors.spark.maintained.test_spark_scheduler import descendants
 from tests.harness.broker import new_topic, send
+from tests.harness.object_store import object_server, object_store
 from tests.harness.postgres import Database
+from tests.harness.proxy import Fault, Proxy
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
@@ -231,14 +235,21 @@ def test_a_topic_and_a_moving_clock(shop: Database, broker: EmbeddedKafka, tmp_p
         produce(100)
         service.create("clicked", clicks, wait_s=180, runtime="spark", backfill="local")
         service.create("recent", recent, wait_s=180, runtime="spark", backfill="local")
+        nodes = service.call("GET", "/views/clicked/dataflow").json()["nodes"]
+        assert sorted(n["detail"] for n in nodes if n["what"] == "table") == [
+            "rows of public.customers in 4 buckets",
+            "rows of shop.clicks in 4 buckets, read by executors",
+        ]
         shown = "SELECT name, n, total FROM clicked ORDER BY name"
         for round_ in range(2):
-            produce(70)
+            # Few records are read by the driver, as tasks would.
+            produce((70, 3000)[round_])
             shop.execute("UPDATE customers SET name = name || 'x' WHERE id % 7 = 3")
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_}, now() - interval '1 minute')")
             shop.execute(f"INSERT INTO seen VALUES ({2 * round_ + 1}, now())")
             victims = list(pipelines(service))
-            service.await_so(lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent"))
+            is_seen = lambda r=round_: (2 * r + 1,) in shop.rows("SELECT id FROM recent")  # noqa: E731
+            service.await_so(is_seen, within_s=240)
             for victim in victims:
                 victim.kill()
             service.await_so(lambda: shop.rows(shown) == answer(), within_s=120)
@@ -276,6 +287,43 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
             assert list((tmp_path / "shared").glob("tidemark/spark*/v*/*/manifest/*"))
             service.drop("spent")
             assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("store", ["bucket", "server"])
+def test_an_object_storage_that_is_slow_and_fails(
+    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """Faults of the way to it while epochs are written; then all local states are lost."""
+    draw = random.Random(11)
+    with contextlib.ExitStack() as stack:
+        if store == "bucket":
+            url = stack.enter_context(object_store(monkeypatch))
+        else:
+            url = stack.enter_context(object_server(tmp_path / "objects", monkeypatch))
+        target = int(url.rpartition(":")[2])
+        way = stack.enter_context(Proxy(target))
+        at = url.replace(f":{target}", f":{way.port}")
+        service = stack.enter_context(
+            RunningService(shop.dsn, tmp_path, **SETTINGS, spark_storage=at)
+        )
+        service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+        for _ in range(count("TIDEMARK_TEST_FAULTS", 3, 20)):
+            way.begin(Fault.draw(draw))
+            for _ in range(3):
+                change(shop, draw)
+                time.sleep(draw.random())
+            way.heal()
+            way.terminate_orphan()
+        require_equal(service, shop, "spent", SPENT)
+        assert way.faults_met > 0
+        assert not any(e["event"] == "view.failed" for e in service.events())
+        group = service.call("GET", "/views/spent").json()["group"]
+        service.kill()
+        shutil.rmtree(service.state / "groups" / group / "bucket-caches")
+        change(shop, draw)
+        service.start()
+        require_equal(service, shop, "spent", SPENT)
 
 
 @pytest.mark.whole

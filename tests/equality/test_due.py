@@ -81,7 +81,7 @@ BEGINNINGS = {
 WHEN = [(zone, beginning) for zone, found in BEGINNINGS.items() for beginning in found]
 
 
-@pytest.mark.parametrize("kind", ["one state", "buckets"])
+@pytest.mark.parametrize("kind", ["one state", pytest.param("buckets", marks=pytest.mark.whole)])
 @pytest.mark.parametrize(
     ("zone", "beginning"),
     [WHEN[0], *(pytest.param(*when, marks=pytest.mark.whole) for when in WHEN[1:])],

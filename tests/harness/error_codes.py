@@ -20,6 +20,7 @@ ERRORS = {
     "SourceError",
     "SinkError",
     "TemporaryError",
+    "RetryLaterError",
     "ViewError",
     "InvariantError",
     "StorageError",

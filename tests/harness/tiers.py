@@ -27,11 +27,12 @@ CASES = {
     "api/test_client.py::test_rows_over_all_pages": ("async",),
     "api/test_client.py::test_sinks_are_made_and_dropped": ("sync",),
     "bench/test_smoke.py::test_the_engine_is_right": ("w1 full", "w2r default", "q3 default"),
-    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (
-        *("jsonl.gz-snapshot", "parquet-feed"),
-    ),
+    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (*("parquet-feed",),),
     "connectors/postgres/test_final_history.py::test_final_rows_of_past_epochs": (
         *("date-keyed", "timestamptz-multiset"),
+    ),
+    "connectors/formats/test_hostile_records.py::test_any_samples_propose_columns": (
+        *("avro", "json0", "text", "csv", "debezium-json"),
     ),
     "connectors/kafka/test_client.py::test_tls_and_sasl": ("SCRAM-SHA-256",),
     "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
@@ -45,24 +46,34 @@ CASES = {
     "connectors/postgres/test_table_names.py::test_a_query_means_what_it_meant": (
         *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
     ),
-    "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": ("*-2",),
+    "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": (
+        *("grouped join-2", "global-2", "full join-2", "distinct union-2", "scalar subquery-2"),
+        *("not in-2", "recursion-2", "first of each-2", "running window-2", "failing rows-2"),
+    ),
+    "connectors/spark/test_backfill.py::test_tasks_keep_columns_that_other_views_read": (
+        *("grouped join", "full join", "first of each", "plain scan"),
+    ),
     "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
         *("not noticed yet", "a reader too"),
     ),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_buckets.py::test_views_in_buckets_equal_their_queries": ("hr", "shop"),
+    "equality/test_expiry.py::test_rows_change_after_they_have_expired": (
+        *("DEFAULT-UTC", "FULL-America/New_York", "NOTHING KEYED-UTC"),
+    ),
     "equality/test_forms.py::test_every_query_is_maintained": (
         *("*applications", "*nested_names", "*integer_limits"),
     ),
-    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0", "3"),
+    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0",),
     "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
     "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
     "equality/test_queries.py::test_every_view_equals_its_query": (
-        *("hr-rocks", "bank-rocks", "wide-rocks", "odd-memory", "market-memory"),
+        *("hr-rocks", "bank-rocks", "wide-rocks", "odd-memory"),
     ),
     "equality/test_service.py::test_stored_tables_equal_their_queries": ("shop",),
     "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
+    "equality/test_time_zones.py::test_views_are_computed_in_their_zone": ("America/New_York",),
     "recovery/test_checkpoint_keys.py::test_a_file_of_a_checkpoint_lies_in_its_folder": (
         "../../outside",
     ),
@@ -93,7 +104,7 @@ CASES = {
     ),
     "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
     "simulation/test_mutations.py::test_the_simulation_finds": (
-        *("errors lost", "refused with its epoch", "beyond the sink", "shapes forgotten"),
+        *("errors lost", "beyond the sink", "passed over and unshown"),
     ),
     "sql/test_estimate.py::test_every_part_of_a_plan_is_a_query_that_postgresql_takes": ("tpch",),
     "unit/operators/test_ordered_rows.py::test_equal_to_a_sorted_list": ("0-rocks", "3-memory"),

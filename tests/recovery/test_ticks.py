@@ -137,6 +137,7 @@ def test_what_was_due_leaves_at_once_after_a_week(scene: Scene) -> None:
     assert scene.clock() >= datetime(2027, 3, 15, 12, 0, tzinfo=UTC).timestamp() * 1e6
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_a_kill_between_a_tick_and_its_commit(scene: Scene) -> None:
     scene.database.execute(

@@ -199,10 +199,10 @@ class Topics:
             if topic is not None and is_final(view):
                 # It has no more than the windows that were closed since it began.
                 history = database.history.get(view.identity, [])
-                is_behind = rows_at(history, topic.epoch or 0) != rows_at(history, 1 << 62)
+                has_unread = rows_at(history, topic.epoch or 0) != rows_at(history, 1 << 62)
             else:
-                is_behind = topic is None or topic.rows != table.rows
-            if row.status != "live" or is_behind:
+                has_unread = topic is None or topic.rows != table.rows
+            if row.status != "live" or has_unread:
                 at = None if topic is None else topic.epoch
                 return f"sink {row.title} is {row.status} at epoch {at}: {row.code}"
         return ""

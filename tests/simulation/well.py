@@ -105,20 +105,26 @@ def _why_late(world: World) -> str:
     return ""
 
 
+def reads_database(world: World) -> bool:
+    """Whether a live view reads a table."""
+    queries = {row.name: row.query for row in world.database.views}
+    live = [row for row in world.database.views if row.status == "live"]
+    return any(f"{SCHEMA}." in expanded(row.query, queries) for row in live)
+
+
 def _why_behind(world: World) -> str:
     """Return the source changes that the sink does not show yet."""
-    database, is_main = world.database, False
+    database = world.database
     queries = {row.name: row.query for row in database.views}
     for row in (row for row in database.views if row.status == "live"):
         query = expanded(row.query, queries)
-        is_main |= f"{SCHEMA}." in query
         for (source, name), topic in world.broker.topics.items():
             offsets = database.progress.positions.get(source, {}) if database.progress else {}
             if f"{source}.{name}" in query and offsets.get(name) != topic.position():
                 return f"{source}.{name} is at {offsets.get(name)} of {topic.position()}"
     if why := _why_late(world):
         return why
-    if is_main and database.prefix != len(world.server.log):
+    if reads_database(world) and database.prefix != len(world.server.log):
         return f"the sink is at prefix {database.prefix} of {len(world.server.log)}"
     others = (one.why_behind() for one in (world.api, world.topics) if one is not None)
     return next(filter(None, others), "")

@@ -17,9 +17,11 @@ from typing import Any
 
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.sink import SinkLagging
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.types import UTC
 from service.pipeline.composition import compose
+from service.pipeline.epochs import MAX_QUIET_S
 from service.pipeline.pipeline import Pipeline
 from service.runtime.restart_policy import Restarts, exit_code
 from storage.errors import StorageError
@@ -43,12 +45,14 @@ from tests.simulation.sink import Database
 from tests.simulation.subscribers import Api
 from tests.simulation.topics import Broker, declared
 from tests.simulation.view_sinks import TOPIC_FAULTS, SinkPeople, Topics
-from tests.simulation.well import why_not_well
+from tests.simulation.well import reads_database, why_not_well
 
 MAX_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
 # supervisor, builds and sink follow one another, no more.
 CALM_S = 240.0
+# How long the sink may be without the position of an idle source.
+SHOWN_S = MAX_QUIET_S + 5
 
 
 @dataclass
@@ -472,9 +476,20 @@ class World:
             if self.loop.now > until:
                 raise Hang(f"not well {CALM_S:.0f} s after the last fault: {why_not_well(self)}")
             self.loop.pause(0.25)
+        self._await_shown()
         self.database.check()
         check_logs(self.settings.state, self.database)
         self._is_over = True
+
+    def _await_shown(self) -> None:
+        """The WAL grows by what no view reads: where it ends is shown, though nothing follows."""
+        if not reads_database(self):
+            return
+        until, end = self.loop.now + SHOWN_S, self.server.advance()
+        while (progress := self.database.progress) and progress.positions[MAIN_SOURCE] < end:
+            if self.loop.now > until:
+                raise Hang(f"{progress.positions[MAIN_SOURCE]} is shown, not {end}")
+            self.loop.pause(0.25)
 
 
 def _memory_folder() -> str | None:

@@ -36,7 +36,7 @@ LOST += ("source.publication_missing", "source.wal_budget")
 
 @dataclass(frozen=True)
 class SlotState:
-    """A row of pg_replication_slots."""
+    """A row of pg_replication_slots. reader: the application name of the backend that reads it."""
 
     database: str
     plugin: str
@@ -51,6 +51,11 @@ class SlotState:
     def is_lost(self) -> bool:
         """Return whether the server has invalidated it."""
         return self.wal_status == "lost"
+
+    @property
+    def has_own_reader(self) -> bool:
+        """Return whether a Tidemark reads it."""
+        return self.reader.startswith(APPLICATION_NAME)
 
 
 def object_name(prefix: str, name: str) -> str:

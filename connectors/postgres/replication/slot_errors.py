@@ -17,6 +17,16 @@ def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
     )
 
 
+def not_ended(name: str, pid: int) -> TemporaryError:
+    """Return the error of a slot whose former reader, one of ours, has not ended yet."""
+    return TemporaryError(
+        "source.slot_in_use",
+        f'the former reader of replication slot "{name}" has not ended yet',
+        detail=f"the backend with pid {pid}",
+        hint="nothing: it is tried again; a server under load takes a while",
+    )
+
+
 def no_free_slot(detail: str) -> SourceError:
     """Return the refusal when max_replication_slots is reached."""
     return SourceError(

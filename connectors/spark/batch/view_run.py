@@ -12,16 +12,18 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from connectors.feed_source import BoundedSource
-from connectors.source import SourceBatch
+from connectors.feed_source import BY_EXECUTORS, BoundedSource, read_in_ranges, reader_of
+from connectors.source import SourceBatch, StoredInput
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.maintained.commits import lost
 from connectors.spark.maintained.driver import Batch, Driver, EpochSink, Limits
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
+from dataflow.changes import Changes
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from storage.failpoints import failpoint
@@ -66,6 +68,7 @@ class Summary:
 
     epoch: the newest. epochs: of this run. rows: of the view that changed, in this run. rejected:
     malformed records that it left out. positions: by source and relation, in the source's own form.
+    read_by: by relation, "executors", or "driver" and why.
     """
 
     view: str
@@ -75,6 +78,7 @@ class Summary:
     failed_rows: int = 0
     rejected: int = 0
     positions: dict[str, Any] = field(default_factory=dict)
+    read_by: dict[str, str] = field(default_factory=dict)
 
 
 class ViewSink(EpochSink, Protocol):
@@ -127,8 +131,8 @@ class ViewRun:
         before = driver.epoch
         self._begin(driver.positions)
         failpoint("batch.view.started")
-        for batch in self._batches():
-            self._step(driver, batch.whole())
+        for batch in self._batches(driver):
+            self._step(driver, batch.whole(), batch.stored)
             self._summary.rejected += 0 if batch.rejected is None else len(batch.rejected)
         if driver.epoch == 0:
             # Without any input a view may have rows too, such as a count.
@@ -151,19 +155,44 @@ class ViewRun:
                 begun.positions[relation.name.name] = start.position
                 begun.notes.update(start.notes)
 
-    def _batches(self) -> Iterator[SourceBatch]:
+    def _batches(self, driver: Driver) -> Iterator[SourceBatch]:
+        """Yield what the sources have, each batch for the next epoch."""
         for name, source in self._sources.items():
-            at = self._reached[name]
-            relations = self._relations[name]
-            for batch in source.read_until(
-                relations, dict(at.positions), dict(at.notes), self._ends[name], self._epoch_rows
-            ):
+            at, end = self._reached[name], self._ends[name]
+            here: list[Relation] = []
+            ranged: list[Relation] = []
+            for relation in self._relations[name]:
+                reader = self._summary.read_by[str(relation.name)] = reader_of(source, relation)
+                (ranged if reader == BY_EXECUTORS else here).append(relation)
+            batches: list[Iterator[SourceBatch]] = []
+            if here:
+                positions, notes = dict(at.positions), dict(at.notes)
+                batches.append(source.read_until(here, positions, notes, end, self._epoch_rows))
+            if ranged:
+                batches.append(self._ranges(driver, source, ranged, end))
+            for batch in chain.from_iterable(batches):
                 at.advance(batch)
                 yield batch
 
-    def _step(self, driver: Driver, changes: Sequence[Any]) -> None:
+    def _ranges(
+        self, driver: Driver, source: BoundedSource, relations: Sequence[Relation], end: Any
+    ) -> Iterator[SourceBatch]:
+        """Yield what executors read of these relations, which the tasks' storage then has."""
+        ranged, at = read_in_ranges(source), self._reached[source.name]
+        assert ranged is not None
+        positions, notes = dict(at.positions), dict(at.notes)
+        planner = ranged.open_ranges(relations, positions, notes, lambda: None, end)
+        try:
+            while (batch := driver.read(planner, self._epoch_rows)) is not None:
+                yield batch
+        finally:
+            planner.close()
+
+    def _step(
+        self, driver: Driver, changes: Sequence[Changes], stored: StoredInput | None = None
+    ) -> None:
         sent = {name: at.as_json() for name, at in self._reached.items()}
-        if driver.step(Batch(sent, changes)) != sent:
+        if driver.step(Batch(sent, changes, stored=stored)) != sent:
             raise TidemarkError(
                 "batch.other_run",
                 f'another run brings view "{self._planned.name}" up to date at the same time',

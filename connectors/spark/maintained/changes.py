@@ -80,7 +80,7 @@ def cut_changes(
     relation that have these columns. fetch: called for old rows from which an update that changes
     the key takes values that the source did not send.
     """
-    together = _joined(table, changes)
+    together = join_changes(table, changes)
     truncates = np.flatnonzero(together.kinds == Changes.TRUNCATE)
     if len(truncates):
         together = _taken(together, np.arange(truncates[-1] + 1, len(together)))
@@ -93,14 +93,17 @@ def cut_changes(
 
 
 def _rows_by_bucket(table: Relation, changes: Changes, buckets: int) -> list[np.ndarray]:
+    if table.is_append:
+        # They are not stored, so any bucket can have them.
+        return np.array_split(np.arange(len(changes)), buckets)
     key = table_spec(table, range(len(table.fields)), "").key
     columns = [changes.columns[c] for c in key]
     found = dict(partition_positions(columns, len(changes), buckets))
     return [found.get(bucket, np.zeros(0, np.int64)) for bucket in range(buckets)]
 
 
-def _joined(table: Relation, changes: Sequence[Changes]) -> Changes:
-    """Return the stored columns of all changes, as one."""
+def join_changes(table: Relation, changes: Sequence[Changes]) -> Changes:
+    """Return the stored columns of all changes, as one. table, changes: as for `cut_changes`."""
     names = [f.name for f in table.fields]
     parts = []
     for change in changes:

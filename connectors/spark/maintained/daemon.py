@@ -11,7 +11,7 @@ import gc
 
 from pyspark.daemon import manager
 
-from connectors.spark.maintained import tasks  # noqa: F401  what the processes run
+from connectors.spark.maintained import reading, tasks  # noqa: F401  what the processes run
 from connectors.spark.maintained.warming import warm
 
 if __name__ == "__main__":

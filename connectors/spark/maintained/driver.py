@@ -20,14 +20,23 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from connectors.feed_source import REJECTED_KINDS
+from connectors.feed_source import REJECTED_KINDS, RangePlanner
 from connectors.pages import decode_delta, encode_delta
+from connectors.source import SourceBatch, StoredInput
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files, one_state, write_base
 from connectors.spark.maintained.bucket_state import CHANGES, ROWS, Version
 from connectors.spark.maintained.changes import cut_changes, encode_changes
 from connectors.spark.maintained.commits import Commits, base_epoch, fenced, lost
-from connectors.spark.maintained.files import Base, EpochInput, Manifest, numbered, pack, unpack
+from connectors.spark.maintained.files import (
+    Base,
+    EpochInput,
+    Manifest,
+    numbered,
+    pack,
+    pack_sections,
+    unpack,
+)
 from connectors.spark.maintained.layout import (
     ANSWERED,
     ERRORS,
@@ -41,6 +50,7 @@ from connectors.spark.maintained.layout import (
     Layout,
     MaintainedView,
 )
+from connectors.spark.maintained.reading import FEW_RECORDS, ReadWork, read_next
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.maintained.tasks import (
@@ -55,6 +65,7 @@ from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Column, Delta
+from dataflow.errors import TemporaryError
 from dataflow.operators.base import kinds_of
 from dataflow.operators.groups import columns_at
 from dataflow.schema import Relation, RelationName
@@ -79,12 +90,14 @@ class Batch:
     """What an epoch is to read.
 
     changes: of base relations, in order. rows: of a snapshot, or of maintained views, with all
-    stored columns. positions: of the sources after it, as JSON.
+    stored columns. stored: changes that `Driver.read` has stored, after `changes`. positions: of
+    the sources after it, as JSON.
     """
 
     positions: Mapping[str, Any]
     changes: Sequence[Changes] = ()
     rows: Mapping[RelationName, Delta] = field(default_factory=dict)
+    stored: StoredInput | None = None
 
 
 @dataclass(frozen=True)
@@ -219,22 +232,48 @@ class Driver:
     # --- an epoch --------------------------------------------------------------------------------
 
     def _fixed(self, batch: Batch) -> tuple[EpochInput, bytes]:
-        layout = self._layout(self.buckets)
-        rows = self._cut(layout, batch)
-        ranges, parts, at = {}, [], 0
-        for bucket, found in sorted(rows.items()):
-            parts.append(pack(found))
-            ranges[str(bucket)] = [at, at + len(parts[-1])]
-            at += len(parts[-1])
-        payload, name = b"".join(parts), ""
-        epoch, number = self.epoch + 1, uuid.uuid4().hex
+        payload, ranges = pack_sections(self._cut(self._layout(self.buckets), batch))
+        epoch, number, name = self.epoch + 1, uuid.uuid4().hex, ""
+        stored = batch.stored or StoredInput(epoch, self.buckets, ())
+        if (stored.epoch, stored.buckets) != (epoch, self.buckets):
+            raise TemporaryError(
+                "spark.late_read",
+                "rows were read for an epoch that another one has overtaken",
+                detail=f"epoch {stored.epoch} in {stored.buckets} buckets, not {epoch}",
+                hint="no action needed: they are read again",
+            )
         if len(payload) > self._limits.inline_bytes:
             name = f"{numbered('input', epoch)}-{number}"
             self._storage.put(name, payload)
             payload = b""
-        is_first = self.epoch == 0
-        given = EpochInput(epoch, number, self.buckets, batch.positions, name, ranges, is_first)
+        given = EpochInput(
+            epoch,
+            number,
+            self.buckets,
+            batch.positions,
+            name,
+            ranges,
+            is_first=self.epoch == 0,
+            parts=stored.parts,
+        )
         return self._commits.fix_input(given, payload, self._newest.batch)
+
+    def read(self, planner: RangePlanner, max_rows: int) -> SourceBatch | None:
+        """Let tasks read what comes next of a source; return it as a batch, None if nothing does.
+
+        max_rows: about how many records a task reads. The batch's changes are stored for the next
+        epoch, which must be that of the batch. It raises as `SourceFeed.poll`; TemporaryError
+        spark.job.
+        """
+        found = read_next(planner, ReadWork(self._job(), self.epoch + 1, ()), max_rows, self._read)
+        failpoint("spark.epoch.read")
+        return found
+
+    def _read(self, work: ReadWork) -> Sequence[Row]:
+        if sum(one.size for one in work.ranges) > FEW_RECORDS:
+            return self._scheduler.run(work)
+        here = replace(work, job=replace(work.job, groups=1))
+        return list(here.run(0, 0, (), ""))
 
     def _cut(self, layout: Layout, batch: Batch) -> dict[int, list[Row]]:
         """Return the pages of each bucket."""
@@ -500,7 +539,9 @@ class _Results:
 
 
 def _input_bytes(given: EpochInput) -> list[tuple[str, int]]:
-    return [(f"0-{bucket}", stop - start) for bucket, (start, stop) in given.ranges.items()]
+    """Return the bytes of the pages of each bucket, perhaps in several pairs."""
+    ranges = [given.ranges, *(found for _, found in given.parts)]
+    return [(f"0-{bucket}", stop - at) for own in ranges for bucket, (at, stop) in own.items()]
 
 
 def _rows_by_bucket(layout: Layout, table: Relation, rows: Delta) -> list[tuple[int, Delta]]:

@@ -3,9 +3,10 @@
 A document is a head (magic, version, kind, checksum), facts as JSON, and a payload. A page file is
 the payload of input, log and output: an index of (slot, tag, length), then pages with their own
 checksums. Names, where x is unique: `epochs/E-b` what epoch E reads after batch b, fixed once it
-exists, and `input/E-x` its pages; `log/E/L-G-x` what group G of level L was given;
-`answers/E-b/S` what PostgreSQL answered to slot S; `base/L-B/E-x/` the state of bucket B of level L
-as of epoch E; `out/E-x` what the sink gets; `manifest/E` the commit; `generation/N`.
+exists, and `input/E-x` its pages, also those that source tasks have stored for it; `log/E/L-G-x`
+what group G of level L was given; `answers/E-b/S` what PostgreSQL answered to slot S;
+`base/L-B/E-x/` the state of bucket B of level L as of epoch E; `out/E-x` what the sink gets;
+`manifest/E` the commit; `generation/N`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from connectors.spark.frame import Row
 from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
-# Since version 2 a log may have sums of rows; all that version 1 has is read as before.
-_VERSION = 2
+# Since version 2 a log may have sums of rows; since 3 an input may be in several files, and the
+# version is part of the checksum. All that earlier versions have is read as before.
+_VERSION = 3
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
 _COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
@@ -59,6 +61,10 @@ def number_of(name: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
+def _checksum(version: int, content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, version if version > 2 else 0)
+
+
 @dataclass(frozen=True)
 class _Document:
     """A file of facts with a payload."""
@@ -67,7 +73,7 @@ class _Document:
         """Return the bytes of the file."""
         facts = orjson.dumps(asdict(self))
         kind = type(self).__name__[:6].encode().ljust(6)
-        check = xxhash.xxh3_64_intdigest(facts + payload)
+        check = _checksum(_VERSION, facts + payload)
         return _HEAD.pack(_MAGIC, _VERSION, kind, len(facts), check) + facts + payload
 
     @classmethod
@@ -81,7 +87,7 @@ class _Document:
                 raise ValueError(f"it begins with {content[:12]!r}")
             if not 1 <= version <= _VERSION:
                 raise ValueError(f"it has version {version}")
-            if check != xxhash.xxh3_64_intdigest(facts + payload):
+            if check != _checksum(version, facts + payload):
                 raise ValueError("its checksum is wrong")
             found = orjson.loads(facts)
             known = {f.name for f in fields(cls)}
@@ -98,9 +104,10 @@ class EpochInput(_Document):
 
     batch: unique, so that a state that has stepped another epoch of this number is recognized.
     positions: of the sources after it, as JSON. data: the file of its pages; "" if they are this
-    document's payload. ranges: by bucket, which bytes of it; only buckets with rows. is_first: the
-    view has no state before it. moved_to: so many buckets get the state, and nothing is read; 0 for
-    an epoch that reads.
+    document's payload. ranges: by bucket, which bytes of it; only buckets with rows. parts: [file,
+    ranges of it by bucket], of which the pages follow those of `data`. is_first: the view has no
+    state before it. moved_to: so many buckets get the state, and nothing is read; 0 for an epoch
+    that reads.
     """
 
     epoch: int
@@ -111,6 +118,14 @@ class EpochInput(_Document):
     ranges: Mapping[str, Sequence[int]] = field(default_factory=dict)
     is_first: bool = False
     moved_to: int = 0
+    parts: Sequence[Sequence[Any]] = field(default_factory=list)
+
+    def stored(self, bucket: int) -> Iterator[tuple[str, int, int]]:
+        """Yield (file, first byte, end) of the pages of a bucket that `parts` have."""
+        for name, ranges in self.parts:
+            if str(bucket) in ranges:
+                start, stop = ranges[str(bucket)]
+                yield name, start, stop
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,16 @@ def pack(rows: Iterable[Row]) -> bytes:
     index = np.array([(slot, tag, len(page)) for slot, tag, page in found], _INDEX).tobytes()
     head = _COUNT.pack(len(found), xxhash.xxh3_64_intdigest(index))
     return b"".join([head, index, *(page for _, _, page in found)])
+
+
+def pack_sections(pages: Mapping[int, Iterable[Row]]) -> tuple[bytes, dict[str, list[int]]]:
+    """Return page files of buckets as one file, and by bucket which bytes [start, stop) it has."""
+    ranges, parts, at = {}, [], 0
+    for bucket, rows in sorted(pages.items()):
+        parts.append(pack(rows))
+        ranges[str(bucket)] = [at, at + len(parts[-1])]
+        at += len(parts[-1])
+    return b"".join(parts), ranges
 
 
 def unpack(content: bytes, slots: Collection[int] | None = None) -> Iterator[Row]:

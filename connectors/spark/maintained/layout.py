@@ -32,8 +32,10 @@ from storage.store import ArrangementSpec
 MAX_BUCKETS = 1 << 16
 _STAGE_SHIFT = 16
 # Slots of rows for the driver: the view's rows, failed rows, final rows, rejected records, an error
-# of the view, a base that was written, the log and the answers of a task, its figures.
+# of the view, a file that was written, the log and the answers of a task, its figures, what was
+# found in a range.
 OUTPUT, ERRORS, FINAL, REJECTED, FAILED, WRITTEN, LOGGED, ANSWERED, MEASURED = range(-1, -10, -1)
+READ = -10
 
 
 @dataclass(frozen=True)

@@ -306,6 +306,7 @@ def _inputs(
             start, stop = found
             shift = 0 if given.data else len(content) - len(payload)
             yield given.data or name, start + shift, stop + shift
+        yield from given.stored(state.bucket)
         return
     for level, first, end, name in manifest.logs:
         if level == state.level and first <= state.bucket < end:
@@ -428,6 +429,8 @@ class EpochWork(_Work):
                 yield from unpack(self.job.storage.get(self.input.data, start, stop))
             else:
                 yield from unpack(self.inline[start:stop])
+        for name, start, stop in self.input.stored(bucket):
+            yield from unpack(self.job.storage.get(name, start, stop))
 
     def _logged(self, level: int, group: int, rows: Sequence[Row]) -> Row:
         """Store what the tasks of a group were given by other stages."""

@@ -100,7 +100,7 @@ def test_no_record_takes_another_along(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(len(FORMATS)), ids=[f[0]["format"] for f in FORMATS])
-def test_samples_of_any_bytes_propose_what_can_be_declared(at: int) -> None:
+def test_any_samples_propose_columns(at: int) -> None:
     options, _, good = FORMATS[at]
     options = {name: value for name, value in options.items() if name != "key"}
     for record in HOSTILE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.feed_source import FeedPositions, SourceFeed
+from connectors.feed_source import FeedPositions, FeedRange, RangePlanner, SourceFeed
 from connectors.formats.declared import declared_type
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import KafkaOptions, read_options
@@ -148,9 +149,12 @@ class SourceSubscriptions:
         self._ready = threading.Event()
         self.held = held
         self.notes: dict[str, bytes] = {}
-        self.feed: SourceFeed = source.open_feed(
-            source.relations(), dict(held.positions), notes, self._ready.set
-        )
+        self.feed = self.open_feed(source, notes)
+
+    def open_feed(self, source: KafkaSource, notes: Mapping[str, bytes]) -> SourceFeed:
+        """A feed from the positions that are held."""
+        positions = dict(self.held.positions)
+        return source.open_feed(source.relations(), positions, notes, self._ready.set)
 
     def __enter__(self) -> SourceSubscriptions:
         return self
@@ -193,6 +197,58 @@ class SourceSubscriptions:
             except TidemarkError as error:
                 return error
         raise AssertionError("nothing was raised")
+
+
+class RangesFeed:
+    """What a planner cuts, read here: as a feed, so that both can be asked the same.
+
+    Ranges are pickled, as they are on their way to other processes.
+    """
+
+    def __init__(self, planner: RangePlanner, count: int = 3) -> None:
+        self.planner = planner
+        self.ranges: list[FeedRange] = []
+        self._count = count
+
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
+        """See SourceFeed."""
+        assert until is None
+        ranges = self.planner.cut(self._count, max_rows)
+        while ranges:
+            ranges = pickle.loads(pickle.dumps(ranges))
+            self.ranges += ranges
+            changes = [change for part in ranges for change in part.read()]
+            results = [part.result() for part in ranges]
+            if all(result.is_whole for result in results):
+                batch = self.planner.join(ranges, results)
+                batch.changes = changes
+                return batch
+            ranges = self.planner.shorten(ranges, results)
+        return None
+
+    @property
+    def lag(self) -> int:
+        """See SourceFeed."""
+        return self.planner.lag
+
+    @property
+    def skipped(self) -> int:
+        """See SourceFeed."""
+        return self.planner.skipped
+
+    def close(self) -> None:
+        """See SourceFeed."""
+        self.planner.close()
+
+
+class RangeSubscriptions(SourceSubscriptions):
+    """The same, read in ranges."""
+
+    def open_feed(self, source: KafkaSource, notes: Mapping[str, bytes]) -> SourceFeed:
+        """A feed of ranges from the positions that are held."""
+        positions = dict(self.held.positions)
+        on_ready = self._ready.set
+        return RangesFeed(source.open_ranges(source.relations(), positions, notes, on_ready))
 
 
 def ids(held: TransactionBuffer, name: str = "clicks") -> list[int]:

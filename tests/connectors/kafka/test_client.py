@@ -12,8 +12,8 @@ from connectors.kafka.broker_settings import USERS
 from connectors.kafka.client import Client
 from connectors.kafka.connection import MECHANISMS, Connection
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.option_reader import OptionReader
 from connectors.loopback import free_port
+from connectors.option_reader import OptionReader
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from tests.harness.broker import new_topic
 

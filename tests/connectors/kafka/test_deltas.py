@@ -8,7 +8,7 @@ from connectors.kafka.client import Client
 from connectors.kafka.connection import Connection
 from connectors.kafka.deltas import DeltaReader
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.option_reader import OptionReader
+from connectors.option_reader import OptionReader
 from tests.harness.broker import new_topic, send
 
 BURSTS, EACH = 4, 3

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 
 import pytest
 
+from connectors.postgres import source as postgres_source
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.replication.stream import StreamLimits
 from connectors.postgres.session.backend_probe import TIME_LIMITS
@@ -313,6 +316,25 @@ def test_close_leaves_nothing(table: Database) -> None:
         wait_until(lambda: table.rows("SELECT count(*) FROM pg_stat_replication") == [(0,)], 5.0)
     assert table.rows("SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert table.rows("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_former_reader_that_has_not_ended_is_temporary(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a server under load: its process does not come to hear that it shall end."""
+    monkeypatch.setattr(postgres_source, "_EVICT_WAIT_S", 0.3)
+    with opened(table, "t") as (source, [relation]):
+        start = source.current_position()
+        first = source.stream(start, [relation])
+        [(pid,)] = table.rows("SELECT active_pid FROM pg_replication_slots")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(TemporaryError, match=r"source\.slot_in_use"):
+                source.stream(start, [relation], takes_over=True)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        source.stream(start, [relation], takes_over=True).close()
+        first.close()
 
 
 def test_a_slot_that_is_read_elsewhere(table: Database) -> None:

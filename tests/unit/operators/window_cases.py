@@ -156,7 +156,7 @@ class _Partition:
         inside = [
             j
             for j in range(len(self.rows))
-            if self._is_behind(j, i, frame.mode, frame.start)
+            if self._has_unread(j, i, frame.mode, frame.start)
             and self._is_before(j, i, frame.mode, frame.end)
         ]
         peers = [j for j in inside if self.group[j] == self.group[i]]
@@ -168,7 +168,7 @@ class _Partition:
         }[frame.exclude]
         return [j for j in inside if j not in left_out]
 
-    def _is_behind(self, j: int, i: int, mode: str, bound: FrameBound) -> bool:
+    def _has_unread(self, j: int, i: int, mode: str, bound: FrameBound) -> bool:
         if bound.kind == "unbounded preceding" or self._are_null(j, i, mode):
             return True
         return self._steps(j, i, mode) >= _signed(bound)

@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import pytest
 import yaml
+from kafka import TopicPartition
 
 from connectors.feed_source import REJECTED_KINDS
 from connectors.kafka.embedded import EmbeddedKafka
@@ -29,7 +30,7 @@ from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.session import LazySession
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
+from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
 from storage.failpoints import set_failpoints
@@ -41,7 +42,7 @@ from tests.connectors.spark.batch.lake import (
     run_apart,
     run_here,
 )
-from tests.harness.broker import Sent, new_topic, send
+from tests.harness.broker import Sent, admin_of, new_topic, send
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None, reason="no Java on this machine, Spark needs it"
@@ -341,6 +342,7 @@ def test_topics_are_brought_into_the_lake(
         send(broker, sales, of_sales)
         summary = run_here(path, session)["v"]
         assert summary.epochs > 1
+        assert summary.read_by == {"shop.prices": "executors", "shop.sales": "executors"}
         wanted: Counter[tuple[str, str]] = Counter()
         for id, price in held.items():
             own = [qty for other, qty in sold if other == id]
@@ -348,6 +350,14 @@ def test_topics_are_brought_into_the_lake(
                 wanted[str(id), str(sum(own) * price)] += 1
         assert lake.rows("shop.v") == wanted
     assert run_here(path, session)["v"].epochs == 0
+    before = lake.rows("shop.v")
+    send(broker, sales, [(0, None, b'{"id": 1, "qty": 1}')] * 3)
+    with admin_of(broker) as admin:
+        ends = {TopicPartition(sales, 0): -1}
+        admin.delete_records(ends)
+    with pytest.raises(SourceError, match=r"source\.offsets_gone"):
+        run_here(path, session)
+    assert lake.rows("shop.v") == before
 
 
 BAD = {

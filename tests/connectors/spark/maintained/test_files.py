@@ -15,11 +15,21 @@ from connectors.spark.maintained.files import (
     number_of,
     numbered,
     pack,
+    pack_sections,
     unpack,
 )
 from dataflow.errors import TidemarkError
 
-INPUT = EpochInput(7, "b7", 4, {"pg": 12, "kafka": {"t": [1, 2]}}, "", {"2": [0, 9]}, True)
+INPUT = EpochInput(
+    7,
+    "b7",
+    4,
+    {"pg": 12, "kafka": {"t": [1, 2]}},
+    "",
+    {"2": [0, 9]},
+    True,
+    parts=[["input/7-x", {"0": [0, 5], "2": [5, 9]}], ["input/7-y", {"0": [0, 8]}]],
+)
 MANIFEST = Manifest(
     7,
     "b7",
@@ -39,6 +49,16 @@ def test_documents_come_back(document) -> None:
     assert kind.decode(document.encode(b"payload")) == (document, b"payload")
 
 
+def test_parts_have_the_pages_of_their_buckets() -> None:
+    assert list(INPUT.stored(0)) == [("input/7-x", 0, 5), ("input/7-y", 0, 8)]
+    assert list(INPUT.stored(2)) == [("input/7-x", 5, 9)]
+    assert list(INPUT.stored(1)) == []
+    pages = {2: [(5, 0, b"five")], 0: [(1, 0, b"a"), (1, 1, b"b")]}
+    content, ranges = pack_sections(pages)
+    found = {bucket: list(unpack(content[at:stop])) for bucket, (at, stop) in ranges.items()}
+    assert found == {"0": pages[0], "2": pages[2]}
+
+
 def test_changed_bytes_are_refused() -> None:
     content = INPUT.encode(b"payload")
     for at in range(len(content)):
@@ -49,6 +69,15 @@ def test_changed_bytes_are_refused() -> None:
             EpochInput.decode(content[:at])
     with pytest.raises(TidemarkError, match=r"spark\.damaged_file"):
         Manifest.decode(content)
+
+
+def test_documents_of_earlier_versions_are_read(monkeypatch) -> None:
+    content = INPUT.encode(b"payload")
+    monkeypatch.setattr(files, "_VERSION", 2)
+    earlier = INPUT.encode(b"payload")
+    monkeypatch.setattr(files, "_VERSION", 3)
+    assert earlier != content
+    assert EpochInput.decode(earlier) == EpochInput.decode(content) == (INPUT, b"payload")
 
 
 def test_unknown_fields_are_refused_and_missing_ones_have_defaults(monkeypatch) -> None:

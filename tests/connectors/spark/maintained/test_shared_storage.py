@@ -1,5 +1,5 @@
-"""Oracle: of several writers of one name one has written it, in a folder and in a bucket that
-speaks S3, whatever replies were lost."""
+"""Oracle: of several writers of one name one has written it, in a folder, in a bucket that speaks
+S3, and on a server of S3 where one is installed, whatever replies were lost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from connectors.spark.maintained.shared_storage import (
     open_storage,
 )
 from dataflow.errors import TemporaryError, TidemarkError
-from tests.harness.object_store import object_store
+from tests.harness.object_store import object_server, object_store
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "bucket", pytest.param("server", marks=pytest.mark.whole)])
 def storage(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedStorage]:
     if request.param == "folder":
         yield open_storage(str(tmp_path / "shared"))
-        return
-    with object_store(monkeypatch) as url:
-        yield open_storage(url)
+    elif request.param == "bucket":
+        with object_store(monkeypatch) as url:
+            yield open_storage(url)
+    else:
+        with object_server(tmp_path / "objects", monkeypatch) as url:
+            yield open_storage(url)
 
 
 def test_files_are_whole_and_listed(storage: SharedStorage, tmp_path: Path) -> None:

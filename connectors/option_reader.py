@@ -21,12 +21,15 @@ class OptionReader:
     """Reads one object of options.
 
     where: its path among all options, as in "topics.clicks", "" at the top. side: "source" or
-    "sink". Errors are `<side>.bad_option`.
+    "sink". page: what lists the options. Errors are `<side>.bad_option`.
     """
 
-    def __init__(self, options: Any, side: str, where: str = "") -> None:
+    def __init__(
+        self, options: Any, side: str, where: str = "", page: str = "docs/KAFKA.md"
+    ) -> None:
         self.side = side
         self._where = where
+        self._page = page
         if not isinstance(options, Mapping):
             raise self.refused("", "must be an object")
         self._left = dict(options)
@@ -64,7 +67,9 @@ class OptionReader:
     def under(self, name: str) -> OptionReader | None:
         """Return a reader of a nested object; None if it is missing."""
         found = self.raw(name)
-        return None if found is None else OptionReader(found, self.side, self._path(name))
+        return (
+            None if found is None else OptionReader(found, self.side, self._path(name), self._page)
+        )
 
     def rest(self) -> dict[str, Any]:
         """Return all options that were not read yet, by name, and mark them as read."""
@@ -82,7 +87,7 @@ class OptionReader:
             f"{self.side}.bad_option",
             f'option "{self._path(name)}" {why}',
             detail=detail,
-            hint=hint or "docs/KAFKA.md lists the options",
+            hint=hint or f"{self._page} lists the options",
         )
 
     def _path(self, name: str) -> str:

@@ -1,0 +1,220 @@
+"""The options of HTTP sources (docs/HTTP.md): read once, and refused by name.
+
+Invariant: no option holds a secret itself. A header, parameter or body that needs one has a
+reference, which is resolved for each request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from connectors.formats.declared import read_path
+from connectors.option_reader import OptionReader
+from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
+
+PAGE = "docs/HTTP.md"
+LINK, CURSOR, NUMBER, OFFSET = "link", "cursor", "page", "offset"
+_SECRET = re.compile(
+    r"auth|token|secret|passw|cookie|credential|(^|[_-])key$|api-?key", re.IGNORECASE
+)
+_REFERENCE = re.compile(r"\$\{(env|file):[^{}]+\}")
+# Headers that are ours: they decide what the answer means.
+_OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "if-none-match"}
+
+
+@dataclass(frozen=True)
+class Pagination:
+    """How the next page is asked for; kind: "" if an answer is whole.
+
+    parameter: of the URL, or `variable` of a GraphQL body. source: path of the next cursor in the
+    answer, more: path of a flag that says whether there is one. first: number of the first page.
+    size: rows of a page, 0 if unknown; size_parameter: to ask for so many.
+    """
+
+    kind: str = ""
+    parameter: str = ""
+    variable: str = ""
+    source: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    first: int = 1
+    size: int = 0
+    size_parameter: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the server. body: None, or JSON."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """timeout_s: of a request. max_bytes: of all answers to a poll. max_pages: of a poll."""
+
+    timeout_s: float = 30.0
+    max_bytes: int = 256 << 20
+    max_pages: int = 1000
+
+
+@dataclass(frozen=True)
+class HttpRelation:
+    """One relation. path: of the list of rows in an answer, () for the answer itself."""
+
+    rows: RowOptions
+    request: Request
+    path: tuple[str, ...]
+    pagination: Pagination
+
+    @property
+    def name(self) -> str:
+        """Its name within the source."""
+        return self.rows.name
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """A source. user, password, token: of all its requests; references. ca: a file, or ""."""
+
+    relations: tuple[HttpRelation, ...]
+    limits: Limits
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    ca: str = ""
+
+
+def read_options(options: Mapping[str, Any]) -> HttpOptions:
+    """Return the options of a source. SourceError source.bad_option, secret.plain."""
+    reader = OptionReader(options, "source", page=PAGE)
+    base = _url(reader, "url", reader.take("url", str))
+    headers = _headers(reader)
+    query = _texts(reader, "query")
+    shared = read_shared(reader)
+    limits = Limits(
+        read_number(reader, "timeout_ms", 30_000, 600_000) / 1000,
+        read_number(reader, "max_bytes", 256 << 20, 4 << 30),
+        read_number(reader, "max_pages", 1000, 1_000_000),
+    )
+    login = {name: _secret(reader, name) for name in ("password", "token")}
+    user, ca = reader.take("user", str, ""), reader.take("ca", str, "")
+    if bool(user) != bool(login["password"]) or (user and login["token"]):
+        raise reader.refused("user", "needs password, and excludes token")
+    given = reader.take("relations", dict)
+    reader.end()
+    if not given:
+        raise reader.refused("relations", "is empty", hint='give {"name": {"columns": [...]}}')
+    defaults = _Defaults(base, headers, query, shared)
+    found = [_relation(str(name), own, defaults) for name, own in given.items()]
+    return HttpOptions(tuple(found), limits, user, login["password"], login["token"], ca)
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """What relations have of their source."""
+
+    url: str
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    shared: SharedOptions
+
+
+def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
+    reader = OptionReader(supplied, "source", f"relations.{name}", PAGE)
+    path = reader.take("path", str, "")
+    url = _url(reader, "path", defaults.url.rstrip("/") + path if path else defaults.url)
+    body = reader.raw("body")
+    method = reader.choice("method", ("GET", "POST"), "GET" if body is None else "POST")
+    if body is not None and method == "GET":
+        raise reader.refused("body", "needs the method POST")
+    request = Request(
+        url,
+        method,
+        {**defaults.headers, **_headers(reader)},
+        {**defaults.query, **_texts(reader, "query")},
+        body,
+    )
+    rows = read_rows(reader, name, defaults.shared)
+    path_of_rows = read_path(reader.take("rows", str, "$"), "rows")
+    pagination = _pagination(reader.under("pagination"), has_body=body is not None)
+    reader.end()
+    return HttpRelation(rows, request, path_of_rows, pagination)
+
+
+def _pagination(reader: OptionReader | None, *, has_body: bool) -> Pagination:
+    if reader is None:
+        return Pagination()
+    kind = reader.choice("type", (LINK, CURSOR, NUMBER, OFFSET), "")
+    parameter, variable = reader.take("parameter", str, ""), ""
+    source, more, first = (), (), 1
+    if kind == CURSOR:
+        variable = reader.take("variable", str, "")
+        source = read_path(reader.take("from", str), "from")
+        if flag := reader.take("more", str, ""):
+            more = read_path(flag, "more")
+        if bool(parameter) == bool(variable):
+            raise reader.refused("parameter", "or variable must be given, and not both")
+        if variable and not has_body:
+            raise reader.refused("variable", "needs a body, whose variables it is among")
+    elif kind in (NUMBER, OFFSET):
+        parameter = parameter or kind
+        first = read_number(reader, "first", 1 if kind == NUMBER else 0, 1 << 31, least=0)
+    size = read_number(reader, "size", 0, 1 << 31, least=0)
+    size_parameter = reader.take("size_parameter", str, "")
+    if size_parameter and not size:
+        raise reader.refused("size_parameter", "needs size")
+    reader.end()
+    return Pagination(kind, parameter, variable, source, more, first, size, size_parameter)
+
+
+def _url(reader: OptionReader, option: str, text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise reader.refused(option, "is no URL") from None
+    if not is_fit or parts.fragment:
+        raise reader.refused(option, "must be http://host/... or https://host/...")
+    if parts.username or parts.password:
+        raise reader.refused(option, "must not contain a login", hint="use user and password")
+    return text
+
+
+def _headers(reader: OptionReader) -> dict[str, str]:
+    found = _texts(reader, "headers")
+    for name in found:
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or name.lower() in _OWN_HEADERS:
+            raise reader.refused("headers", f'has the name "{name}", which cannot be set')
+        if any(letter in found[name] for letter in "\r\n\0"):
+            raise reader.refused("headers", f'"{name}" has a line end in its value')
+    return found
+
+
+def _texts(reader: OptionReader, option: str) -> dict[str, str]:
+    """Return an object of texts. What looks like a secret by its name must be a reference."""
+    found = reader.take(option, dict, {})
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise reader.refused(option, f'"{name}" must be a text or a number')
+        if _SECRET.search(name) and not _REFERENCE.search(str(value)):
+            raise reader.refused(
+                option,
+                f'"{name}" must refer to a secret',
+                hint='such as "Bearer ${env:API_TOKEN}" or "${file:/run/secrets/token}"',
+            )
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _secret(reader: OptionReader, option: str) -> str:
+    found = reader.take(option, str, "")
+    if found and not _REFERENCE.fullmatch(found):
+        raise reader.refused(option, "must refer to a secret", hint='write "${env:NAME}"')
+    return found

@@ -1,0 +1,118 @@
+"""The options of MongoDB sources (docs/MONGODB.md): read once, and refused by name.
+
+Invariant: no option holds a secret itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.formats.declared import declare_columns
+from connectors.option_reader import OptionReader
+from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
+from connectors.secrets import refuse_plain
+
+PAGE = "docs/MONGODB.md"
+ID = "_id"
+MAX_ROWS = 1_000_000
+DEFAULT_PORT = 27017
+_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
+
+
+@dataclass(frozen=True)
+class Login:
+    """user, password: references or ""; source: the database that knows the user."""
+
+    user: str = ""
+    password: str = ""
+    source: str = "admin"
+
+
+@dataclass(frozen=True)
+class CollectionRelation:
+    """One relation: the documents of a collection that a filter finds."""
+
+    rows: RowOptions
+    database: str
+    collection: str
+    filter: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name within the source."""
+        return self.rows.name
+
+    def fields(self) -> list[str] | None:
+        """Return the fields of documents that are read; None for all."""
+        paths = [column.path for column in declare_columns(self.rows.columns)]
+        return list(dict.fromkeys(path[0] for path in paths)) if all(paths) else None
+
+
+@dataclass(frozen=True)
+class MongoOptions:
+    """A source. servers: host and port, asked in turn. ca: a file, or "" for the system's.
+
+    max_rows: of one relation. timeout_s: of a request.
+    """
+
+    servers: tuple[tuple[str, int], ...]
+    relations: tuple[CollectionRelation, ...]
+    login: Login
+    is_tls: bool
+    ca: str
+    timeout_s: float
+    max_rows: int
+
+
+def read_options(options: Mapping[str, Any]) -> MongoOptions:
+    """Return the options of a source. SourceError source.bad_option, secret.plain."""
+    reader = OptionReader(options, "source", page=PAGE)
+    servers = tuple(_server(reader, str(text)) for text in reader.take("servers", list))
+    if not servers:
+        raise reader.refused("servers", "is empty", hint='give ["host:27017"]')
+    login = _login(reader)
+    is_tls, ca = bool(reader.optional("tls", bool)), reader.take("ca", str, "")
+    database = reader.take("database", str, "")
+    shared = read_shared(reader)
+    timeout_ms = read_number(reader, "timeout_ms", 30_000, 600_000)
+    max_rows = read_number(reader, "max_rows", MAX_ROWS, 100_000_000)
+    given = reader.take("relations", dict)
+    reader.end()
+    if not given:
+        raise reader.refused("relations", "is empty", hint='give {"name": {"columns": [...]}}')
+    relations = tuple(_relation(str(n), own, database, shared) for n, own in given.items())
+    return MongoOptions(servers, relations, login, is_tls, ca, timeout_ms / 1000, max_rows)
+
+
+def _relation(name: str, supplied: Any, database: str, shared: SharedOptions) -> CollectionRelation:
+    if isinstance(supplied, Mapping):
+        supplied = {"key": [ID], **supplied}
+    reader = OptionReader(supplied, "source", f"relations.{name}", PAGE)
+    database = reader.take("database", str, database)
+    if not database:
+        raise reader.refused("database", "is missing")
+    collection = reader.take("collection", str, name)
+    where = reader.take("filter", dict, {})
+    rows = read_rows(reader, name, shared)
+    reader.end()
+    return CollectionRelation(rows, database, collection, where)
+
+
+def _server(reader: OptionReader, text: str) -> tuple[str, int]:
+    found = _SERVER.fullmatch(text)
+    port = int(found[2] or DEFAULT_PORT) if found else 0
+    if found is None or not 0 < port < 1 << 16:
+        raise reader.refused("servers", 'must be a list of "host:port"', detail=text)
+    return found[1].strip("[]"), port
+
+
+def _login(reader: OptionReader) -> Login:
+    user, password = reader.take("user", str, ""), reader.take("password", str, "")
+    if bool(user) != bool(password):
+        raise reader.refused("user", "and password need each other")
+    if password:
+        refuse_plain("password", password)
+    return Login(user, password, reader.take("auth_source", str, "admin"))

@@ -1,0 +1,73 @@
+"""Functions that the tests of Python sources call, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Person(NamedTuple):
+    """A row."""
+
+    id: int
+    name: str | None
+    size: float
+
+
+def of_file(path: str) -> Iterator[dict[str, Any]]:
+    """What a file of JSON holds now; it also prints."""
+    print("reading", path)
+    yield from json.loads(Path(path).read_text())
+
+
+async def later() -> AsyncIterator[Person]:
+    """Rows of an asynchronous generator."""
+    for number in range(3):
+        await asyncio.sleep(0)
+        yield Person(number, None, number / 2)
+
+
+def columns(dynamic_columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """The columns that are read."""
+    return [{"id": 1, "name": ",".join(dynamic_columns or ["all"])}]
+
+
+def plain() -> list[tuple[Any, ...]]:
+    """Tuples in the order of the columns."""
+    return [(7, "seven", 1.5)]
+
+
+def environment() -> list[dict[str, Any]]:
+    """The names of the service's settings that it can see."""
+    found = sorted(name for name in os.environ if name.startswith("TIDEMARK_"))
+    return [{"id": 1, "name": ",".join(found)}]
+
+
+def fails() -> Iterator[dict[str, Any]]:
+    """A row, and an error."""
+    yield {"id": 1}
+    raise ValueError("the well is dry")
+
+
+def dies() -> list[Any]:
+    """The end of the process."""
+    print("last words")
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def hangs() -> list[Any]:
+    """No end."""
+    time.sleep(600)
+    return []
+
+
+def wide() -> list[tuple[int, ...]]:
+    """Rows with too many values."""
+    return [(1, 2, 3, 4, 5)]

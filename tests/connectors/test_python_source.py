@@ -1,0 +1,125 @@
+"""Oracle: what the functions of `python_functions` return, by their own words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from connectors import netguard
+from connectors.netguard import Guard
+from connectors.polled import schedule
+from connectors.python import source as connector
+from dataflow.errors import SourceError, TemporaryError
+from tests.connectors.polled_mirror import PolledMirror, make_source
+
+MODULE = "tests.connectors.python_functions"
+COLUMNS = [
+    {"name": "id", "type": "bigint"},
+    {"name": "name", "type": "text"},
+    {"name": "size", "type": "numeric"},
+]
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netguard, "_guard", Guard(modules=(MODULE, "no_such_module")))
+    monkeypatch.setattr(schedule, "FIRST_S", 0.05)
+
+
+def options(function: str, relation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    own = {"function": f"{MODULE}:{function}", "columns": COLUMNS, "key": ["id"]}
+    return {"poll_interval_ms": 20, "relations": {"t": {**own, **(relation or {})}}, **more}
+
+
+def begun(given: dict[str, Any]) -> PolledMirror:
+    mirror = PolledMirror(make_source(connector, given))
+    mirror.begin()
+    return mirror
+
+
+def held(mirror: PolledMirror) -> list[tuple]:
+    return sorted((int(row[0]), *row[1:]) for row in mirror.rows["t"].values())
+
+
+def test_rows_come_change_and_go(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+
+    def write(rows: dict[int, str]) -> None:
+        found = [{"id": n, "name": name} for n, name in rows.items()]
+        file.with_suffix(".new").write_text(json.dumps(found))
+        file.with_suffix(".new").rename(file)
+
+    write({1: "a", 2: "b"})
+    mirror = begun(options("of_file", {"arguments": {"path": str(file)}}))
+    assert held(mirror) == [(1, "a", None), (2, "b", None)]
+    mirror.open()
+    write({2: "c", 3: "d"})
+    mirror.follow(lambda m: held(m) == [(2, "c", None), (3, "d", None)])
+    mirror.close()
+    assert mirror.changed == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        ("later", [(0, None, "0.0"), (1, None, "0.5"), (2, None, "1.0")]),
+        ("plain", [(7, "seven", "1.5")]),
+        ("columns", [(1, "id,name,size", None)]),
+    ],
+)
+def test_rows_have_many_forms(function: str, rows: list[tuple]) -> None:
+    assert held(begun(options(function))) == rows
+
+
+def test_a_function_does_not_see_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_SOURCE", "host=db password=hunter2")
+    assert held(begun(options("environment"))) == [(1, "", None)]
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "code"),
+    [
+        ("fails", {}, "function.failed"),
+        ("dies", {}, "function.died"),
+        ("hangs", {"timeout_ms": 1500}, "function.timeout"),
+        ("wide", {}, "function.bad_row"),
+        ("missing", {}, "function.missing"),
+        ("later", {"max_rows": 2}, "function.too_many_rows"),
+    ],
+)
+def test_a_call_that_fails_is_named(function: str, more: dict[str, Any], code: str) -> None:
+    before = {p.pid for p in psutil.Process().children()}
+    with pytest.raises((SourceError, TemporaryError)) as refused:
+        begun(options(function, **more))
+    assert refused.value.code == code
+    assert {p.pid for p in psutil.Process().children()} <= before, "a process is left"
+    if function == "dies":
+        assert "last words" in refused.value.detail
+    if function == "fails":
+        assert "the well is dry" in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("os:listdir", "module.forbidden"),
+        ("no_such_module:f", "function.missing"),
+        ("no entry point", "source.bad_option"),
+        (f"{MODULE}:a b", "source.bad_option"),
+    ],
+)
+def test_functions_that_are_none(path: str, code: str) -> None:
+    with pytest.raises(SourceError) as refused:
+        begun(options("plain", {"function": path}))
+    assert refused.value.code == code
+
+
+def test_columns_are_proposed() -> None:
+    given = options("later")
+    del given["relations"]["t"]["columns"]
+    found = connector.discover(given)["relations"]["t"]["columns"]
+    assert {c["name"] for c in found} == {"id", "name", "size"}
