@@ -22,6 +22,7 @@ from bench import (
     sandbox,
     scale_out,
     single_records,
+    skewed_joins,
     ticks,
     topic_ranges,
     tpch,
@@ -69,7 +70,8 @@ def compose(records: Sequence[Record]) -> str:
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
-    lines += scale_out.section() + tpch_spark.section() + topic_ranges.section()
+    lines += skewed_joins.section() + scale_out.section() + tpch_spark.section()
+    lines += topic_ranges.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

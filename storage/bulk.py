@@ -53,10 +53,14 @@ def partition_positions(
     columns: Sequence[Column], n: int, partitions: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield each partition that has rows, with the positions of these, int64, in their order."""
-    partition = partition_rows(columns, n, partitions)
+    yield from positions_by(partition_rows(columns, n, partitions))
+
+
+def positions_by(partition: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each number in int64[n], ascending, with its positions, int64, in their order."""
     order = np.argsort(partition, kind="stable")
     found, starts = np.unique(partition[order], return_index=True)
-    ends = [*starts[1:].tolist(), n]
+    ends = [*starts[1:].tolist(), len(partition)]
     for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=False):
         yield number, order[start:end]
 

@@ -206,8 +206,11 @@ def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]
         for start in range(0, n, PAGE_ROWS):
             yield to.slot, tag, encode_delta(rows.slice(start, min(start + PAGE_ROWS, n)))
         return
-    columns = [rows.columns[i] for i in key]
-    for number, positions in partition_positions(columns, n, to.buckets):
+    if to.routing is None:
+        parts = partition_positions([rows.columns[i] for i in key], n, to.buckets)
+    else:
+        parts = to.routing.positions(rows.columns, key, n, to.buckets, tag)
+    for number, positions in parts:
         for start in range(0, len(positions), PAGE_ROWS):
             page = rows.take(positions[start : start + PAGE_ROWS])
             yield to.slot + number, tag, encode_delta(page)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from connectors.spark.routing import JoinRouting
 from dataflow.errors import InvariantError
 from dataflow.operators.base import kinds_of
 from dataflow.plan.nodes import Scan
@@ -42,7 +43,8 @@ class Stage:
     SOURCE reads `relation` and has no slots. NODE steps `nodes`, in order. STATE writes the
     arrangement `spec`. SINK takes the view's rows. moved: by name, state of the nodes that is
     looked up by other columns than the bucket columns, with the stage that writes it. is_summed:
-    its first node is Additive, and gets rows and sums of rows.
+    its first node is Additive, and gets rows and sums of rows. routing: of the rows of a join that
+    is maintained.
     """
 
     number: int
@@ -56,6 +58,7 @@ class Stage:
     outputs: list[Port] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
     is_summed: bool = False
+    routing: JoinRouting | None = None
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,9 @@ def _figures(
 ) -> NodeFigures:
     size, seconds = measured
     where = "one bucket" if stage.buckets == 1 else f"{stage.buckets} buckets"
+    keys = 0 if stage.routing is None else len(stage.routing.hashes)
+    if keys and stage.buckets > 1:
+        where += f", {keys} {'key' if keys == 1 else 'keys'} spread over them"
     if stage.relation is not None:
         what, detail = TABLE, f"rows of {stage.relation} in {where}"
     else:

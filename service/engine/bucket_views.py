@@ -24,7 +24,7 @@ from connectors.feed_source import RangePlanner
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
-from connectors.spark.maintained.layout import Layout, MaintainedView
+from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.maintained.tasks import Figures
@@ -158,7 +158,7 @@ class BucketViews:
             shutil.rmtree(local, ignore_errors=True)
         if before is not None:
             self._unneeded.append(before.record["folder"])
-        running.is_started = True
+        running.is_started, running.spread = True, running.driver.spread
         self._save(running)
 
     def rename(self, definition: ViewDefinition) -> None:
@@ -185,7 +185,7 @@ class BucketViews:
         """
         running = self._running[identity]
         self._await(running.driver.start)
-        running.is_started = True
+        running.is_started, running.spread = True, running.driver.spread
         for committed in running.take():
             yield FixedEpoch.from_facts(committed.positions), committed
 
@@ -208,6 +208,10 @@ class BucketViews:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
         batch = Batch(fixed.facts(), changes, stored=stored)
         self._await(lambda: running.driver.step(batch))
+        if running.driver.spread != running.spread:
+            running.spread = running.driver.spread
+            name = running.definition.table.title
+            log.info("buckets.spread", view=name, keys=len(running.spread))
         (committed,) = running.take()
         running.collect_garbage()
         return committed
@@ -272,7 +276,10 @@ class _Running:
         self.definition = definition
         self.record = record
         self.is_started = False
+        # The keys that were spread when the log last said so.
+        self.spread: Spread = ()
         self._committed: list[CommittedEpoch] = []
+        self._shown: int = record["epoch"]
         self._collected_at = time.monotonic()
         view = MaintainedView(
             record["folder"],
@@ -291,14 +298,17 @@ class _Running:
         )
 
     def progress(self) -> int:
-        """See EpochSink: what the store has."""
-        return self.record["epoch"] + len(self._committed)
+        """See EpochSink: what the store has, or need not have."""
+        return self._shown
 
     def apply(self, epoch: CommittedEpoch) -> None:
         """See EpochSink."""
         if epoch.epoch != self.progress() + 1:
             raise InvariantError("state.buckets", f"epoch {epoch.epoch} after {self.progress()}")
-        self._committed.append(epoch)
+        self._shown = epoch.epoch
+        if not epoch.is_move:
+            # An epoch that only moves state is none of the engine's.
+            self._committed.append(epoch)
 
     def take(self) -> list[CommittedEpoch]:
         """Return and forget what was committed."""

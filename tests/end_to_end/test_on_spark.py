@@ -162,6 +162,47 @@ def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_frequent_keys_are_spread(shop: Database, tmp_path: Path) -> None:
+    """Half of all orders are of one customer, and later most new ones are of another; many have
+    none."""
+    query = (
+        "SELECT coalesce(c.name, 'none') AS name, count(*) AS n, sum(o.amount) AS spent,"
+        " max(o.amount) AS most FROM orders o LEFT JOIN customers c ON c.id = o.customer GROUP BY 1"
+    )
+    shop.execute(
+        "INSERT INTO orders SELECT n, CASE WHEN n % 2 = 0 THEN 1 WHEN n % 10 > 1 THEN n % 90 END,"
+        " n / 100.0 FROM generate_series(10000, 130000) n"
+    )
+
+    def spread(service: RunningService) -> list[str]:
+        nodes = service.call("GET", "/views/spent/dataflow").json()["nodes"]
+        return [n["detail"].partition(" in ")[2] for n in nodes if "spread" in n["detail"]]
+
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        service.create("spent", query, wait_s=240, runtime="spark", backfill="local")
+        require_equal(service, shop, "spent", query)
+        assert spread(service) == ["4 buckets, 1 key spread over them"]
+        shop.execute(
+            "INSERT INTO orders SELECT n, CASE WHEN n % 10 > 0 THEN 2 ELSE n % 90 END, n / 100.0"
+            " FROM generate_series(200000, 330000) n"
+        )
+        shop.execute("UPDATE customers SET name = 'first' WHERE id = 1")
+        require_equal(service, shop, "spent", query)
+        shop.execute("UPDATE orders SET amount = amount + 1 WHERE id % 100 = 7")
+        require_equal(service, shop, "spent", query)
+        assert spread(service) == ["4 buckets, 2 keys spread over them"]
+        (event,) = (e for e in service.events() if e["event"] == "buckets.spread")
+        assert event["keys"] == 2
+        for victim in list(pipelines(service)):
+            victim.kill()
+        shop.execute("UPDATE customers SET name = 'second' WHERE id = 2")
+        shop.execute("DELETE FROM customers WHERE id IN (1, 3)")
+        shop.execute("DELETE FROM orders WHERE id % 30 = 0")
+        require_equal(service, shop, "spent", query)
+        assert spread(service) == ["4 buckets, 2 keys spread over them"]
+
+
+@pytest.mark.whole
 def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
     """Whatever of it is killed, nothing is missing and nothing is counted twice."""
     draw = random.Random(9)

@@ -7,12 +7,15 @@ and all local states are lost. TIDEMARK_TEST_SEED and TIDEMARK_TEST_QUERIES repe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.spark.maintained import skew
+from connectors.spark.maintained.driver import Driver
+from connectors.spark.maintained.files import EpochInput
 from dataflow.operators.aggregates import aggregate
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
@@ -47,6 +50,48 @@ SUMMED = {
     "above": "SELECT id, fixed FROM facts WHERE fixed > (SELECT avg(fixed) FROM facts)",
     "having": "SELECT k, sum(whole) AS s FROM facts GROUP BY k HAVING count(*) > 9",
 }
+# Of joins whose frequent keys are spread.
+JOINED = {
+    "inner": "SELECT f.id, m.g, m.v FROM facts AS f JOIN marks AS m ON f.k = m.g",
+    "left": """SELECT f.id, m.v FROM facts AS f LEFT JOIN marks AS m
+        ON f.k = m.g AND m.v > f.whole""",
+    "right": "SELECT f.id, m.v FROM marks AS m RIGHT JOIN facts AS f ON f.k = m.g",
+    "full": "SELECT f.id, m.v FROM facts AS f FULL JOIN marks AS m ON f.k = m.g",
+    "semi": "SELECT id FROM facts AS f WHERE EXISTS (SELECT FROM marks AS m WHERE m.g = f.k)",
+    "anti": """SELECT id FROM facts AS f
+        WHERE NOT EXISTS (SELECT FROM marks AS m WHERE m.g = f.k AND m.v < f.whole)""",
+    "itself": "SELECT a.id, b.id AS other FROM facts AS a JOIN facts AS b ON a.k = b.k",
+    "chain": """SELECT f.k, count(*) AS n, sum(f.fixed) AS s, max(m.v) AS v FROM facts AS f
+        JOIN marks AS m ON f.k = m.g LEFT JOIN marks AS o ON o.g = m.g GROUP BY f.k""",
+}
+
+
+def test_joins_with_spread_keys_equal_their_queries(
+    servers: Callable[[int], EmbeddedPostgres], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread: set[str] = set()
+    moved = Driver._move
+
+    def noting(driver: Driver, given: EpochInput) -> None:
+        spread.add(driver._view.identity)
+        moved(driver, given)
+
+    def heavy(
+        counts: skew._StageCounts, sides: Sequence[int], average: float, buckets: int
+    ) -> dict[int, int]:
+        return {hash: sides[hash % len(sides)] for hash in counts.keys if hash % 3}
+
+    monkeypatch.setattr(Driver, "_move", noting)
+    # Whatever is frequent: here most keys are in both inputs.
+    monkeypatch.setattr(skew._StageCounts, "heavy", heavy)
+    schema = SCHEMAS["figures"]
+    history = History(schema, SEED, singles=SINGLES, batches=3, batch=10, restarts=True)
+    with new_database(servers(versions_to_test()[0])) as database:
+        outcome = run_history(database, MemoryStore(), history, JOINED, Bucketed)
+    assert not outcome.refused, outcome.refused
+    command = f"TIDEMARK_TEST_SEED={SEED} pytest tests/equality/test_buckets.py -k spread"
+    assert not outcome.faults, outcome.text(JOINED, command)
+    assert len(spread) == len(JOINED) - 1, spread
 
 
 def test_sums_that_cross_equal_their_queries(

@@ -24,7 +24,7 @@ from tests.harness.buckets import MemoryStorage, memory_folder
 from tests.harness.compare import empty_answer
 from tests.harness.maintained import Fault, Maintained
 
-BUCKETS = 3
+BUCKETS, HEAVY_ROWS = 3, 20
 # By database and time zone: an evaluator of this process cannot be pickled with its session.
 _EVALUATORS: dict[tuple[str, str], Evaluator] = {}
 
@@ -81,8 +81,8 @@ class Bucketed(Maintained):
             InProcessScheduler(str(self._folder), 2),
             _Sink(self, name),
             buckets=BUCKETS,
-            # So that states are made again from bases as well as from logs.
-            limits=Limits(min_log_bytes=4000, rewritten=1),
+            # So that states are made again from bases as well as from logs, and keys are spread.
+            limits=Limits(min_log_bytes=4000, rewritten=1, heavy_rows=HEAVY_ROWS),
         )
         driver.start()
         return driver

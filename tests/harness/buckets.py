@@ -7,6 +7,7 @@ vain, caches that are lost, replies that are lost, listings that are behind.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections import Counter
@@ -18,10 +19,14 @@ from random import Random
 
 from connectors.spark.frame import Row
 from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.spark.maintained.layout import Layout, Spread, spread_of
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.maintained.shared_storage import NameTakenError
 from connectors.spark.maintained.tasks import STATES
+from connectors.spark.stages import Stage
 from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.operators.base import kinds_of
+from storage.delta import Column, hash_columns
 from tests.harness.oracle import exact
 
 TRIES = 4
@@ -251,3 +256,32 @@ def counted(rows: Iterable[tuple[tuple, int]]) -> Counter:
     for row, weight in rows:
         found[exact(row)] += weight
     return found
+
+
+# What the keys of random plans are made of (`tests.property.plans`), by physical kind.
+_KEYS: dict[str, Sequence] = {"i": range(-2, 6), "s": [b"", b"a", b"b", b"ab", b"zz"]}
+
+
+def random_spread(layout: Layout, random: Random) -> Spread:
+    """Some keys of every join whose keys may be spread, each of an input that may be."""
+    found = []
+    for stage in (stage for level in layout.levels for stage in level):
+        for hash in _hashes_of_keys(layout, stage):
+            sides = layout.spread_sides(stage)
+            if sides and random.random() < 0.5:
+                found.append((stage.number, random.choice(sides), hash))
+    return spread_of(found)
+
+
+def _hashes_of_keys(layout: Layout, stage: Stage) -> list[int]:
+    if not layout.spread_sides(stage):
+        return []
+    node = layout.nodes[stage.nodes[0]]
+    kinds = kinds_of(layout.nodes[node.inputs[0]].plan.fields)
+    values = [_KEYS[kinds[c]] for c in node.exchange[0] or ()]
+    keys = list(itertools.product(*values))
+    columns = [
+        Column.of(kinds[c], [key[at] for key in keys])
+        for at, c in enumerate(node.exchange[0] or ())
+    ]
+    return hash_columns(columns, len(keys)).tolist()

@@ -173,7 +173,7 @@ def _keys(random: Random, left: Plan, right: Plan) -> tuple[tuple[Expression, ..
     return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
 
-def join(random: Random, left: Plan, right: Plan) -> Plan:
+def join(random: Random, left: Plan, right: Plan) -> Join:
     """Any kind, with or without residual."""
     kind = random.choice(["inner", "left", "right", "full"])
     left_keys, right_keys = _keys(random, left, right)
@@ -241,7 +241,7 @@ def _distances(plan: Plan) -> list[int]:
     return [i for i, f in enumerate(plan.fields) if f.type.kind in kinds]
 
 
-def semi_join(random: Random, left: Plan, right: Plan) -> Plan:
+def semi_join(random: Random, left: Plan, right: Plan) -> SemiJoin:
     """Semi, anti, not in."""
     kind = random.choice(["semi", "anti", "not in"])
     if kind == "not in":
@@ -474,6 +474,36 @@ ADDITIVE: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         "inner", a, total(b), (), (), None, tuple(a.fields) + tuple(total(b).fields)
     ),
 }
+# Joins with keys that may be spread, where they are maintained in buckets.
+JOINS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "join": lambda r, a, b, w: keyed_join(r, a, b),
+    "self join": lambda r, a, b, w: keyed_join(r, a, selection(r, a)),
+    "join of joins": lambda r, a, b, w: keyed_join(r, keyed_join(r, a, b), keyed_join(r, b, a)),
+    "join of a union": lambda r, a, b, w: keyed_join(r, union_all(r, a, projection(r, b)), b),
+    "semi join": lambda r, a, b, w: keyed_semi_join(r, a, b),
+    "semi join of join": lambda r, a, b, w: keyed_semi_join(r, keyed_join(r, a, b), b),
+    "aggregate of join": lambda r, a, b, w: aggregate(r, keyed_join(r, a, b)),
+    "sums of join": lambda r, a, b, w: additive_aggregate(r, keyed_join(r, a, b)),
+    "top k of join": lambda r, a, b, w: top_k(r, keyed_join(r, a, b)),
+    "as-of join of join": lambda r, a, b, w: as_of_join(r, keyed_join(r, a, b), b),
+    "interval join of join": lambda r, a, b, w: interval_join(r, keyed_join(r, a, b), b),
+}
+
+
+def keyed_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """A join with at least one key, most often of a kind whose keys may be spread."""
+    found = join(random, left, right)
+    while not found.left_keys or (found.kind == "full" and random.random() < 0.7):
+        found = join(random, left, right)
+    return found
+
+
+def keyed_semi_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Semi or anti with at least one key."""
+    found = semi_join(random, left, right)
+    while not found.left_keys or found.kind == "not in":
+        found = semi_join(random, left, right)
+    return found
 
 
 def total(plan: Plan) -> Plan:

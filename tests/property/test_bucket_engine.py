@@ -18,7 +18,11 @@ import pytest
 from connectors.sink import SinkEpoch
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
+from connectors.spark.maintained.driver import Driver
+from connectors.spark.maintained.files import EpochInput
+from connectors.spark.maintained.layout import Layout, Spread
 from connectors.spark.maintained.scheduler import InProcessScheduler
+from connectors.spark.maintained.skew import KeyCounts
 from connectors.spark.maintained.tasks import STATES
 from dataflow.changes import Changes
 from dataflow.expressions.evaluator import NoEvaluator
@@ -27,10 +31,11 @@ from service.engine.bucket_views import BucketParts, BucketViews
 from service.engine.definition import View, ViewDefinition
 from service.engine.replay import Replay
 from storage.rocks import RocksStore
-from tests.harness.buckets import MemoryStorage, files_below
+from tests.harness.buckets import MemoryStorage, files_below, random_spread
 from tests.harness.tiers import count
 from tests.unit.service.test_engine import COUNTED, JOINED, SOURCE, Model
 
+ENGINES = count("TIDEMARK_TEST_BUCKET_ENGINES", 3, 40)
 POINTS = ("fixed", "computed", "stored", "committed", "stepped", "kept")
 
 
@@ -145,7 +150,36 @@ class World:
         self.rows = +self.rows
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_BUCKET_ENGINES", 3, 40)))
+@pytest.mark.parametrize("seed", range(ENGINES))
+def test_an_engine_whose_keys_are_spread_whatever_is_killed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs that only move state are none of the engine's, wherever they are cut short."""
+    draw, moves = random.Random(seed), Counter[str]()
+
+    def spread(_: KeyCounts, layout: Layout) -> Spread:
+        return random_spread(layout, draw) if draw.random() < 0.6 else layout.spread
+
+    def noting(driver: Driver, given: EpochInput) -> None:
+        moves["begun"] += 1
+        moved(driver, given)
+        moves["ended"] += 1
+
+    moved = Driver._move
+    monkeypatch.setattr(KeyCounts, "spread", spread)
+    monkeypatch.setattr(Driver, "_move", noting)
+    world = World(tmp_path, seed, monkeypatch)
+    try:
+        world.build(JOINED)
+        for _ in range(16):
+            world.step(world.random.choice(("", "fixed", "committed", "kept")))
+            assert world.rows == world.model.views()[0]
+        assert moves["begun"] > moves["ended"] > 4, moves
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", range(ENGINES))
 def test_an_engine_in_buckets_whatever_is_killed(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

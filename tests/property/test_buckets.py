@@ -17,9 +17,11 @@ from random import Random
 
 import pytest
 
+from connectors.spark.maintained import skew
 from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.files import number_of
-from connectors.spark.maintained.layout import MaintainedView
+from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
+from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
@@ -39,12 +41,14 @@ from tests.harness.buckets import (
     TableSink,
     counted,
     memory_folder,
+    random_spread,
 )
 from tests.harness.tiers import count
-from tests.property.plans import ADDITIVE, CASES, SMALL, WIDE, Table
+from tests.property.plans import ADDITIVE, CASES, JOINS, SMALL, WIDE, Table
 
 PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
 SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 6, 100)
+SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 8, 200)
 EPOCHS = 12
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
 CRASHES = ("fixed", "computed", "stored", "committed")
@@ -121,6 +125,9 @@ class CheckedSink(TableSink):
 class Run:
     """One history in buckets, under faults of a seed."""
 
+    # The rows from which on a driver spreads heavy keys by itself.
+    heavy_rows = HEAVY_ROWS
+
     def __init__(
         self, seed: int, folder: Path, cases: Mapping[str, Callable[..., Plan]] = CASES
     ) -> None:
@@ -147,6 +154,7 @@ class Run:
                 rewritten=self.random.choice([0, 1, 3, 100]),
                 max_epochs=self.random.choice([2, 100]),
                 grace_s=10.0,
+                heavy_rows=self.heavy_rows,
             )
             driver = Driver(
                 self.view,
@@ -173,6 +181,7 @@ class Run:
             if self.random.random() < 0.1:
                 driver.split(self.random.choice([1, 2, 3, 4, 8]))
                 self.happened["split"] += 1
+            self.spread(driver)
             if self.random.random() < 0.2:
                 driver.collect_garbage()
             # Whatever another driver had fixed meanwhile has been read.
@@ -188,6 +197,9 @@ class Run:
         finally:
             set_failpoints("")
         return True
+
+    def spread(self, driver: Driver) -> None:
+        """What happens to the keys of joins between two epochs: nothing here."""
 
     def play(self) -> None:
         """The whole history."""
@@ -236,16 +248,33 @@ class Run:
             self.happened["stale"] += 1
 
 
-def seeds() -> list[int]:
+class SpreadRun(Run):
+    """Keys of joins are spread, and gathered again, at random and by the drivers' own rule."""
+
+    heavy_rows = 8
+
+    def spread(self, driver: Driver) -> None:
+        """See Run."""
+        if self.random.random() < 0.3:
+            before = driver.spread
+            driver.spread_keys(random_spread(driver.layout, self.random))
+            self.happened["spread"] += bool(driver.spread and driver.buckets > 1)
+            self.happened["gathered"] += bool(set(before) - set(driver.spread))
+
+
+def chosen(count: int) -> list[int]:
+    """So many seeds, or the one that the environment names."""
     if "TIDEMARK_SEED" in os.environ:
         return [int(os.environ["TIDEMARK_SEED"])]
-    return list(range(FIRST_SEED, FIRST_SEED + PLANS))
+    return list(range(FIRST_SEED, FIRST_SEED + count))
 
 
-def played(seed: int, cases: Mapping[str, Callable[..., Plan]] = CASES) -> Counter:
+def played(
+    seed: int, cases: Mapping[str, Callable[..., Plan]] = CASES, kind: type[Run] = Run
+) -> Counter:
     """What has happened in the run of a seed."""
     with memory_folder() as folder:
-        run = Run(seed, folder, cases)
+        run = kind(seed, folder, cases)
         try:
             run.play()
         except Exception as error:
@@ -261,7 +290,7 @@ def played(seed: int, cases: Mapping[str, Callable[..., Plan]] = CASES) -> Count
 
 def test_every_epoch_is_the_local_answer() -> None:
     happened: Counter = Counter()
-    for seed in seeds():
+    for seed in chosen(PLANS):
         happened += played(seed)
     print(dict(happened))
     if "TIDEMARK_SEED" not in os.environ:
@@ -282,10 +311,32 @@ def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> 
         return rows, sums
 
     monkeypatch.setattr(AggregateOperator, "partial_sums", counting)
-    for seed in seeds()[:SUMS_PLANS]:
+    for seed in chosen(SUMS_PLANS):
         monkeypatch.setattr(aggregate, "SUMMED_ROWS", 1 + seed % 3)
         played(seed, ADDITIVE)
     assert crossed, "no sums cross an exchange"
+
+
+def test_spread_keys_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joins of all kinds, of which each bucket has a part of a key's rows of one input."""
+    monkeypatch.setattr(skew, "_REPORTED_ROWS", 1)
+    monkeypatch.setattr(skew, "MAX_KEYS", 3)
+    happened: Counter = Counter()
+    spread = KeyCounts.spread
+
+    def noting(self: KeyCounts, layout: Layout) -> Spread:
+        found = spread(self, layout)
+        happened["spread by the rule"] += bool(set(found) - set(layout.spread))
+        return found
+
+    monkeypatch.setattr(KeyCounts, "spread", noting)
+    for seed in chosen(SPREAD_PLANS):
+        happened += played(seed, JOINS, SpreadRun)
+    print(dict(happened))
+    if "TIDEMARK_SEED" not in os.environ:
+        faults = ("driver lost", "manifest lost", "input lost", "cache lost", "refused", "split")
+        for name in ("spread", "gathered", "spread by the rule", *faults):
+            assert happened[name], f"{name}: never"
 
 
 def test_without_faults_nothing_is_read_twice() -> None:

@@ -1,8 +1,9 @@
 """The state of buckets as files: written, ingested, and cut again for other buckets.
 
 Files are those of `storage.bulk`, whole for an arrangement. Rows go to the bucket of their exchange
-key, which the leading columns of every state's key are. Invariant: the files of all buckets hold
-exactly the rows of the state, each once.
+key, which the leading columns of every state's key are, except those of spread keys. Invariant: the
+files of all buckets hold exactly the rows of the state, each once or as copies of it; of the copies
+that in the bucket of the key counts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import numpy as np
 from connectors.spark.maintained.files import Base, numbered
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.shared_storage import SharedStorage
-from connectors.spark.stages import Spec, key_columns
+from connectors.spark.stages import Spec, Stage, key_columns
 from dataflow.delta import Column, Delta
+from dataflow.operators.joins.spreading import side_of_state
 from storage.bulk import BulkWriter, partition_positions, read_file
+from storage.delta import hash_columns
 from storage.store import ArrangementSpec, BulkFile, Store
 
 # Key columns, and int64[width, n] values: a weight, or sums.
@@ -122,16 +125,20 @@ def write_files(
 
 
 def cut_files(
-    store: Store, old: Layout, stages: Sequence[int], new: Layout, folder: Path
+    store: Store, old: Layout, stages: Mapping[int, int], new: Layout, folder: Path
 ) -> dict[str, list[BulkFile]]:
-    """Write the state of some stages for the buckets of another layout, by "level-bucket"."""
+    """Write the state of some stages for the buckets of another layout, by "level-bucket".
+
+    stages: by number, the bucket of the old layout whose state the store has.
+    """
     found: dict[str, list[BulkFile]] = {}
-    for number in stages:
+    for number, own in stages.items():
         stage = new.cut.stages[number]
         for spec, width in old.specs[number]:
             writers: dict[int, BulkWriter] = {}
-            for rows in rows_of(store, spec):
-                for bucket, part in _by_bucket(spec, width, rows, new.buckets):
+            for held in rows_of(store, spec):
+                rows = _counted_once(old.cut.stages[number], spec, width, held, own)
+                for bucket, part in _by_bucket(stage, spec, width, rows):
                     if new.is_single(stage):
                         bucket = new.bucket_of(stage.slot)
                     if bucket not in writers:
@@ -145,15 +152,35 @@ def cut_files(
     return found
 
 
-def _by_bucket(spec: Spec, width: int, rows: Rows, buckets: int) -> Iterator[tuple[int, Rows]]:
+def _by_bucket(stage: Stage, spec: Spec, width: int, rows: Rows) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each bucket; width: how many columns of the key decide it."""
     columns, values = rows
+    buckets, n = stage.buckets, values.shape[1]
     if width == 0 or buckets == 1:
         yield 0, rows
         return
-    key = [columns[c] for c in key_columns(spec)[:width]]
-    for number, at in partition_positions(key, values.shape[1], buckets):
+    key = key_columns(spec)[:width]
+    if stage.routing is None:
+        parts = partition_positions([columns[c] for c in key], n, buckets)
+    else:
+        side = side_of_state(spec.name)
+        parts = stage.routing.positions(columns, key, n, buckets, side)
+    for number, at in parts:
         yield number, ([c.take(at) for c in columns], values[:, at])
+
+
+def _counted_once(stage: Stage, spec: Spec, width: int, rows: Rows, bucket: int) -> Rows:
+    """Return the rows of a bucket without copies of rows that count in another one."""
+    if stage.routing is None or not len(stage.routing.hashes) or stage.buckets == 1:
+        return rows
+    columns, values = rows
+    hashes = hash_columns([columns[c] for c in key_columns(spec)[:width]], values.shape[1])
+    side = side_of_state(spec.name)
+    once = stage.routing.counted_once(hashes, side, stage.buckets, bucket)
+    if once.all():
+        return rows
+    at = np.flatnonzero(once)
+    return [c.take(at) for c in columns], values[:, at]
 
 
 def _add(writer: BulkWriter, rows: Rows) -> None:
@@ -171,15 +198,20 @@ def one_state(
 
     One arrangement at a time is in memory.
     """
-    found: dict[str, list[BulkFile]] = {}
+    found: dict[tuple[int, str], list[tuple[int, BulkFile]]] = {}
     for key, names in bases.items():
+        level, bucket = map(int, key.split("-"))
         for file in read_bases(storage, names, folder / key)[1]:
-            found.setdefault(file.name, []).append(file)
+            found.setdefault((level, file.name), []).append((bucket, file))
     files = []
-    for specs in layout.specs.values():
-        for spec, _ in specs:
-            if spec.name in found:
-                files.append(_merged(spec, found[spec.name], folder))
+    for number, specs in layout.specs.items():
+        stage = layout.cut.stages[number]
+        for spec, width in specs:
+            writer = BulkWriter(spec, 0, 1, str(folder / f"{uuid.uuid4().hex}.sst"))
+            for bucket, file in found.get((stage.level, spec.name), ()):
+                for rows in read_file(file, spec):
+                    _add(writer, _counted_once(stage, spec, width, rows, bucket))
+            files.append(writer.finish())
     return [file for file in files if file.pages]
 
 

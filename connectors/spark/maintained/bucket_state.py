@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -22,7 +23,8 @@ from connectors.spark.maintained.answers import AnswerRecorder
 from connectors.spark.maintained.bases import ingest, open_state
 from connectors.spark.maintained.changes import decode_changes
 from connectors.spark.maintained.files import pack, unpack
-from connectors.spark.maintained.layout import ERRORS, FINAL, REJECTED, Layout
+from connectors.spark.maintained.layout import COUNTED, ERRORS, FINAL, REJECTED, Layout
+from connectors.spark.maintained.skew import count_rows
 from connectors.spark.segment import STEP_ROWS, Segment
 from connectors.spark.stages import SOURCE, Cut, Stage
 from dataflow.collect import ErrorRows
@@ -67,8 +69,11 @@ class _Work:
 class _StageState:
     """The operators of one stage in one bucket."""
 
-    def __init__(self, layout: Layout, stage: Stage, store: RocksStore, evaluator: Evaluator):
+    def __init__(
+        self, layout: Layout, stage: Stage, bucket: int, store: RocksStore, evaluator: Evaluator
+    ) -> None:
         self.stage = stage
+        self._count = partial(count_rows, layout, stage, bucket)
         self.recorder = None
         if stage.number in layout.answering:
             evaluator = self.recorder = AnswerRecorder(evaluator)
@@ -87,13 +92,17 @@ class _StageState:
         """Step pages by tag; return the pages for other stages and for the driver."""
         if not pages and not (is_first and self._is_single):
             return []
+        counted = None
         if self.stage.kind == SOURCE:
             deltas = self.segment.read(self._resolved(pages))
         else:
             found = {tag: Delta.concat(_decoded(p)).consolidate() for tag, p in pages.items()}
             parts = {tag: self._parts(delta) for tag, delta in found.items()}
+            counted = self._count(found)
             deltas = self.segment.step(parts)
         rows = list(self.segment.pages(deltas))
+        if counted is not None:
+            rows.append((COUNTED, 0, orjson.dumps(counted.facts())))
         failed = self.errors.take()
         if len(failed):
             rows.append((ERRORS, 0, encode_delta(failed)))
@@ -183,7 +192,7 @@ class BucketState:
             open_state(self.store, spec)
         self._stages = {
             layout.slot_of(stage, self.bucket): _StageState(
-                layout, stage, self.store, self._evaluator
+                layout, stage, self.bucket, self.store, self._evaluator
             )
             for stage in layout.stages_in(self.level, self.bucket)
         }

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -39,6 +39,7 @@ from connectors.spark.maintained.files import (
 )
 from connectors.spark.maintained.layout import (
     ANSWERED,
+    COUNTED,
     ERRORS,
     FAILED,
     FINAL,
@@ -49,10 +50,13 @@ from connectors.spark.maintained.layout import (
     WRITTEN,
     Layout,
     MaintainedView,
+    Spread,
+    spread_of,
 )
 from connectors.spark.maintained.reading import FEW_RECORDS, ReadWork, read_next
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
+from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, KeyReport, count_state
 from connectors.spark.maintained.tasks import (
     DueWork,
     EpochWork,
@@ -83,6 +87,7 @@ REWRITTEN = 2
 MAX_EPOCHS = 200
 # Files that nothing needs are deleted after so long: above the longest that a lost task may run.
 GRACE_S = 900.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class CommittedEpoch:
     """A committed epoch as the sink gets it; all deltas are consolidated.
 
     errors: of ERROR_KINDS. final: rows of the view that are final. rejected: of REJECTED_KINDS.
+    is_move: it has only moved state, and has the positions of the epoch before.
     """
 
     epoch: int
@@ -113,6 +119,7 @@ class CommittedEpoch:
     errors: Delta
     rejected: Delta
     final: Sequence[Delta] = ()
+    is_move: bool = False
 
 
 class EpochSink(Protocol):
@@ -136,6 +143,7 @@ class Limits:
     rewritten: int = REWRITTEN
     max_epochs: int = MAX_EPOCHS
     grace_s: float = GRACE_S
+    heavy_rows: int = HEAVY_ROWS
 
 
 class Driver:
@@ -166,7 +174,8 @@ class Driver:
         self._newest = Manifest(0, "", 0, buckets, {}, input=False)
         self._shown = 0
         self._unneeded: dict[str, float] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[tuple[int, Spread], Layout] = {}
+        self._counts = KeyCounts(self._limits.heavy_rows)
         # Of the tasks of the last epoch.
         self.figures: Sequence[Figures] = ()
 
@@ -186,16 +195,21 @@ class Driver:
         return self._newest.buckets
 
     @property
+    def spread(self) -> Spread:
+        """The keys of joins that are spread over the buckets."""
+        return spread_of(self._newest.spread)
+
+    @property
     def layout(self) -> Layout:
         """The stages of the view over its buckets."""
-        return self._layout(self.buckets)
+        return self._layout(self.buckets, self.spread)
 
     def state_bytes(self) -> dict[int, int]:
         """Return the bytes of each level in the shared storage: bases, and what came since."""
         found: dict[int, int] = {}
         for sizes in (self._newest.base_bytes, self._newest.log_bytes):
             for key, nbytes in sizes.items():
-                level = int(key.partition("-")[0])
+                level = _level_of(key)
                 found[level] = found.get(level, 0) + nbytes
         return found
 
@@ -220,19 +234,32 @@ class Driver:
             raise lost(f"epoch {self.epoch + 1}, which the sink shows")
 
     def step(self, batch: Batch) -> Mapping[str, Any]:
-        """Run one epoch; return the positions after it.
+        """Run one epoch; return the positions after it. If a key has become heavy, an epoch that
+        spreads it comes first.
 
         They differ from the batch's if another driver had fixed the epoch: then the batch was not
         used. TidemarkError as raised by an operator, spark.fenced; TemporaryError.
         """
+        # What tasks have read is for the next epoch and no other: `read` has spread keys before it.
+        if batch.stored is None and not self._spread_heavy():
+            return self.positions
         given, payload = self._fixed(batch)
         self._run(given, payload)
         return self.positions
 
+    def _spread_heavy(self) -> bool:
+        """Spread keys that have become heavy; False if epochs of another driver came first."""
+        spread = self._counts.spread(self.layout)
+        if spread == self.spread:
+            return True
+        # The next keys are spread on new evidence: state is not written again for each of them.
+        self._counts = KeyCounts(self._limits.heavy_rows)
+        return self._reshape(self.buckets, spread)
+
     # --- an epoch --------------------------------------------------------------------------------
 
     def _fixed(self, batch: Batch) -> tuple[EpochInput, bytes]:
-        payload, ranges = pack_sections(self._cut(self._layout(self.buckets), batch))
+        payload, ranges = pack_sections(self._cut(self.layout, batch))
         epoch, number, name = self.epoch + 1, uuid.uuid4().hex, ""
         stored = batch.stored or StoredInput(epoch, self.buckets, ())
         if (stored.epoch, stored.buckets) != (epoch, self.buckets):
@@ -255,6 +282,7 @@ class Driver:
             ranges,
             is_first=self.epoch == 0,
             parts=stored.parts,
+            spread=self.spread,
         )
         return self._commits.fix_input(given, payload, self._newest.batch)
 
@@ -265,6 +293,8 @@ class Driver:
         epoch, which must be that of the batch. It raises as `SourceFeed.poll`; TemporaryError
         spark.job.
         """
+        if not self._spread_heavy():
+            return None
         found = read_next(planner, ReadWork(self._job(), self.epoch + 1, ()), max_rows, self._read)
         failpoint("spark.epoch.read")
         return found
@@ -320,30 +350,34 @@ class Driver:
         rows = self._scheduler.run(DueWork(self._job(), pages))
         return min([n, *(orjson.loads(page) for _, _, page in rows)])
 
-    def _layout(self, buckets: int) -> Layout:
-        if buckets not in self._layouts:
-            self._layouts[buckets] = Layout(self._view, buckets)
-        return self._layouts[buckets]
+    def _layout(self, buckets: int, spread: Spread) -> Layout:
+        if (buckets, spread) not in self._layouts:
+            # Of the present state, and of one that it moves to.
+            for other in list(self._layouts)[:-1]:
+                del self._layouts[other]
+            self._layouts[buckets, spread] = Layout(self._view, buckets, spread)
+        return self._layouts[buckets, spread]
 
     def _job(self) -> Job:
         at = Version(self._newest.epoch, self._newest.batch)
         groups = max(1, min(self._scheduler.tasks, self.buckets))
         generation = self._commits.generation
-        return Job(self._content, self._storage, self.buckets, groups, generation, at)
+        return Job(self._content, self._storage, self.buckets, groups, generation, at, self.spread)
 
     def _run(self, given: EpochInput, payload: bytes) -> None:
         """Compute, commit and show an epoch whose input is fixed."""
         failpoint("spark.epoch.fixed")
-        # Of a view without state the first epoch decides how many there are.
-        self._newest = replace(self._newest, buckets=given.buckets)
         if given.moved_to:
             self._move(given)
             return
+        # Of a view without state the first epoch decides how many there are.
+        self._newest = replace(self._newest, buckets=given.buckets, spread=given.spread)
         work = EpochWork(self._job(), given, payload, self._to_rewrite())
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         found = _Results(rows)
         self.figures = found.figures
+        self._counts.add(found.counted)
         out = ""
         if found.shown:
             out = f"{numbered('out', given.epoch)}-{uuid.uuid4().hex}"
@@ -375,6 +409,7 @@ class Driver:
             bases=bases,
             base_bytes=base_bytes,
             log_bytes=log_bytes,
+            spread=given.spread,
         )
 
     def _to_rewrite(self) -> frozenset[str]:
@@ -390,7 +425,7 @@ class Driver:
         large = sorted((key for key, n in excess.items() if n > 0), key=lambda k: -excess[k])
         since = {
             key: base_epoch(newest.bases[key][-1]) if key in newest.bases else 0
-            for key in self._layout(self.buckets).keys
+            for key in self.layout.keys
         }
         due = newest.epoch - limits.max_epochs
         old = sorted((key for key, epoch in since.items() if epoch < due), key=lambda k: since[k])
@@ -412,6 +447,7 @@ class Driver:
                 _added_up(ERROR_KINDS, [page for slot, _, page in rows if slot == ERRORS]),
                 _added_up(REJECTED_KINDS, [page for slot, _, page in rows if slot == REJECTED]),
                 final,
+                is_move=not manifest.input,
             )
         )
         self._shown = manifest.epoch
@@ -423,29 +459,48 @@ class Driver:
 
         An epoch that another driver has fixed meanwhile is run first.
         """
+        self._reshape(buckets, self.spread)
+
+    def spread_keys(self, spread: Spread) -> None:
+        """Spread these keys of joins from now on, and no others; as `split`."""
+        self._reshape(self.buckets, spread)
+
+    def _reshape(self, buckets: int, spread: Spread) -> bool:
+        """Move state; return False if epochs of another driver came first."""
         if self.epoch == 0:
             # There is no state, and the first epoch must be one that reads.
-            self._newest = replace(self._newest, buckets=buckets)
-            return
+            self._newest = replace(self._newest, buckets=buckets, spread=spread)
+            return True
+        is_next = True
         while True:
             number = uuid.uuid4().hex
             given = EpochInput(
-                self.epoch + 1, number, self.buckets, self.positions, moved_to=buckets
+                self.epoch + 1,
+                number,
+                self.buckets,
+                self.positions,
+                moved_to=buckets,
+                spread=spread,
             )
             fixed, payload = self._commits.fix_input(given, b"", self._newest.batch)
             self._run(fixed, payload)
-            if fixed.moved_to == buckets:
-                return
+            if (fixed.moved_to, spread_of(fixed.spread)) == (buckets, spread):
+                return is_next
+            is_next = False
 
     def _move(self, given: EpochInput) -> None:
-        at = Version(given.epoch, given.batch)
-        work = ExportWork(self._job(), given.moved_to, at)
+        at, spread = Version(given.epoch, given.batch), spread_of(given.spread)
+        levels = frozenset(range(len(self.layout.levels)))
+        if given.moved_to == self.buckets and spread != self.spread:
+            # The rows of the other levels stay where they are.
+            levels = self.layout.changed_levels(spread)
+        work = ExportWork(self._job(), given.moved_to, spread, at, levels)
         bases: dict[str, list[str]] = {}
         nbytes: dict[str, int] = {}
         for key, name, size in _Results(self._scheduler.run(work)).written:
             bases.setdefault(key, []).append(name)
             nbytes[key] = nbytes.get(key, 0) + size
-        self._commit_state(at, given.moved_to, bases, nbytes)
+        self._commit_state(at, self._layout(given.moved_to, spread), bases, nbytes, levels)
 
     def start_moved(
         self, store: Store, positions: Mapping[str, Any], folder: Path, *, epoch: int
@@ -461,40 +516,49 @@ class Driver:
             raise fenced(self._commits.generation, found.generation)
         self._shown = self._sink.progress()
         at = Version(epoch, uuid.uuid4().hex)
-        layout = self._layout(self.buckets)
+        plain = self._layout(self.buckets, ())
+        self._counts.add(count_state(store, plain))
+        layout = self._layout(self.buckets, self._counts.spread(plain))
         # As if it were the state of one bucket.
-        stages = [stage.number for level in layout.levels for stage in level]
+        stages = {stage.number: 0 for level in layout.levels for stage in level}
         bases, nbytes = {}, {}
         folder.mkdir(parents=True, exist_ok=True)
-        for key, files in cut_files(store, layout, stages, layout, folder).items():
+        for key, files in cut_files(store, plain, stages, layout, folder).items():
             base = write_base(self._storage, key, (at.epoch, at.batch), files)
             bases[key], nbytes[key] = [base.name], base.nbytes
         self._newest = replace(self._newest, positions=positions)
-        self._commit_state(at, self.buckets, bases, nbytes)
+        self._commit_state(at, layout, bases, nbytes, frozenset(range(len(layout.levels))))
 
     def _commit_state(
         self,
         at: Version,
-        buckets: int,
+        layout: Layout,
         bases: Mapping[str, Sequence[str]],
         nbytes: Mapping[str, int],
+        levels: frozenset[int],
     ) -> None:
-        """Commit that the state is these bases; buckets without one have no state."""
+        """Commit that the state of some levels is these bases, in these buckets.
+
+        Buckets of them without one have no state; the other levels stay as they are.
+        """
         empty = f"{numbered('base/empty', at.epoch)}-{uuid.uuid4().hex}/base"
         self._storage.put(empty, Base(at.epoch, at.batch).encode())
-        layout = self._layout(buckets)
-        whole = {key: bases.get(key, [empty]) for key in layout.keys}
+        before = self._newest
+        moved = {key: bases.get(key, [empty]) for key in layout.keys if _level_of(key) in levels}
         manifest = Manifest(
             at.epoch,
             at.batch,
             self._commits.generation,
-            buckets,
+            layout.buckets,
             self.positions,
             input=False,
-            bases=whole,
-            base_bytes=nbytes,
+            bases={**_outside(levels, before.bases), **moved},
+            base_bytes={**_outside(levels, before.base_bytes), **nbytes},
+            log_bytes=_outside(levels, before.log_bytes),
+            spread=layout.spread,
         )
         self._newest = self._commits.commit(manifest)
+        failpoint("spark.epoch.committed")
         self._show(self._newest)
 
     def export(self, folder: Path) -> list[BulkFile]:
@@ -503,14 +567,13 @@ class Driver:
         The state is then that of `epoch` and `positions`.
         """
         self.split(self.buckets)
-        layout = self._layout(self.buckets)
-        return one_state(self._storage, layout, self._newest.bases, folder)
+        return one_state(self._storage, self.layout, self._newest.bases, folder)
 
     # --- garbage ---------------------------------------------------------------------------------
 
     def collect_garbage(self) -> int:
         """Delete files that nothing has needed for the grace period; return how many."""
-        keys = self._layout(self.buckets).keys
+        keys = self.layout.keys
         unneeded = self._commits.unneeded(self._newest, keys, self._shown)
         now = self._clock()
         self._unneeded = {name: self._unneeded.get(name, now) for name in unneeded}
@@ -535,7 +598,19 @@ class _Results:
         self.answered = [orjson.loads(page) for slot, _, page in rows if slot == ANSWERED]
         measured = [orjson.loads(page) for slot, _, page in rows if slot == MEASURED]
         self.figures = [Figures(**facts) for facts in measured]
+        counted = [orjson.loads(page) for slot, _, page in rows if slot == COUNTED]
+        self.counted = [KeyReport.from_facts(facts) for facts in counted]
         self.written = [orjson.loads(page) for slot, _, page in rows if slot == WRITTEN]
+
+
+def _level_of(key: str) -> int:
+    """Return the level of a bucket "level-bucket"."""
+    return int(key.partition("-")[0])
+
+
+def _outside(levels: frozenset[int], by_bucket: Mapping[str, _T]) -> dict[str, _T]:
+    """Return what belongs to buckets of other levels."""
+    return {key: value for key, value in by_bucket.items() if _level_of(key) not in levels}
 
 
 def _input_bytes(given: EpochInput) -> list[tuple[str, int]]:

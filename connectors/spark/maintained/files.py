@@ -24,8 +24,9 @@ from connectors.spark.frame import Row
 from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
-# Since version 2 a log may have sums of rows; since 3 an input may be in several files, and the
-# version is part of the checksum. All that earlier versions have is read as before.
+# Since version 2 a log may have sums of rows; since 3 an input may be in several files, keys of
+# joins may be spread, and the version is part of the checksum. Earlier versions are read as
+# before.
 _VERSION = 3
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
@@ -107,7 +108,8 @@ class EpochInput(_Document):
     document's payload. ranges: by bucket, which bytes of it; only buckets with rows. parts: [file,
     ranges of it by bucket], of which the pages follow those of `data`. is_first: the view has no
     state before it. moved_to: so many buckets get the state, and nothing is read; 0 for an epoch
-    that reads.
+    that reads. spread: the keys of joins that are spread while it is stepped, as [stage, input,
+    hash]; of an epoch that moves state, after it.
     """
 
     epoch: int
@@ -119,6 +121,7 @@ class EpochInput(_Document):
     is_first: bool = False
     moved_to: int = 0
     parts: Sequence[Sequence[Any]] = field(default_factory=list)
+    spread: Sequence[Sequence[int]] = field(default_factory=list)
 
     def stored(self, bucket: int) -> Iterator[tuple[str, int, int]]:
         """Yield (file, first byte, end) of the pages of a bucket that `parts` have."""
@@ -136,7 +139,8 @@ class Manifest(_Document):
     own. generation: of the driver that committed it. input: whether it has an input. logs: [level,
     first bucket, end bucket, name]. answered: slots with a file of answers. out: the file for the
     sink, "" for nothing to show. bases: by "level-bucket", the bases that together are its state.
-    base_bytes, log_bytes: by the same, to decide when a base is rewritten.
+    base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its input,
+    after the epoch.
     """
 
     epoch: int
@@ -152,6 +156,7 @@ class Manifest(_Document):
     bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     base_bytes: Mapping[str, int] = field(default_factory=dict)
     log_bytes: Mapping[str, int] = field(default_factory=dict)
+    spread: Sequence[Sequence[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

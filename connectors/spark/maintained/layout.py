@@ -9,17 +9,19 @@ exchange key, so state can be moved to other buckets without its operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from connectors import netguard
+from connectors.spark.routing import JoinRouting
 from connectors.spark.segment import node_specs
 from connectors.spark.stages import NODE, SINK, Cut, Spec, Stage, cut, key_kinds
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.aggregates.aggregate import is_additive
 from dataflow.operators.base import kinds_of
+from dataflow.operators.joins.spreading import padded_sides, spread_sides
 from dataflow.operators.tables.table import table_spec
 from dataflow.plan.explain import describe
 from dataflow.plan.nodes import Loop, Remember, Scan
@@ -36,6 +38,11 @@ _STAGE_SHIFT = 16
 # found in a range.
 OUTPUT, ERRORS, FINAL, REJECTED, FAILED, WRITTEN, LOGGED, ANSWERED, MEASURED = range(-1, -10, -1)
 READ = -10
+# How many rows of which keys a join was given.
+COUNTED = -11
+# The spread keys of a view's joins, ascending: (stage, input whose rows are spread, hash of the
+# exchange key). See `connectors.spark.routing`.
+Spread = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -85,17 +92,23 @@ def _is_stored(relation: Relation) -> bool:
     return not relation.is_append and relation.name.source != VIEW_SOURCE
 
 
+def spread_of(listed: Iterable[Sequence[int]]) -> Spread:
+    """Return spread keys, as listed in a document or in any order."""
+    return tuple(sorted((stage, side, hash) for stage, side, hash in listed))
+
+
 class Layout:
     """The stages of a view over so many buckets; what `Segment` needs.
 
     levels[i]: the stages of level i, which read only stages of lower ones.
     """
 
-    def __init__(self, view: MaintainedView, buckets: int) -> None:
+    def __init__(self, view: MaintainedView, buckets: int, spread: Spread = ()) -> None:
         if not 0 < buckets <= MAX_BUCKETS:
             raise InvariantError("spark.exchange", f"{buckets} buckets")
         self.view = view
         self.buckets = buckets
+        self.spread = spread
         self.nodes: Sequence[Node] = view.exchanged
         self.scope = view.scope
         self.columns = {name: view.columns[name] for name in view.tables}
@@ -108,6 +121,10 @@ class Layout:
         self.is_cut = not depends_on_history(self.nodes[-1].plan)
         count = max((s.level for s in own), default=0) + 1
         self.levels = tuple(tuple(s for s in own if s.level == at) for at in range(count))
+        sides = {s.number: self.spread_sides(s) for s in self.cut.stages}
+        for number, side, _ in spread:
+            if side not in sides.get(number, ()):
+                raise InvariantError("spark.exchange", f"stage {number} has keys of input {side}")
 
     def _placed(self, stage: Stage) -> Stage:
         """Return the stage with its slots; what cannot be split has one, in a bucket of its own."""
@@ -116,7 +133,23 @@ class Layout:
         first = stage.number << _STAGE_SHIFT
         if self.is_single(stage):
             return replace(stage, slot=first + stage.number % self.buckets, buckets=1)
-        return replace(stage, slot=first, buckets=self.buckets)
+        padded = padded_sides(self.nodes[stage.nodes[0]].plan) if stage.kind == NODE else None
+        if padded is None:
+            return replace(stage, slot=first, buckets=self.buckets)
+        keys = [(side, hash) for number, side, hash in self.spread if number == stage.number]
+        routing = JoinRouting(padded, keys)
+        return replace(stage, slot=first, buckets=self.buckets, routing=routing)
+
+    def spread_sides(self, stage: Stage) -> tuple[int, ...]:
+        """Return the inputs of which the rows of a key may be spread; none but of some joins."""
+        if stage.routing is None:
+            return ()
+        return spread_sides(self.nodes[stage.nodes[0]].plan)
+
+    def changed_levels(self, spread: Spread) -> frozenset[int]:
+        """Return the levels whose rows are elsewhere if other keys are spread."""
+        changed = set(self.spread) ^ set(spread)
+        return frozenset(self.cut.stages[number].level for number, _, _ in changed)
 
     def is_single(self, stage: Stage) -> bool:
         """Return whether a stage has all its rows in one bucket, however many there are."""
@@ -126,7 +159,8 @@ class Layout:
         """Return the stage of a slot."""
         return self.cut.stages[slot >> _STAGE_SHIFT]
 
-    def bucket_of(self, slot: int) -> int:
+    @staticmethod
+    def bucket_of(slot: int) -> int:
         """Return the bucket of a slot."""
         return slot & (MAX_BUCKETS - 1)
 

@@ -52,6 +52,7 @@ from connectors.spark.maintained.layout import (
     WRITTEN,
     Layout,
     MaintainedView,
+    Spread,
 )
 from connectors.spark.maintained.shared_storage import NameTakenError, SharedStorage
 from connectors.spark.records import encode_error
@@ -76,8 +77,8 @@ def _evaluator_of(content: bytes) -> Evaluator:
 
 
 @lru_cache(maxsize=8)
-def _layout_of(content: bytes, buckets: int) -> Layout:
-    return Layout(_view_of(content), buckets)
+def _layout_of(content: bytes, buckets: int, spread: Spread) -> Layout:
+    return Layout(_view_of(content), buckets, spread)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Job:
 
     content: the pickled MaintainedView, which goes from the driver to the tasks and is in no file.
     previous: the committed version that every state is brought to. generation: of the driver.
+    spread: the keys that are spread after that version, and while its next epoch is stepped.
     """
 
     content: bytes
@@ -94,11 +96,12 @@ class Job:
     groups: int
     generation: int
     previous: Version
+    spread: Spread = ()
 
     @property
     def layout(self) -> Layout:
         """The stages over the buckets."""
-        return _layout_of(self.content, self.buckets)
+        return _layout_of(self.content, self.buckets, self.spread)
 
     def buckets_of(self, group: int) -> range:
         """Return the contiguous buckets of a group.
@@ -113,12 +116,12 @@ class Job:
         if slot < 0:
             return group
         # The inverse of buckets_of.
-        return ((self.layout.bucket_of(slot) + 1) * self.groups - 1) // self.buckets
+        return ((Layout.bucket_of(slot) + 1) * self.groups - 1) // self.buckets
 
 
 # --- states of this process ----------------------------------------------------------------------
 
-_Key = tuple[str, int, int, int]
+_Key = tuple[str, int, Spread, int, int]
 
 
 class _States:
@@ -136,10 +139,12 @@ class _States:
         """Return a bucket's state at whatever version is cached."""
         view = job.layout.view
         states = self._open.setdefault((folder, view.scope), {})
-        stale = [k for k in states if k[:2] != (view.identity, job.buckets)]
+        # Where other keys were spread, the operators of a state sent their rows elsewhere.
+        layout = (view.identity, job.buckets, job.spread)
+        stale = [k for k in states if k[:3] != layout]
         for key in stale:
             states.pop(key).close()
-        key = (view.identity, job.buckets, level, bucket)
+        key = (*layout, level, bucket)
         if key not in states:
             states[key] = self._opened(job, level, bucket, Path(folder))
         return states[key]
@@ -538,24 +543,27 @@ class DueWork(_Work):
 
 @dataclass(frozen=True)
 class ExportWork(_Work):
-    """Writes the whole state as of the previous epoch as bases for so many buckets.
+    """Writes state as of the previous epoch as bases for so many buckets and these spread keys.
 
-    at: the version that the bases get.
+    at: the version that the bases get. levels: those whose state is written.
     """
 
     buckets: int
+    spread: Spread
     at: Version
+    levels: frozenset[int]
 
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Write the bases of a group's buckets."""
-        old, new = self.job.layout, _layout_of(self.job.content, self.buckets)
-        for level in range(len(old.levels)):
+        old, new = self.job.layout, _layout_of(self.job.content, self.buckets, self.spread)
+        for level in sorted(self.levels):
             for bucket in self.job.buckets_of(group):
                 if not old.stages_in(level, bucket):
                     continue
                 state = state_at(self.job, level, bucket, folder)
                 with new_folder(Path(folder)) as local:
-                    files = cut_files(state.store, old, state.stage_numbers, new, Path(local))
+                    stages = dict.fromkeys(state.stage_numbers, bucket)
+                    files = cut_files(state.store, old, stages, new, Path(local))
                     for key, found in files.items():
                         at = self.at.epoch, self.at.batch
                         base = write_base(self.job.storage, key, at, found)

@@ -5,24 +5,35 @@ store, and continues after each move."""
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import numpy as np
 import pytest
 
-from connectors.spark.maintained.bases import rows_of
+from connectors.spark.maintained.bases import ingest, rows_of
 from connectors.spark.maintained.driver import Driver
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import STATES
+from connectors.spark.stages import Spec
 from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.graph import ViewDataflow
 from dataflow.operators.tables.table import TableState
 from storage.bulk import partition_rows
 from storage.rocks import RocksStore
 from storage.store import ArrangementSpec
-from tests.harness.buckets import MemoryStorage, TableSink, counted, memory_folder
+from tests.harness.buckets import (
+    MemoryStorage,
+    TableSink,
+    counted,
+    memory_folder,
+    random_spread,
+)
+from tests.harness.tiers import count
+from tests.property.plans import JOINS
 from tests.property.test_buckets import EPOCHS, History
 
 SEEDS = range(1, 30, 2)
@@ -82,6 +93,59 @@ def test_a_view_moves_to_buckets_and_back(seed: int) -> None:
             rows.update(counted(again.step(history, at)))
             assert +rows == history.rows[at + 1]
         store.close()
+
+
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_SPREAD_MOVES", 4, 60)))
+def test_spread_keys_are_moved_and_exported_once(seed: int) -> None:
+    """The state of each join is then that of one process, row by row."""
+    history, random = History(Random(seed), JOINS), Random(seed)
+    with memory_folder() as folder:
+        local = Local(history, RocksStore(folder / "one"))
+        rows = counted(local.dataflow.seed().rows())
+        for at in range(3):
+            rows.update(counted(local.step(history, at)))
+        sink = TableSink()
+        sink.rows, sink.errors = +rows, Counter(history.errors[3])
+        sink.epoch = sink.position = 3
+        view, storage = history.view(f"spread-{seed}"), MemoryStorage(f"spread-{seed}")
+        driver = Driver(view, storage, InProcessScheduler(str(folder), 2), sink, buckets=3)
+        driver.start_moved(local.store, {"at": 3}, folder / "files", epoch=3)
+        for at in range(3, 9):
+            driver.spread_keys(random_spread(driver.layout, random))
+            if at in (5, 7):
+                driver.split(random.choice([1, 2, 4, 5]))
+            driver.step(history.batch(at, at + 1))
+            local.step(history, at)
+            assert (sink.rows, sink.errors) == (history.rows[at + 1], history.errors[at + 1])
+        is_spread = bool(driver.spread) and driver.buckets > 1
+        (folder / "back").mkdir()
+        files = driver.export(folder / "back")
+        assert (bool(driver.spread) and driver.buckets > 1) or not is_spread, "it is still spread"
+        driver.step(history.batch(9, 10))
+        assert sink.rows == history.rows[10]
+        again = RocksStore(folder / "again")
+        states = [
+            spec
+            for level in driver.layout.levels
+            for stage in level
+            if stage.relation is not None or driver.layout.spread_sides(stage)
+            for spec, _ in driver.layout.specs[stage.number]
+        ]
+        ingest(again, [s for ss in driver.layout.specs.values() for s, _ in ss], files, folder)
+        for spec in states:
+            assert content(again, spec) == content(local.store, spec), spec.name
+        again.close()
+        local.store.close()
+
+
+def content(store: RocksStore, spec: Spec) -> Counter:
+    """The rows of a state, with their weights or sums."""
+    found: Counter = Counter()
+    for columns, values in rows_of(store, spec):
+        every = Delta(columns, np.ones(values.shape[1], np.int64)).rows()
+        for (row, _), held in zip(every, values.T.tolist(), strict=True):
+            found[row, tuple(held)] += 1
+    return found
 
 
 @pytest.mark.parametrize("seed", SEEDS)
