@@ -50,13 +50,15 @@ class DeclaredRelation:
     """A relation as its source's options declare it, before PostgreSQL resolves the types.
 
     columns: (name, type as in CREATE TABLE), in order. key: column names; a row replaces the
-    earlier row of the same key. The service turns these into Relations with resolved types.
+    earlier row of the same key. is_full: changes carry whole old rows. The service turns these into
+    Relations with resolved types.
     """
 
     name: str
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...] = ()
     is_append: bool = False
+    is_full: bool = False
 
 
 @dataclass(frozen=True)

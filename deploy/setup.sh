@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with everything the project needs; done again only when pyproject.toml, Python or the
 # place of the repository has changed. As root on Debian it installs what is missing (Python, Java,
-# PostgreSQL binaries, Maven, Chromium); as anyone else it says what to install. It starts no
-# service, makes no database cluster and changes none that is there.
+# PostgreSQL and MariaDB binaries, Maven, Chromium); as anyone else it says what to install. It
+# starts no service, makes no database cluster and changes none that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -116,6 +116,22 @@ install_kafka() {
     .venv/bin/python -m connectors.kafka.embedded >&2 || no_kafka "it does not start"
 }
 
+has_mariadb() {
+    PATH="$PATH:/usr/sbin:/usr/local/sbin:/sbin" command -v mariadbd >/dev/null &&
+        command -v mariadb-install-db >/dev/null
+}
+
+# For the tests of MySQL sources, which are skipped without it. This package has the programs alone:
+# no service and no cluster.
+install_mariadb() {
+    has_mariadb && return
+    if has_apt; then
+        apt_install mariadb-server-core mariadb-client-core || true
+    fi
+    has_mariadb ||
+        say "no MariaDB: the tests of MySQL sources are skipped (apt-get install mariadb-server-core mariadb-client-core)"
+}
+
 has_chromium() {
     local name
     for name in chromium chromium-browser google-chrome-stable google-chrome; do
@@ -153,6 +169,7 @@ install_java
 make_venv
 install_postgres
 install_kafka
+install_mariadb
 install_chromium
 .venv/bin/python -m service.runtime.kernels --show
 wanted >"$stamp"

@@ -5,7 +5,9 @@ is). `database`: an empty database of its own for the test. `every_postgres`, `e
 the same, once for each version on this machine. `own_postgres`: a server that the test may
 stop, crash and restart. `broker`: a Kafka broker that all workers share, topics of which each test
 makes for itself; `own_broker`: one that the test may stop, kill and restart. Both are skipped,
-with the reason, where the broker's jars are not there.
+with the reason, where the broker's jars are not there. `mariadb`: an empty database of the
+worker's MariaDB; `own_mariadb`: a server that the test may stop. Both are skipped where its
+programs are not there.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import budgets, tiers
+from tests.harness import mariadb as mariadb_programs
+from tests.harness.mariadb import MariaDb, MariaDbServer
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.shared_broker import shared_broker
 
@@ -195,6 +199,35 @@ def own_broker() -> Iterator[EmbeddedKafka]:
     _skip_without_jars()
     with EmbeddedKafka(BROKER_SETTINGS) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """The worker's server; leave it and its variables as they are."""
+    _skip_without_mariadb()
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDb]:
+    """An empty database on the worker's server."""
+    with mariadb_server.database() as made:
+        yield made
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[MariaDbServer]:
+    """A server for this test alone."""
+    _skip_without_mariadb()
+    with MariaDbServer() as server:
+        yield server
+
+
+def _skip_without_mariadb() -> None:
+    reason = mariadb_programs.missing()
+    if reason is not None:
+        pytest.skip(reason)
 
 
 def _skip_without_jars() -> None:

@@ -102,6 +102,8 @@ HOMES = {
     "py4j": ("connectors/spark",),
     "confluent_kafka": ("connectors/kafka",),
     "kafka": ("connectors/kafka",),
+    "pymysql": ("connectors/mysql",),
+    "pymysqlreplication": ("connectors/mysql",),
     "msgspec": ("connectors/formats",),
     "fastavro": ("connectors/formats",),
     "obstore": ("connectors/files", "connectors/spark/maintained"),

@@ -15,7 +15,12 @@ import typer
 import tidemark
 from service.cli.output import Url, client_of, console, read_json, table_of
 
-TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka, files or clock")]
+TypeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TYPE", help="kafka, files, http, dbapi, python, mongodb, mysql or clock"
+    ),
+]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
 Relation = Annotated[str, typer.Argument()]
 Positions = Annotated[

@@ -145,7 +145,7 @@ class ServiceCalls:
     ) -> Call[SourceState]:
         """Declare a source (docs/SOURCES.md); queries name its relations `name.relation`.
 
-        type: kafka, files or clock. options: see the type's page.
+        type: kafka, files, http, dbapi, python, mongodb, mysql or clock. options: see its page.
         """
         return Call(
             method="POST",

@@ -18,7 +18,7 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
-TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "clock")
+TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock")
 
 
 def connector(type_name: str) -> Connector:
@@ -53,6 +53,7 @@ def relations_of(row: SourceRow) -> list[Relation]:
                 facts["oid"],
                 columns,
                 tuple(names.index(k) for k in facts["key"]),
+                is_full=facts.get("is_full", False),
                 is_append=facts["is_append"],
                 is_single=row.type in _OF_ONE_ROW,
             )
@@ -75,7 +76,7 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
     columns = [
         replace(f, is_nullable=f.is_nullable and f.name not in declared.key) for f in columns
     ]
-    return {
+    facts = {
         "name": declared.name,
         # Distinguishes the relation from an earlier one with its name.
         "oid": secrets.randbelow(2**31 - 2) + 1,
@@ -83,6 +84,8 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
         "key": list(declared.key),
         "is_append": declared.is_append,
     }
+    # Rows of the catalog from before there were such relations lack it.
+    return {**facts, "is_full": True} if declared.is_full else facts
 
 
 def keep_oids(facts: Iterable[dict[str, Any]], before: Iterable[Mapping[str, Any]]) -> set[str]:
