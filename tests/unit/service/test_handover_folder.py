@@ -100,7 +100,7 @@ class Pipeline:
         folder.remove()
 
 
-def test_only_the_giver_removes_what_nobody_wants(
+def test_only_the_giver_removes_what_has_no_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = Pipeline(tmp_path, "default", monkeypatch)
