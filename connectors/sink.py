@@ -60,13 +60,28 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Handover:
+    """The progress with which a view begins in another group.
+
+    sink_key: of that group, which has no progress yet. relations: (source, relation) of the
+    external ones that the view reads; the group gets a copy of their dead letters.
+    """
+
+    sink_key: str
+    epoch: int
+    positions: Mapping[str, Any]
+    relations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class ViewChange:
     """A change of a view itself that takes effect with an epoch, beside its rows.
 
     before, table: its table before and after. facts: columns of its row in the catalog.
     is_replaced: another version of its query is visible from now on; error rows of the earlier one
     are removed. status: its new status, unless the view is being dropped; "" changes nothing. ends:
-    the id of the requested change that this completes, if any.
+    the id of the requested change that this completes, if any. hands_over: set where the view
+    belongs to another group from now on.
     """
 
     identity: str
@@ -76,6 +91,7 @@ class ViewChange:
     is_replaced: bool = False
     status: str = ""
     ends: str = ""
+    hands_over: Handover | None = None
 
 
 @dataclass

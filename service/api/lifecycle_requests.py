@@ -1,4 +1,4 @@
-"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, cancel.
+"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, runtime, cancel.
 
 This is the API's side. It checks a request completely, then enters it into the catalog; the
 pipeline executes it. Thread-safe.
@@ -24,9 +24,11 @@ from service.api.clock import planned_with_clock
 from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
+from service.engine.departures import rows_freed
 from service.factory.on_spark import check_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
+from service.pipeline.view_handovers import KEPT_BY_GROUP, read_by_others
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
     WINDOWS_AGAIN,
@@ -39,13 +41,14 @@ from service.pipeline.view_replacement import (
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of, readers_of
-from service.views.groups import group_of, is_spark_group
+from service.views.groups import follows_database, group_of, is_spark_group, new_group
 from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
 from service.views.name_tracking import names_in
 from service.views.requested_changes import (
     CANCELLED,
     FAILED,
     new_name,
+    new_runtime,
     new_version,
     published_of,
     table_of,
@@ -110,8 +113,8 @@ class Life:
             raise TidemarkError(
                 "view.other_runtime",
                 f'view "{row.title}" is maintained {"by Spark" if is_on_spark else "locally"}',
-                detail="a view cannot change its runtime",
-                hint="create another view with the new runtime, and drop this one afterwards",
+                detail="another query does not change the runtime",
+                hint="change the runtime before or afterwards: tidemark runtime NAME spark",
             )
         changed["runtime"] = runtime
         if changed.get("history") not in (None, NO_HISTORY):
@@ -390,6 +393,47 @@ class Life:
         queries = _renamed_queries(row, table, children_of(row, rows))
         accepted = self._request(row, *new_name(row, table.schema, table.name, queries))
         return replace(accepted, name=path_name(table.schema, table.name))
+
+    # --- runtimes --------------------------------------------------------------------------------
+
+    def change_runtime(self, name: str, runtime: str, *, by: Caller) -> AcceptedRequest:
+        """Request that a view is maintained "local" or by "spark" from now on, in a new group.
+
+        Its state goes along. A view that has this runtime is unchanged. TidemarkError
+        view.not_live, view.busy, view.has_children, view.has_sinks, view.has_history,
+        view.rows_freed, and the errors of `check_on_spark` and `PostgresSource.check`.
+        """
+        row = self._row(name, "view.runtime", by)
+        is_spark = runtime == SPARK
+        if is_spark == is_spark_group(group_of(row)) and row.change is None:
+            return AcceptedRequest(row.identity, path_name(row.schema, row.name))
+        require_status(row, ViewState.LIVE)
+        require_free(row)
+        require_not_pausing(row)
+        self._require_no_sinks(row, KEPT_BY_GROUP)
+        readers = children_of(row, self._control.list_views())
+        if readers:
+            raise read_by_others(row.title, [r.title for r in readers])
+        if row.options.get("history") not in (None, NO_HISTORY):
+            raise TidemarkError(
+                "view.has_history",
+                f'view "{row.title}" has a history',
+                detail="its epochs are those of the view's group",
+                hint="end the history by a replace with the option history: none",
+            )
+        definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
+        warnings: list[str] = []
+        if is_spark:
+            sources = self._control.list_sources()
+            warnings = check_on_spark(definition, self._factory.settings, sources)
+        if is_spark and any(relation.is_single for relation in definition.relations()):
+            raise rows_freed(row.title)
+        group = new_group(is_spark=is_spark)
+        if follows_database(row):
+            source = self._factory.beside(group).source
+            source.check()
+            source.close()
+        return self._request(row, *new_runtime(row, runtime, group, warnings))
 
     # --- waiting ---------------------------------------------------------------------------------
 

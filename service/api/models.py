@@ -243,6 +243,14 @@ class ReplaceView(BaseModel):
         return options
 
 
+class ChangeRuntime(BaseModel):
+    """What is to maintain the view from now on."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"runtime": "spark"}})
+
+    runtime: Literal["local", "spark"]
+
+
 class RenameView(BaseModel):
     """A new name for a view, in the same schema."""
 

@@ -1,4 +1,4 @@
-"""Lifecycle commands of a view: replace, rebuild, pause, resume, rename, move, cancel.
+"""Lifecycle commands of a view: replace, rebuild, pause, resume, rename, move, runtime, cancel.
 
 Each waits until the operation is done, or prints why it failed; the view is then unchanged.
 """
@@ -108,6 +108,18 @@ def move(name: str, schema: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT
     """Move a view to another schema."""
     with client_of(url) as client:
         _report(client.view(name).move(schema, wait_s=wait_s))
+
+
+@life.command()
+def runtime(
+    name: str,
+    runtime: Annotated[str, typer.Argument(help="spark or local")],
+    wait_s: WaitS = 60,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Maintain a view by Spark, or locally, from now on. No source is read again."""
+    with client_of(url) as client:
+        _report(client.view(name).change_runtime(runtime, wait_s=wait_s))
 
 
 def _report(view: tidemark.ViewState) -> None:

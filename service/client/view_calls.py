@@ -205,6 +205,14 @@ class ViewCalls:
         return self._changed("move", wait_s, {"schema": schema})
 
     @call
+    def change_runtime(self, runtime: str, *, wait_s: float = 60) -> Call[ViewState]:
+        """Maintain the view by "spark", or "local", from now on; its state goes along.
+
+        If it is not done after wait_s, `replacing` in the result shows the progress.
+        """
+        return self._changed("runtime", wait_s, {"runtime": runtime})
+
+    @call
     def drop(self, *, wait_s: float = 60, drop_topics: bool = False) -> Call[bool]:
         """Drop the view with its table and state; return False if not done after wait_s.
 

@@ -8,8 +8,9 @@ the sink sees it; `recover` closes the gap after a kill.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
 from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.range_reader import RangeReader
+from storage.store import Store
 
 
 class BucketEngine(Engine):
@@ -78,6 +80,11 @@ class BucketEngine(Engine):
 
     # --- the view as a whole ---------------------------------------------------------------------
 
+    def in_free_scope(self, definition: ViewDefinition) -> ViewDefinition:
+        """See Engine; a build begins, whose view will be stepped."""
+        self._buckets.warm()
+        return super().in_free_scope(definition)
+
     def add(self, view: View) -> None:
         """See Engine; its state goes into buckets."""
         definition = view.definition
@@ -93,6 +100,12 @@ class BucketEngine(Engine):
         definition = self.views.pop(name)
         self._forget(definition)
         self._buckets.remove(definition.identity)
+
+    def copy_to(
+        self, name: RelationName, store: Store, folder: Path
+    ) -> Mapping[RelationName, tuple[int, ...]]:
+        """See Engine; it takes an epoch of the driver, which reads nothing."""
+        return self._buckets.export(self.views[name].identity, store, folder)
 
     def renew(self, view: View) -> None:
         """See Engine; the view has no readers."""
@@ -114,7 +127,8 @@ class BucketEngine(Engine):
         written: as for `commit`. Views whose state is lost leave the engine; return why.
         TidemarkError spark.fenced; TemporaryError.
         """
-        self._buckets.warm()
+        if self.views:
+            self._buckets.warm()
         lost = []
         for name, definition in list(self.views.items()):
             try:

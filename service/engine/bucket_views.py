@@ -23,6 +23,7 @@ from typing import Any
 from connectors.feed_source import RangePlanner
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
+from connectors.spark.maintained.bases import open_state
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.scheduler import Scheduler
@@ -37,11 +38,11 @@ from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node, lower
 from service.engine.definition import View, ViewDefinition
 from service.runtime.log import log
+from service.runtime.long_work import finished
 from storage.store import Store
 
 _RECORD = "buckets/"
 COLLECT_S = 60.0
-REPORT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,13 @@ class BucketViews:
         self._parts = parts
         self._running: dict[str, _Running] = {}
         self._unneeded: list[str] = []
+        self._is_warm = False
 
     def warm(self) -> None:
-        """Begin what the first epoch would wait for."""
+        """Begin what the first epoch would wait for, once."""
+        if self._is_warm:
+            return
+        self._is_warm = True
         threading.Thread(target=self._parts.warm, name="warm-buckets", daemon=True).start()
 
     def enter(self, definition: ViewDefinition) -> None:
@@ -216,6 +221,23 @@ class BucketViews:
         running.collect_garbage()
         return committed
 
+    def export(
+        self, identity: str, store: Store, folder: Path
+    ) -> Mapping[RelationName, tuple[int, ...]]:
+        """Put the state of a view into another store, and return the columns of each base relation.
+
+        folder: for files. Its driver runs an epoch that reads nothing, which is none of the
+        engine's. It may take long, and while_waiting is not called.
+        """
+        running = self._running[identity]
+        files = running.driver.export(folder)
+        for specs in running.driver.layout.specs.values():
+            for spec, _ in specs:
+                open_state(store, spec)
+        store.commit()
+        store.ingest(files)
+        return _columns_from(running.record["columns"], running.definition)
+
     def nodes(self, identity: str) -> Sequence[Node]:
         """Return the nodes of a view, as lowered."""
         return self._running[identity].driver.layout.nodes
@@ -233,22 +255,7 @@ class BucketViews:
 
     def _await(self, work: Callable[[], object]) -> None:
         """Do what may take long; the caller's thread shows meanwhile that it is alive."""
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run, name="buckets", daemon=True)
-        thread.start()
-        thread.join(REPORT_S)
-        while thread.is_alive():
-            self._parts.while_waiting()
-            thread.join(REPORT_S)
-        if failures:
-            raise failures[0]
+        finished(work, self._parts.while_waiting, "buckets")
 
     def keep(self, identity: str, committed: CommittedEpoch) -> None:
         """Record with the open epoch that it contains an epoch of a view."""

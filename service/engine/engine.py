@@ -8,9 +8,10 @@ or thread: pipeline, tests and benchmarks drive it alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -179,6 +180,25 @@ class Engine:
         """Remove a live view and the state that no other view reads; part of the open epoch."""
         self._forget(self.views.pop(name))
         self._drop(self.dataflow.remove(name))
+
+    def copy_to(
+        self, name: RelationName, store: Store, folder: Path
+    ) -> Mapping[RelationName, tuple[int, ...]]:
+        """Copy a live view's state to a store, under the view's own scope; commit it there.
+
+        Call it between two epochs. folder: empty, for files. Return the stored columns of each base
+        relation. TidemarkError view.rows_freed, view.rows_in_parts: the view stays as it is. After
+        any other error, this engine must not be used any more.
+        """
+        from service.engine.handover import StateCopy, Stores
+
+        del folder
+        definition = self.views[name]
+        evaluator = self._own_evaluator(definition) or self._evaluator
+        stores = Stores(self.store, store)
+        columns = StateCopy(self.dataflow, definition, evaluator, stores).run()
+        store.commit()
+        return columns
 
     def _put_definition(self, definition: ViewDefinition, number: int | None = None) -> None:
         """Store a view, as part of the open epoch. Restarts open views in this order: the epoch

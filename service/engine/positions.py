@@ -120,6 +120,16 @@ class Positions:
         self.progress = progress
         self._store_notes(source, notes)
 
+    def take_up(self, progress: Progress, notes: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Begin where a view of another group is handed over, in a store without positions.
+
+        The sink gets this progress before the store is used. notes: of each external source.
+        """
+        self.progress = progress
+        self.floor = self.acknowledged = progress.epoch
+        for source, found in notes.items():
+            self._store_notes(source, found)
+
     def set_epoch(self, epoch: int) -> None:
         """Start another epoch at the same positions."""
         self.progress = Progress(epoch, self.by_source)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from connectors.spark.session import LazySession
     from service.engine.bucket_views import BucketViews
 
+# Begins the warnings of what one bucket maintains.
+ONE_BUCKET = "Spark maintains this in one bucket, because it cannot be split: "
+READ_HERE = "is read by the view's process"
 # Below the state of a view's group.
 STORAGE, CACHES, MOVING = "buckets", "bucket-caches", "bucket-moves"
 
@@ -78,6 +81,19 @@ def bucket_views(
     return BucketViews(store, parts)
 
 
+def remove_buckets(settings: Settings) -> None:
+    """Delete what the shared storage has of the group of these settings, which no process uses.
+
+    TemporaryError spark.storage.
+    """
+    from connectors.spark.maintained.shared_storage import open_storage
+
+    if settings.spark_storage:
+        storage = open_storage(storage_url(settings))
+        for name in storage.names(""):
+            storage.delete(name)
+
+
 def check_on_spark(
     definition: ViewDefinition, settings: Settings, sources: Sequence[SourceRow]
 ) -> list[str]:
@@ -116,10 +132,7 @@ def check_on_spark(
     check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
     return [
-        *(
-            f"Spark maintains this in one bucket, because it cannot be split: {what}"
-            for what in layout.single_stages()
-        ),
+        *(f"{ONE_BUCKET}{what}" for what in layout.single_stages()),
         *read_here(definition.relations(), sources),
     ]
 
@@ -132,7 +145,7 @@ def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> li
         if relation.name.source in rows:
             reader = reader_of(feed_source(rows[relation.name.source]), relation)
             if reader != BY_EXECUTORS:
-                found.append(f'"{relation.name}" is read by the view\'s process, the {reader}')
+                found.append(f'"{relation.name}" {READ_HERE}, the {reader}')
     return found
 
 

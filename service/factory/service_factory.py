@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.feed_source import FeedSource
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 SOURCE = MAIN_SOURCE
 LOCAL_PARTS = 8
 ROWS_A_PART = 250_000
+# For the pages of a state that is only written.
+_COPIED_CACHE_MB = 32
 
 
 class ServiceFactory:
@@ -73,6 +76,16 @@ class ServiceFactory:
         self._lock = threading.Lock()
         self._children = Children(functools.partial(protect, self.settings))
         self._own_role = ""
+
+    def beside(self, group: str) -> ServiceFactory:
+        """Return a factory of another group's components, which shares nothing with this one."""
+        return ServiceFactory(self.settings.beside(group))
+
+    def with_state(self, folder: Path) -> ServiceFactory:
+        """Return a factory of the same group's components over a state in another folder, which is
+        written once, beside a state that is open."""
+        update = {"state": folder, "cache_mb": _COPIED_CACHE_MB}
+        return ServiceFactory(self.settings.model_copy(update=update))
 
     def new_source(self) -> PostgresSource:
         """Return the source with its own sessions."""

@@ -27,6 +27,8 @@ from storage.store import Store
 
 _KEY = "tables"
 _MAX_SHAPES = 8
+# What is known of a table only for the publication that it is read by.
+_OF_PUBLICATION = ("is_published", "membership", "publication", "withheld")
 
 # A view, live or being built, and what it reads or stores of the source.
 Reader = tuple[ViewDefinition, Sequence[Read]]
@@ -150,6 +152,11 @@ class SourceWatch:
         self._save()
         self.renamed = self._renamed()
 
+    def known(self, relations: Iterable[Relation]) -> dict[int, KnownTable]:
+        """Return the stored facts of these tables, by oid."""
+        oids = (r.oid for r in relations if r.name.source == MAIN_SOURCE)
+        return {oid: self._tables[oid] for oid in oids if oid in self._tables}
+
     def is_moving(self, relations: Iterable[Relation]) -> bool:
         """Return True if rows from before a change of one of these tables may still arrive."""
         self._resolve()
@@ -214,6 +221,29 @@ class SourceWatch:
         # In place: the stream's decoder reads it.
         self.shapes.clear()
         self.shapes.update((oid, table.shapes) for oid, table in self._tables.items())
+
+
+def of_other_publication(
+    catalog: TableCatalog, tables: Mapping[int, KnownTable]
+) -> dict[int, KnownTable]:
+    """Return what is known of tables, for a reader of another publication that has them too.
+
+    catalog: with that publication. What else has changed meanwhile is found by that reader.
+    TemporaryError.
+    """
+    _, now = catalog.read(list(tables), {oid: table.facts for oid, table in tables.items()})
+    found = {}
+    for oid, table in tables.items():
+        if oid in now:
+            own = {name: getattr(now[oid], name) for name in _OF_PUBLICATION}
+            table = replace(table, facts=replace(table.facts, **own))
+        found[oid] = table
+    return found
+
+
+def store_tables(store: Store, tables: Mapping[int, KnownTable]) -> None:
+    """Store what is known of tables, as part of the open epoch."""
+    store.put(_KEY, encode(dict(tables)))
 
 
 def _nothing(relation: Relation) -> TableFacts:

@@ -44,6 +44,7 @@ from service.pipeline.startup import Startup, StateRecovery
 from service.pipeline.state_sync import StateSync
 from service.pipeline.view_drops import ViewDrops
 from service.pipeline.view_failures import Failures
+from service.pipeline.view_handovers import ViewHandovers
 from service.pipeline.view_life import ViewLife
 from service.pipeline.view_replacement import ViewReplacement
 from service.runtime import kernels
@@ -272,6 +273,19 @@ class _Composition:
             start=self._start,
             waiting=self._waiting,
         )
+        self._handovers = ViewHandovers(
+            engine=self._engine,
+            epochs=self._epochs,
+            builds=self._builds,
+            reconciler=self._reconciler,
+            subscriptions=self._subscriptions,
+            sink_workers=self._sink_workers,
+            watch=self._watch,
+            waiting=self._waiting,
+            factory=self._factory,
+            while_waiting=self._metrics.write,
+            runtime=self._runtime,
+        )
         self._views = ViewLife(
             engine=self._engine,
             epochs=self._epochs,
@@ -288,6 +302,7 @@ class _Composition:
             queue=self._queue,
             sink_workers=self._sink_workers,
             change_logs=self._change_logs,
+            handovers=self._handovers,
             group=self._settings.group,
         )
 

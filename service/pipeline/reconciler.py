@@ -18,6 +18,7 @@ from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
+from service.engine.departures import Departures
 from service.engine.engine import Engine
 from service.factory.planning import plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
@@ -44,6 +45,21 @@ def is_lost(row: ViewRow) -> bool:
     return is_failed and row.code in LOST
 
 
+def source_row(factory: ServiceFactory) -> SourceRow:
+    """Return the catalog's row of the database as one group reads it. TemporaryError."""
+    source = factory.source
+    identity = source.identity()
+    return SourceRow(
+        factory.source_row,
+        factory.shown_source,
+        slot=source.slot_name,
+        publication=source.publication_name,
+        system_identifier=identity.system,
+        timeline=identity.timeline,
+        facts={"database": identity.database},
+    )
+
+
 class CatalogReconciler:
     """The reconciler of a pipeline, used by its thread.
 
@@ -55,6 +71,7 @@ class CatalogReconciler:
         self._engine = engine
         self._factory = factory
         self._reports = StatusReports(control)
+        self._departures = Departures(engine.store)
         self.sources = SourceStatusReporter(control, factory.settings.sink_key, factory.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
         self._is_called = True
@@ -106,7 +123,7 @@ class CatalogReconciler:
         """Return the views to build: those neither building nor live nor failed, and new
         versions.
         """
-        live = {d.identity for d in self._engine.views.values()}
+        live = {d.identity for d in self._engine.views.values()} | self._departures.identities()
         # Until the sink has the newest version, its staged rows and this row are outdated.
         rows = (
             r
@@ -160,6 +177,21 @@ class CatalogReconciler:
     def _is_rename(self, change: Mapping[str, Any]) -> bool:
         is_rename = change["kind"] == requested_changes.RENAME
         return is_rename and not self._reports.is_abandoned(change)
+
+    def to_hand_over(self) -> list[ViewRow]:
+        """Return the views that another runtime is requested for."""
+        return [
+            r
+            for r in self._rows
+            if r.change is not None
+            and r.change["kind"] == requested_changes.RUNTIME
+            and r.desired != DesiredState.DROPPED
+            and not self._reports.is_abandoned(r.change)
+        ]
+
+    def groups(self) -> set[str]:
+        """Return the groups that the catalog names, as of the last refresh."""
+        return {group_of(r) for r in self._all_rows}
 
     def options(self, row: ViewRow) -> Mapping[str, Any]:
         """Return the options of the version that is to be built."""
@@ -336,7 +368,7 @@ class CatalogReconciler:
         Likewise views that failed by a lost slot, if the state was discarded since.
         """
         is_new = self._engine.positions.progress is None
-        kept = {d.identity for d in self._engine.views.values()}
+        kept = {d.identity for d in self._engine.views.values()} | self._departures.identities()
         for row in self._rows:
             is_desired = row.status == ViewState.LIVE and row.desired != DesiredState.DROPPED
             if is_desired and row.identity not in kept:
@@ -387,19 +419,7 @@ class CatalogReconciler:
 
     def remember_source(self) -> None:
         """Note which server the state is built from."""
-        source = self._factory.source
-        identity = source.identity()
-        self._control.upsert_source(
-            SourceRow(
-                self._factory.source_row,
-                self._factory.shown_source,
-                slot=source.slot_name,
-                publication=source.publication_name,
-                system_identifier=identity.system,
-                timeline=identity.timeline,
-                facts={"database": identity.database},
-            )
-        )
+        self._control.upsert_source(source_row(self._factory))
 
     def forget_source(self) -> None:
         """Forget the source after the last view: the next one may come from another server."""

@@ -18,6 +18,7 @@ from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_drops import ViewDrops
 from service.pipeline.view_failures import Failures
+from service.pipeline.view_handovers import ViewHandovers
 from service.pipeline.view_replacement import ViewReplacement
 from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP
@@ -50,6 +51,7 @@ class ViewLife:
         queue: BuildQueue,
         sink_workers: SinkWorkers,
         change_logs: ChangeLogs,
+        handovers: ViewHandovers,
         group: str,
     ) -> None:
         self._engine = engine
@@ -67,6 +69,7 @@ class ViewLife:
         self._queue = queue
         self._sink_workers = sink_workers
         self._change_logs = change_logs
+        self._handovers = handovers
         self._group = group
         self._renaming: set[str] = set()
         self.is_unused = False
@@ -86,6 +89,7 @@ class ViewLife:
         for row in self._reconciler.to_drop():
             self._drops.drop(row)
         self._change()
+        self._handovers.reconcile(is_blocked=self._is_sink_elsewhere)
         self._queue.start_next(self._renaming)
         self._attach_sinks()
         self._change_logs.reconcile(self._reconciler.rows, is_muted=self._is_sink_elsewhere)

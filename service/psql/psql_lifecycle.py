@@ -1,4 +1,4 @@
-"""Replace, rebuild, pause, resume, rename, move and cancel for psql.
+"""Replace, rebuild, pause, resume, rename, move, change of runtime and cancel for psql.
 
 Each is the API's operation (service/api/lifecycle_requests.py), for the view's owner.
 Invariant: a request is executed once. After an API process was killed, the next one finds a change
@@ -16,14 +16,15 @@ from connectors.postgres.catalog.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.access.authorization import of_session
 from service.api.lifecycle_requests import AcceptedRequest, Life
-from service.api.models import ReplaceView
+from service.api.models import ChangeRuntime, ReplaceView
 from service.psql.psql_errors import failure_of
 from service.psql.psql_operations import NoOptions, Owned, Poll, Subject, parsed
 from service.runtime.view_names import path_name
 from service.views.lifecycle import DesiredState, ViewState
+from service.views.requested_changes import MOVE
 
 # Changes that plan a query, so their warnings are reported.
-_PLANNING = ("replace", "rebuild")
+_PLANNING = ("replace", "rebuild", MOVE)
 
 
 class CascadeOptions(BaseModel):
@@ -58,6 +59,12 @@ class Move(Subject):
     options: NoOptions
 
 
+class Runtime(Subject, ChangeRuntime):
+    """The arguments of change_runtime."""
+
+    options: NoOptions
+
+
 class Alone(Subject):
     """The arguments of rebuild_view and cancel_change."""
 
@@ -78,6 +85,7 @@ class LifeOperations:
             "resume_view": self._resume,
             "rename_view": self._rename,
             "move_view": self._move,
+            "change_runtime": self._runtime,
             "cancel_change": self._cancel,
         }
 
@@ -137,6 +145,16 @@ class LifeOperations:
             body.name,
             "rename",
             lambda name: [self._life.move(name, body.new_schema, by=by)],
+        )
+
+    def _runtime(self, request: Request) -> Poll:
+        body = parsed(Runtime, request.arguments)
+        by = of_session(request.requester)
+        return self._change(
+            request,
+            body.name,
+            MOVE,
+            lambda name: [self._life.change_runtime(name, body.runtime, by=by)],
         )
 
     def _cancel(self, request: Request) -> Poll:

@@ -21,7 +21,7 @@ UMASK = 0o077
 _OTHERS = 0o077
 _MAY_PASS = 0o011
 # The folders of a state by name; other contents of a user's folder are not ours.
-_FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state", "reports")
+_FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state", "reports", "moves")
 
 
 def keep_private() -> None:

@@ -240,6 +240,14 @@ class Settings(BaseModel):
         found._group = group
         return found
 
+    def beside(self, group: str) -> Settings:
+        """Return the settings of another group's process of the same service."""
+        service = self
+        if self.group != DEFAULT_GROUP:
+            service = self.model_copy(update={"state": self.home})
+            service._group = DEFAULT_GROUP
+        return service.for_group(group)
+
     @property
     def group(self) -> str:
         """Return the group of views that this process runs."""

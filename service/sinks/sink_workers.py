@@ -73,6 +73,10 @@ class SinkWorkers:
         """Return True if the catalog, as last read, has any sink of this group."""
         return bool(self._rows)
 
+    def names_of(self, view_identity: str) -> list[str]:
+        """Return the names of a view's additional sinks, whatever their status."""
+        return [row.name for row in self._rows.values() if row.view_identity == view_identity]
+
     def has_sinks_of(self, view_identity: str) -> bool:
         """Return True if a view has additional sinks."""
         return any(row.view_identity == view_identity for row in self._rows.values())

@@ -24,6 +24,7 @@ from service.runtime.process_title import set_title
 from service.runtime.restart_policy import exit_code
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings, parent_pid
+from service.views import handover_folder
 from storage.errors import StorageError
 
 
@@ -43,11 +44,15 @@ def main(group: str = DEFAULT_GROUP) -> int:
     factory.prepare_builds()
     leftovers.sweep()
     try:
+        handover_folder.take_over(settings)
         settings.state.mkdir(parents=True, exist_ok=True)
         pipeline = compose(settings, factory)
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
+        if pipeline.is_unused:
+            # The group has no view left: nothing of it stays, its state last.
+            factory.sink().forget_owner()
     except (TidemarkError, StorageError, OSError) as raised:
         error = disk_error(raised, "the pipeline") or raised
         if isinstance(error, OSError):
@@ -57,7 +62,6 @@ def main(group: str = DEFAULT_GROUP) -> int:
             factory.report_failure(error)
         return code
     if pipeline.is_unused:
-        # The group has no view left: delete its state.
         shutil.rmtree(settings.state)
     log.debug("pipeline.stopped")
     return 0

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from service.runtime.process_title import set_title
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings, parent_pid
 
 WATCH_S = 1.0
-_SPARK, _DIGITS = "spark", 16
+_SPARK, _LOCAL, _DIGITS = "spark", "local", 16
 
 
 def spark_group(identity: str) -> str:
@@ -35,6 +36,14 @@ def spark_group(identity: str) -> str:
     'spark0123456789abcdef'
     """
     return _SPARK + identity[:_DIGITS]
+
+
+def new_group(*, is_spark: bool) -> str:
+    """Return a group that there has never been, for one view that changes its runtime.
+
+    What is left of an earlier group is never in its way.
+    """
+    return (_SPARK if is_spark else _LOCAL) + uuid.uuid4().hex[:_DIGITS]
 
 
 def is_spark_group(group: str) -> bool:

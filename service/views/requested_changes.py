@@ -21,7 +21,9 @@ from service.engine.definition import ViewDefinition
 from service.views.name_tracking import names_facts, names_in
 from storage import clock
 
-VERSION, RENAME = "version", "rename"
+VERSION, RENAME, RUNTIME = "version", "rename", "runtime"
+# What users read as the kind of a change of the runtime.
+MOVE = "move"
 IN_PROGRESS, FAILED, CANCELLED = "in progress", "failed", "cancelled"
 
 
@@ -94,6 +96,15 @@ def new_name(
         "readers": dict(readers),
     }
     return change, _in_progress(change["id"], RENAME) | {"version": row.version}
+
+
+def new_runtime(
+    row: ViewRow, runtime: str, group: str, warnings: list[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (change, replacing) for another runtime, "local" or "spark", in a new group."""
+    facts = {"runtime": runtime, "group": group, "warnings": warnings}
+    change = {"id": uuid.uuid4().hex, "kind": RUNTIME, **facts}
+    return change, _in_progress(change["id"], MOVE) | {"version": row.version, **facts}
 
 
 def _in_progress(identifier: str, kind: str) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def _answers(face: Face) -> None:
     assert caught.value.position == tidemark.Position(2, 2)
 
 
-@case("create", "replace", "cancel", "rebuild", "pause", "resume", "rename", "move", "drop")
+@case(
+    *("create", "replace", "cancel", "rebuild", "pause", "resume", "rename", "move", "drop"),
+    "change_runtime",
+)
 def _life(face: Face) -> None:
     query = "SELECT id, amount FROM orders WHERE id <= 3"
     name = '"Some Orders"'
@@ -143,6 +146,8 @@ def _life(face: Face) -> None:
     assert face.ask(view.resume(cascade=True)).is_live
     assert face.ask(view.rename("few")).name == "few" and view.name == '"public"."few"'
     assert face.ask(view.move("reports")).schema == "reports"
+    assert face.ask(view.change_runtime("local")).options["runtime"] == "local"
+    assert face.refused(lambda: view.change_runtime("spark")) == "spark.off"
     assert len(face.collect(view.rows())) == 4
     assert face.ask(view.drop()) is True
     assert face.refused(view.state) == "view.not_found"

@@ -25,6 +25,7 @@ SELECT * FROM v WHERE a = 0;
 CALL tidemark.rename_view('v', '"Odd one"');
 CALL tidemark.move_view('"Odd one"', 'elsewhere');
 SELECT * FROM elsewhere."Odd one" WHERE a = 0;
+CALL tidemark.change_runtime('elsewhere."Odd one"', 'local');
 CALL tidemark.rebuild_view('elsewhere."Odd one"');
 SELECT schema, name, status FROM tidemark.status;
 CALL tidemark.drop_view('elsewhere."Odd one"');
@@ -38,7 +39,8 @@ def test_life_of_a_view(service: RunningService, place: Database) -> None:
     assert ended.returncode == 0, ended.stderr
     rows = ["0|165", "0|165", "t", "0|465", "0|465", "elsewhere|Odd one|live"]
     assert ended.stdout.splitlines() == rows
-    for word in ("replace is done", "is paused", "resume is done", "rename is done", "rebuild is"):
+    words = ("replace is done", "is paused", "resume is done", "rename is done", "rebuild is")
+    for word in (*words, "move is done"):
         assert word in ended.stderr, ended.stderr
 
 
@@ -57,6 +59,9 @@ def test_refusals(service: RunningService, place: Database) -> None:
     assert state("CALL tidemark.rename_view('kept', 'taken')") == "42P07"
     assert state("CALL tidemark.move_view('kept', 'nowhere')") == "3F000"
     assert state("CALL tidemark.pause_view('kept', '{\"cascades\": true}')") == "22023"
+    assert state("CALL tidemark.change_runtime('kept', 'elsewhere')") == "22023"
+    shown = refusal(lambda: call(place, "CALL tidemark.change_runtime('kept', 'spark')"))
+    assert "no Spark maintains views here" in shown.diag.message_primary
     with roles(place, "rita"):
         ended: subprocess.CompletedProcess[str] = psql(
             place, "\\i deploy/creators.sql\n", creators="rita"

@@ -236,5 +236,13 @@ BUCKETS = (
     "spark.range.read",
     *(f"spark.bucket.{what}" for what in ("before", "commit", "after")),
 )
+# Killed at in tests/end_to_end/test_runtime.py.
+HANDOVER = tuple(
+    f"view.handover.{what}"
+    for what in (
+        *("marked", "prepared", "stored", "committed"),
+        *("adopting", "adopted", "discarded"),
+    )
+)
 # tests/connectors/spark/batch/test_run.py stops at each of them.
 RUNS = ("batch.view.started", "batch.lake.written", "batch.lake.committed")

@@ -102,6 +102,13 @@ class Claim:
             # From here on their unfinished writes cannot commit.
             self._end(cursor, [f"tidemark % {token}" for token in self._displaced])
 
+    def forget(self, cursor: Any) -> None:
+        """Remove the record, unless another service took over. The lease ends with its session."""
+        cursor.execute(
+            "DELETE FROM tidemark.owners WHERE sink_key = %s AND token = %s",
+            (self._key, self._token),
+        )
+
     def require(self, cursor: Any) -> None:
         """Require, in a transaction, that no other service took over. SinkError sink.fenced."""
         if not self._is_taken:

@@ -6,27 +6,42 @@ transaction. No reader sees one without the others.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from psycopg2 import errors as states
 from psycopg2.extras import Json
 
+from connectors.feed_source import REJECTED_COLUMNS
 from connectors.postgres.schema import view_status
 from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.sink import carry_over, history_tables, sink_tables
-from connectors.sink import SinkTable, ViewChange
+from connectors.sink import Handover, SinkTable, ViewChange
 from connectors.view_states import event_of
 from dataflow.errors import SinkError
 
+# A group's first progress. Its name is new, so there is none unless this is repeated.
+_BEGIN = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
+ON CONFLICT (sink_key) DO UPDATE SET epoch = excluded.epoch, positions = excluded.positions"""
+_LETTERS = ", ".join(REJECTED_COLUMNS)
+_COPY_LETTERS = f"""INSERT INTO tidemark.dead_letters (sink_key, {_LETTERS})
+SELECT %s, {_LETTERS} FROM tidemark.dead_letters
+WHERE sink_key = %s AND (source, relation) IN %s ON CONFLICT DO NOTHING"""
 
-def apply(cursor: Any, change: ViewChange) -> None:
-    """Apply a change. SinkError sink.name_taken, sink.schema_missing, sink.privilege."""
+
+def apply(cursor: Any, change: ViewChange, key: str = "") -> None:
+    """Apply a change. key: of the progress of the view's group, for one that goes to another group.
+
+    SinkError sink.name_taken, sink.schema_missing, sink.privilege.
+    """
     if change.before.relation != change.table.relation:
         _rename(cursor, change)
     if change.is_replaced:
         sink_tables.forget_errors(cursor, [change.table])
     _report(cursor, change)
+    if change.hands_over is not None:
+        _begin_group(cursor, change.hands_over, key)
     found = carry_over.oids_of(cursor, change.table)
     # A table of the other kind is about to be replaced by one that has its own comment.
     if found is not None and (found[0] != found[1]) == target_of(change.table).is_multiset:
@@ -50,6 +65,12 @@ def _report(cursor: Any, change: ViewChange) -> None:
     if change.status:
         where, events = ("identity = %s", [change.identity]), [event_of(change.status)]
         view_status.change(view_status.run_in(cursor), where, events, "an epoch says so")
+
+
+def _begin_group(cursor: Any, found: Handover, key: str) -> None:
+    cursor.execute(_BEGIN, (found.sink_key, found.epoch, json.dumps(dict(found.positions))))
+    if found.relations:
+        cursor.execute(_COPY_LETTERS, (found.sink_key, key, tuple(found.relations)))
 
 
 def _rename(cursor: Any, change: ViewChange) -> None:

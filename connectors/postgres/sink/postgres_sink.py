@@ -306,7 +306,7 @@ class PostgresSink:
 
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
         is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
-        cut_over.apply(cursor, change)
+        cut_over.apply(cursor, change, self._key)
         if all(swap.table != change.table for swap in epoch.ddl.swaps):
             history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
 
@@ -398,6 +398,14 @@ class PostgresSink:
         with self._own_session("cannot remove the sink's progress") as session:
             self._require(session)
             session.cursor().execute("SELECT tidemark.forget_progress(%s)", (self._key,))
+            session.commit()
+
+    def forget_owner(self) -> None:
+        """Remove the record of who writes under this key, once nobody will again."""
+        self._ensure()
+        with self._own_session("cannot remove the sink's owner") as session:
+            if self._claim is not None:
+                self._claim.forget(session.cursor())
             session.commit()
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:

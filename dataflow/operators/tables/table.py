@@ -108,6 +108,11 @@ class TableState:
         """Return an estimate of the number of distinct stored rows."""
         return 0 if self._relation.is_append else self._multiset.row_count()
 
+    def rows(self) -> Iterator[Delta]:
+        """Yield all rows, dead columns NULL, in chunks that add up to them: additions first."""
+        rows = self._multiset
+        yield from rows.added() if isinstance(rows, NarrowedRows) else rows.scan()
+
     def emptied(self) -> Iterator[Delta]:
         """Yield the retraction of all rows, in chunks of bounded size; after the last one the state
         is empty.
@@ -513,6 +518,13 @@ class NarrowedRows:
             yield Delta(keys, sums[0])
         for chunk in self._whole.scan():
             yield self._without_dead(chunk).consolidate()
+
+    def added(self) -> Iterator[Delta]:
+        """Yield all rows like `scan`, so that a reader that adds them up is never below zero."""
+        for chunk in self._whole.scan():
+            yield self._without_dead(chunk).consolidate()
+        for keys, sums in self._since.scan():
+            yield Delta(keys, sums[0])
 
     def clear(self) -> None:
         """Remove every row."""

@@ -1,4 +1,4 @@
-"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, cancel.
+"""Lifecycle operations of a view: replace, rebuild, pause, resume, rename, move, runtime, cancel.
 
 Each returns the view: 200 once the operation is done, 202 if it still runs after wait_s. A refused
 or failed operation is a problem with a code; the view is then unchanged.
@@ -18,7 +18,7 @@ from service.access.tokens import Caller
 from service.api.call_limits import run_limited
 from service.api.catalog import Catalog
 from service.api.lifecycle_requests import AcceptedRequest, Life
-from service.api.models import MoveView, RenameView, ReplaceView, ViewModel
+from service.api.models import ChangeRuntime, MoveView, RenameView, ReplaceView, ViewModel
 
 LATER = {"model": ViewModel, "description": "still in progress after wait_s"}
 
@@ -94,6 +94,17 @@ async def move_view(
     """Move a view to another schema; queries of views that read it are adapted."""
     return await _done(
         request, response, lambda life, by: [life.move(name, body.schema_name, by=by)], wait_s
+    )
+
+
+@router.post("/runtime")
+async def change_runtime(
+    request: Request, response: Response, name: str, body: ChangeRuntime, wait_s: WaitS = 0
+) -> ViewModel:
+    """Maintain a view by Spark, or locally, from now on. Its state goes along: no source is read
+    again, and its rows stay readable."""
+    return await _done(
+        request, response, lambda life, by: [life.change_runtime(name, body.runtime, by=by)], wait_s
     )
 
 

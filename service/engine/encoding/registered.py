@@ -11,7 +11,7 @@ from __future__ import annotations
 from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from connectors.postgres.replication.table_facts import ColumnFacts, PartFacts, TableFacts
 from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
-from connectors.sink import SinkRepair, SinkTable, ViewChange
+from connectors.sink import Handover, SinkRepair, SinkTable, ViewChange
 from dataflow import errors
 from dataflow.expressions import ir
 from dataflow.live_tables import TableLocation
@@ -140,8 +140,9 @@ _EPOCHS = (
     _type(
         "epoch.view_change",
         ViewChange,
-        "identity before table facts is_renewed=is_replaced status ends",
+        "identity before table facts is_renewed=is_replaced status ends hands_over",
     ),
+    _type("epoch.handover", Handover, "sink_key epoch positions relations"),
     _type("epoch.return", SinkRepair, "follows live group is_default"),
     _type("error.position", errors.Position, "line column"),
     _type("error.any", errors.TidemarkError, _ERROR),

@@ -282,6 +282,7 @@ def test_mallory_changes_nothing_of_others(ground: Ground) -> None:
         ("pause_view", "public.watch"),
         ("rename_view", "public.watch", "mine"),
         ("move_view", "public.watch", "m"),
+        ("change_runtime", "public.watch", "spark"),
     ):
         assert ground.call(operation, *arguments) in ("view.not_owner", "view.not_found"), operation
     assert ground.call("create_view", "m.v", secret).startswith(("source.", "sql."))

@@ -7,6 +7,7 @@ from typing import Any
 
 from connectors.postgres.catalog.catalog import ViewRow
 from service.pipeline.reconciler import CatalogReconciler
+from storage.memory import MemoryStore
 
 ASKED = {"id": "b", "kind": "version", "version": 2, "query": "SELECT 2", "options": {}}
 
@@ -23,7 +24,7 @@ def worker_of(row: ViewRow, live: Any) -> CatalogReconciler:
     )
     settings = SimpleNamespace(group="default", sink_key=b"")
     parts: Any = SimpleNamespace(settings=settings, feed_source=None)
-    engine: Any = SimpleNamespace(views={"v": live})
+    engine: Any = SimpleNamespace(views={"v": live}, store=MemoryStore())
     desk = CatalogReconciler(control, engine, parts)
     assert desk.refresh()
     return desk

@@ -1,0 +1,150 @@
+"""A live view's state on its way from one engine to that of another group.
+
+The state goes into a store of its own, in the form that a build would have left there, and the
+engine over that store takes the view as if it had been built. So it does not matter here whether
+Spark or one process maintains it there. Invariant: the rows are those of one epoch boundary, and
+the positions that the new store begins with are those of that epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from connectors.sink import Progress
+from connectors.source import MAIN_SOURCE
+from connectors.spark.maintained.bases import rows_of
+from connectors.spark.segment import node_specs
+from connectors.spark.stages import Spec
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError, TidemarkError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.live_tables import LiveTable
+from dataflow.operators.tables.table import table_spec
+from dataflow.plan.nodes import Scan
+from dataflow.schema import Relation, RelationName
+from dataflow.shared import SharedDataflow
+from dataflow.sql.lower.lowering import lower
+from service.engine.definition import ViewDefinition
+from service.engine.departures import rows_freed
+from service.engine.positions import Positions
+from storage.store import ArrangementSpec, Store
+
+# The stored columns of each base relation.
+Columns = Mapping[RelationName, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a view's group continues from: positions after `progress`, and the notes of sources."""
+
+    progress: Progress
+    notes: Mapping[str, Mapping[str, bytes]]
+
+
+def carried(positions: Positions, definition: ViewDefinition, epoch: int) -> Carried:
+    """Return the positions of what a view reads. epoch: with which it leaves."""
+    relations = definition.relations()
+    read: dict[str, set[str]] = {}
+    for relation in relations:
+        read.setdefault(relation.name.source, set()).add(relation.name.name)
+    found = {}
+    for source, position in positions.by_source.items():
+        if isinstance(position, int):
+            # A view without relations moves with the database.
+            if source in read or not relations:
+                found[source] = position
+        elif source in read:
+            found[source] = {name: at for name, at in position.items() if name in read[source]}
+    external = read.keys() - {MAIN_SOURCE}
+    return Carried(Progress(epoch, found), {name: positions.notes(name) for name in external})
+
+
+@dataclass(frozen=True)
+class Stores:
+    """old: has the state, between two epochs. new: gets it, as part of its open epoch."""
+
+    old: Store
+    new: Store
+
+    def add(self, spec: Spec, keys: Sequence[Column], values: np.ndarray) -> None:
+        """Add rows, or sums, to a state of the new store."""
+        if isinstance(spec, ArrangementSpec):
+            self.new.arrange(spec).apply(Delta(keys, values[0]))
+        else:
+            self.new.arrange_sums(spec).add(keys, values)
+        self.new.relieve()
+
+
+class StateCopy:
+    """Copies a view's state out of a dataflow that shares it with other views.
+
+    evaluator: the view's.
+    """
+
+    def __init__(
+        self,
+        dataflow: SharedDataflow,
+        definition: ViewDefinition,
+        evaluator: Evaluator,
+        stores: Stores,
+    ) -> None:
+        self._dataflow = dataflow
+        self._definition = definition
+        self._evaluator = evaluator
+        self._stores = stores
+        self._live = dataflow.views[definition.name]
+        self._scans = {n.number for n in self._live.nodes if isinstance(n.plan, Scan)}
+
+    def run(self) -> Columns:
+        """Copy it, and return the columns of each base relation.
+
+        TidemarkError view.rows_freed, view.rows_in_parts: then it cannot be copied.
+        """
+        definition = self._definition
+        columns = {relation.name: read for relation, read in definition.reads()}
+        for relation in definition.relations():
+            if not relation.is_append:
+                self._copy_table(relation, columns[relation.name])
+        nodes = lower(definition.plan.root)
+        for number, specs in node_specs(nodes, definition.scope, self._evaluator).items():
+            location = self._live.locations[number]
+            assert location is not None
+            own = f"{definition.scope}/{nodes[number].name}/"
+            for spec in specs:
+                if not spec.name.startswith(own):
+                    raise InvariantError("state.mismatch", f'"{spec.name}" is not below "{own}"')
+                stored = replace(spec, name=location.prefix + spec.name.removeprefix(own))
+                for rows in rows_of(self._stores.old, stored):
+                    self._stores.add(spec, *rows)
+        return columns
+
+    def _copy_table(self, relation: Relation, columns: Sequence[int]) -> None:
+        """Copy the rows of a base relation, with only the columns that the view reads."""
+        names = [relation.fields[c].name for c in columns]
+        tables = self._dataflow.tables.tables
+        table = next((t for t in tables if self._serves(t, relation, names)), None)
+        if table is None:
+            raise TidemarkError(
+                "view.rows_in_parts",
+                f'the rows of "{relation.name}" are stored in parts, each shared with another view',
+                hint="rebuild the view, and request this again",
+            )
+        if not table.state.freed.is_complete:
+            raise rows_freed(self._definition.table.title)
+        stored = [field.name for field in table.location.fields]
+        positions = [stored.index(name) for name in names]
+        spec = table_spec(relation, columns, self._definition.scope)
+        self._stores.new.arrange(spec)
+        for rows in table.state.rows():
+            found = rows.project(positions)
+            self._stores.add(spec, found.columns, found.weights.reshape(1, -1))
+
+    def _serves(self, table: LiveTable, relation: Relation, names: Sequence[str]) -> bool:
+        """Return whether a table has these columns of a relation for one of the view's scans."""
+        location = table.location
+        is_read = location.relation.name == relation.name
+        is_read &= not self._scans.isdisjoint(table.scans)
+        return is_read and location.kept().keys() >= set(names)

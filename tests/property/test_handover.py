@@ -1,0 +1,194 @@
+"""Oracle: a plain loop over the model's rows, after each batch that the sink shows, wherever the
+view is maintained and however often it has moved.
+
+Engines without Spark and without a service: one shares its tables with other views, one has the
+view in buckets, and one is what a view returns to. Each is opened again once it has the view.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.sink import SinkEpoch
+from connectors.source import SourceBatch
+from connectors.spark.maintained.scheduler import InProcessScheduler
+from connectors.spark.maintained.tasks import STATES
+from dataflow.changes import Changes
+from dataflow.errors import TidemarkError
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.schema import RelationName
+from service.engine.bucket_engine import BucketEngine
+from service.engine.bucket_views import BucketParts, BucketViews
+from service.engine.definition import View, ViewDefinition
+from service.engine.departures import Departure, Departures
+from service.engine.engine import Engine
+from service.engine.handover import carried
+from service.factory.handed_state import take_up
+from storage.rocks import RocksStore
+from storage.store import Store
+from tests.harness.buckets import MemoryStorage, files_below
+from tests.harness.tiers import count
+from tests.unit.service.test_engine import ABOVE, COUNTED, JOINED, SOURCE, Model
+
+
+def local_engine(store: Store, _: Path) -> Engine:
+    return Engine(store, NoEvaluator(), SOURCE)
+
+
+def bucket_engine(store: Store, folder: Path) -> Engine:
+    parts = BucketParts(
+        storage=lambda name: MemoryStorage(f"{folder}/{name}"),
+        scheduler=InProcessScheduler(str(folder / "caches"), 2),
+        evaluator=lambda _: NoEvaluator,
+        buckets=3,
+        folder=folder / "moves",
+    )
+    return BucketEngine(store, NoEvaluator(), SOURCE, buckets=BucketViews(store, parts))
+
+
+class Group:
+    """An engine over a store in a folder; `make` returns it."""
+
+    def __init__(self, folder: Path, make: Callable[[Store, Path], Engine]) -> None:
+        self.folder, self._make = folder, make
+        self.store = RocksStore(folder / "state")
+        self.engine = make(self.store, folder)
+
+    def open_again(self) -> None:
+        """End the process, and start the next one."""
+        self.store.close()
+        self.store = RocksStore(self.folder / "state")
+        self.engine = self._make(self.store, self.folder)
+        assert self.engine.recover(self.engine.epoch) == []
+
+    def step(self, position: int, changes: list[Changes]) -> SinkEpoch:
+        """Commit one batch."""
+        epoch = self.engine.step(SourceBatch(position, changes, 1, sum(map(len, changes))))
+        assert self.engine.refused() == []
+        self.engine.commit(epoch, written=self.engine.epoch)
+        return epoch
+
+    def give(self, name: RelationName, other: Group) -> None:
+        """Give a view away: what `ViewHandovers` and `write_state` do."""
+        definition, engine = self.engine.views[name], self.engine
+        given = carried(engine.positions, definition, engine.epoch + 1)
+        files = other.folder / "files"
+        files.mkdir()
+        columns = engine.copy_to(name, other.store, files)
+        take_up(other.engine, definition, columns, given, NoEvaluator())
+        engine.remove(name)
+        Departures(self.store).add(Departure(definition, given.progress.epoch, "other"))
+        engine.commit(engine.change_views([]), written=engine.epoch, sync=True)
+        assert Departures(self.store).identities() == {definition.identity}
+        assert other.engine.positions.by_source == engine.positions.by_source
+        assert other.engine.epoch == engine.epoch
+
+
+def built(group: Group, definition: ViewDefinition) -> None:
+    """Make a view live over no rows."""
+    group.engine.add(View(definition, group.store, NoEvaluator()))
+    if group.engine.positions.progress is None:
+        group.engine.positions.begin(SOURCE, 0)
+
+
+def apply(rows: Counter[tuple[Any, ...]], epoch: SinkEpoch, title: str) -> None:
+    """Add an epoch to what a view shows."""
+    for part in epoch.rows.parts():
+        for table, delta in part.deltas:
+            for row, weight in delta.rows() if table.name == title else ():
+                rows[row] += weight
+                assert rows[row] >= 0
+    for row in [row for row, n in rows.items() if not n]:
+        del rows[row]
+
+
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_HANDOVERS", 3, 30)))
+def test_a_view_moves_there_and_back(seed: int, tmp_path: Path) -> None:
+    pick, model = random.Random(seed), Model(seed)
+    home = Group(tmp_path / "home", local_engine)
+    moving, staying = (JOINED, COUNTED) if seed % 2 else (COUNTED, JOINED)
+    for definition in (staying, moving):
+        built(home, definition)
+    shown: dict[str, Counter[tuple[Any, ...]]] = {"joined": Counter(), "counted": Counter()}
+    groups, at, position = [home], home, 0
+    try:
+        for round_ in range(6):
+            for _ in range(pick.randrange(1, 5)):
+                position += 1
+                changes = model.changes(pick.randrange(1, 80))
+                epoch = home.step(position, changes)
+                apply(shown[staying.table.name], epoch, staying.table.name)
+                epoch = epoch if at is home else at.step(position, changes)
+                apply(shown[moving.table.name], epoch, moving.table.name)
+                joined, counted, _ = model.views()
+                assert shown == {"joined": joined, "counted": counted}, (seed, round_)
+            is_local = at is home or not isinstance(at.engine, BucketEngine)
+            make = bucket_engine if is_local else local_engine
+            other = Group(tmp_path / f"{round_}", make)
+            groups.append(other)
+            at.give(moving.name, other)
+            assert moving.name not in at.engine.views
+            if not is_local:
+                # Nothing of it is left in the shared storage.
+                assert files_below(str(at.folder)) == []
+            if pick.random() < 0.7:
+                at.open_again()
+            other.open_again()
+            at = other
+    finally:
+        for group in groups:
+            group.store.close()
+        STATES.close()
+
+
+def test_an_export_that_nobody_took(tmp_path: Path) -> None:
+    """The driver has run an epoch for it, which the next process finds."""
+    model, shown = Model(5), Counter[tuple[Any, ...]]()
+    group, other = Group(tmp_path / "a", bucket_engine), Group(tmp_path / "b", local_engine)
+    try:
+        built(group, JOINED)
+        group.engine.commit(None, written=0)
+        for position in range(1, 8):
+            epoch = group.step(position, model.changes(50))
+            apply(shown, epoch, "joined")
+            assert shown == model.views()[0]
+            if position in (2, 4):
+                (files := tmp_path / f"files {position}").mkdir()
+                group.engine.copy_to(JOINED.name, other.store, files)
+                other.store.drop("")
+                other.store.commit()
+                if position == 4:
+                    group.open_again()
+    finally:
+        group.store.close()
+        other.store.close()
+        STATES.close()
+
+
+def test_rows_that_are_stored_in_parts_are_refused(tmp_path: Path) -> None:
+    """A table that lacks a column of the view, or rows of it, is no source of its state."""
+    group, other = Group(tmp_path / "a", local_engine), Group(tmp_path / "b", local_engine)
+    try:
+        built(group, JOINED)
+        group.step(1, Model(1).changes(30))
+        table = group.engine.dataflow.tables.tables[0]
+        whole = table.location
+        table.location = replace(whole, dead=frozenset({"g", "owner"}))
+        with pytest.raises(TidemarkError, match="in parts"):
+            group.engine.copy_to(JOINED.name, other.store, tmp_path)
+        table.location = whole
+        table.state.freed.add(1)
+        with pytest.raises(TidemarkError, match="present state") as refused:
+            group.engine.copy_to(JOINED.name, other.store, tmp_path)
+        assert refused.value.code == "view.rows_freed"
+        assert ABOVE.name not in group.engine.views
+    finally:
+        group.store.close()
+        other.store.close()
