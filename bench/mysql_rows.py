@@ -3,7 +3,8 @@
 In one run: the rows a second of python-mysql-replication alone, which is the lower bound of a
 program that uses it, and those of the feed that decodes the same log to columns. Then, through the
 whole service, the time from the commit in MariaDB until a view's table has the row, at a fixed rate
-of commits. The result is printed and written to bench/mysql_rows.json.
+of commits. The result is printed and written to bench/mysql_rows.json, with the load of the
+machine: above the number of its cores, only CPU times are reliable.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -166,6 +168,7 @@ def main(arguments: list[str]) -> int:
     }
     sizes = {"rows": options.rows, "rate": RATE, "seconds": options.seconds}
     found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
+    found["load"] = round(os.getloadavg()[0], 1)
     text = json.dumps(found, indent=2)
     RESULT.write_text(text + "\n")
     print(text)
