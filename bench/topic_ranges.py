@@ -212,8 +212,8 @@ def section() -> list[str]:
         f"of the machine {figures['load']}. {figures['records']:,} JSON records of about 100 bytes "
         f"in {figures['partitions']} partitions, counted and summed by {GROUPS:,} groups in "
         f"{figures['buckets']} buckets. Broker, driver and executors share two cores. By the "
-        f"driver: epochs of {figures['epoch_rows']:,} records; by executors: as many for each "
-        "task.",
+        f"driver: what its read-ahead buffer holds, at most {figures['epoch_rows']:,} records an "
+        "epoch; by executors: at most as many for each task.",
         "",
         "| master | read by | records/s | CPU of the driver, s | CPU of Spark, s | epochs |",
         "|---|---|---|---|---|---|",
