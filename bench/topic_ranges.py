@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,10 +191,11 @@ def _cpu_s() -> float:
     """CPU seconds of the children of this process, without the broker."""
     total = 0.0
     for child in psutil.Process().children(recursive=True):
-        if "kafka.Kafka" in " ".join(child.cmdline()):
-            continue
-        times = child.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
+        with suppress(psutil.NoSuchProcess):  # its parent has what it took, once it has ended
+            if "kafka.Kafka" in " ".join(child.cmdline()):
+                continue
+            times = child.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
@@ -211,8 +212,8 @@ def section() -> list[str]:
         f"of the machine {figures['load']}. {figures['records']:,} JSON records of about 100 bytes "
         f"in {figures['partitions']} partitions, counted and summed by {GROUPS:,} groups in "
         f"{figures['buckets']} buckets. Broker, driver and executors share two cores. By the "
-        f"driver: epochs of {figures['epoch_rows']:,} records; by executors: as many for each "
-        "task.",
+        f"driver: what its read-ahead buffer holds, at most {figures['epoch_rows']:,} records an "
+        "epoch; by executors: at most as many for each task.",
         "",
         "| master | read by | records/s | CPU of the driver, s | CPU of Spark, s | epochs |",
         "|---|---|---|---|---|---|",

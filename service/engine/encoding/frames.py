@@ -155,6 +155,7 @@ def _read_part(stored: bytes) -> SinkPart:
 def encode_batch(batch: SourceBatch) -> bytes:
     """Return the frame of a batch whose changes are all decoded."""
     assert batch.later is None, "a batch that is still being decoded cannot be stored"
+    assert batch.stored is None, "changes that are stored elsewhere are not in the batch"
     more: dict[str, Any] = {}
     positions: Any = batch.positions
     if not _is_plain(positions):
