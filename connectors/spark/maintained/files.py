@@ -60,6 +60,11 @@ def number_of(name: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
+def _checksum(version: int, content: bytes) -> int:
+    """Return the checksum of a document; since version 3 it is also one of the version."""
+    return xxhash.xxh3_64_intdigest(content, seed=version if version > 2 else 0)
+
+
 @dataclass(frozen=True)
 class _Document:
     """A file of facts with a payload."""
@@ -68,7 +73,7 @@ class _Document:
         """Return the bytes of the file."""
         facts = orjson.dumps(asdict(self))
         kind = type(self).__name__[:6].encode().ljust(6)
-        check = xxhash.xxh3_64_intdigest(facts + payload)
+        check = _checksum(_VERSION, facts + payload)
         return _HEAD.pack(_MAGIC, _VERSION, kind, len(facts), check) + facts + payload
 
     @classmethod
@@ -82,7 +87,7 @@ class _Document:
                 raise ValueError(f"it begins with {content[:12]!r}")
             if not 1 <= version <= _VERSION:
                 raise ValueError(f"it has version {version}")
-            if check != xxhash.xxh3_64_intdigest(facts + payload):
+            if check != _checksum(version, facts + payload):
                 raise ValueError("its checksum is wrong")
             found = orjson.loads(facts)
             known = {f.name for f in fields(cls)}

@@ -19,7 +19,10 @@ from connectors.spark.maintained.files import (
 )
 from dataflow.errors import TidemarkError
 
-INPUT = EpochInput(7, "b7", 4, {"pg": 12, "kafka": {"t": [1, 2]}}, "", {"2": [0, 9]}, True)
+SPREAD = [[2, 0, 2**64 - 1]]
+INPUT = EpochInput(
+    7, "b7", 4, {"pg": 12, "kafka": {"t": [1, 2]}}, "", {"2": [0, 9]}, True, spread=SPREAD
+)
 MANIFEST = Manifest(
     7,
     "b7",
@@ -29,6 +32,7 @@ MANIFEST = Manifest(
     logs=[[1, 0, 2, "log/7/x"]],
     answered=[65_536],
     bases={"0-1": ["base/0-1/5-x/base"]},
+    spread=SPREAD,
 )
 BASE = Base(7, "b7", [["v/01/rows", "base/x/0000.sst", 3, 1, "00ff"]], 900)
 
