@@ -186,7 +186,7 @@ class PostgresSource:
         """
         state = self._slot.state()
         if state is not None and state.active_pid is not None:
-            self._evict(state.active_pid)
+            self._slot.evict(state.active_pid)
         self._slot.drop()
 
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:

@@ -63,7 +63,8 @@ def number_of(name: str) -> int:
 
 
 def _checksum(version: int, content: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(content, version if version > 2 else 0)
+    """Return the checksum of a document; since version 3 it is also one of the version."""
+    return xxhash.xxh3_64_intdigest(content, seed=version if version > 2 else 0)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from connectors.spark.maintained.files import (
 )
 from dataflow.errors import TidemarkError
 
+SPREAD = [[2, 0, 2**64 - 1]]
 INPUT = EpochInput(
     7,
     "b7",
@@ -29,6 +30,7 @@ INPUT = EpochInput(
     {"2": [0, 9]},
     True,
     parts=[["input/7-x", {"0": [0, 5], "2": [5, 9]}], ["input/7-y", {"0": [0, 8]}]],
+    spread=SPREAD,
 )
 MANIFEST = Manifest(
     7,
@@ -39,6 +41,7 @@ MANIFEST = Manifest(
     logs=[[1, 0, 2, "log/7/x"]],
     answered=[65_536],
     bases={"0-1": ["base/0-1/5-x/base"]},
+    spread=SPREAD,
 )
 BASE = Base(7, "b7", [["v/01/rows", "base/x/0000.sst", 3, 1, "00ff"]], 900)
 
