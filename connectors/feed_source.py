@@ -247,8 +247,15 @@ class FeedRange(Protocol):
     name: for people. size: about how many records.
     """
 
-    name: str
-    relation: RelationName
+    @property
+    def name(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def relation(self) -> RelationName:
+        """The relation's name."""
+        ...
 
     @property
     def size(self) -> int:

@@ -13,9 +13,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from connectors.feed_source import REJECTED_KINDS, FeedPositions, RangeResult
+from connectors.feed_source import REJECTED_KINDS, FeedPositions, FeedRange, RangeResult
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.leader_epochs import LeaderEpochs, epochs_note, leader_epochs_of, learn
@@ -320,17 +320,18 @@ class KafkaRanges:
         )
 
     def shorten(
-        self, ranges: Sequence[KafkaRange], results: Sequence[RangeResult]
+        self, ranges: Sequence[FeedRange], results: Sequence[RangeResult]
     ) -> Sequence[KafkaRange]:
         """See RangePlanner. The next `cut` raises the failure."""
         ends: dict[tuple[str, int], int] = {}
-        for part, result in zip(ranges, results, strict=True):
+        own = cast(Sequence[KafkaRange], ranges)
+        for part, result in zip(own, results, strict=True):
             if not result.is_whole:
                 at = (part.own.name.name, part.partition)
                 ends[at] = min(ends.get(at, result.facts["next"]), result.facts["next"])
                 self._failure = self._failure or result.failure
         found = []
-        for part in ranges:
+        for part in own:
             end = min(part.end, ends.get((part.own.name.name, part.partition), part.end))
             if part.begin < end:
                 found.append(replace(part, end=end))
@@ -338,16 +339,17 @@ class KafkaRanges:
             raise self._failure
         return found
 
-    def join(self, ranges: Sequence[KafkaRange], results: Sequence[RangeResult]) -> SourceBatch:
+    def join(self, ranges: Sequence[FeedRange], results: Sequence[RangeResult]) -> SourceBatch:
         """See RangePlanner."""
+        own = cast(Sequence[KafkaRange], ranges)
         rejected: list[Delta] = []
         notes: dict[str, bytes] = {}
         records = newest_ms = 0
-        for part, result in zip(ranges, results, strict=True):
+        for part, result in zip(own, results, strict=True):
             topic = self._relations[part.own.name.name].topic
             self._dead.write(topic, rejected_rows(result.rejected))
             rejected.append(result.rejected)
-        for part, result in zip(ranges, results, strict=True):
+        for part, result in zip(own, results, strict=True):
             one, facts = self._relations[part.own.name.name], result.facts
             one.nexts[part.partition] = facts["next"]
             if facts["log"] is not None:
@@ -356,7 +358,7 @@ class KafkaRanges:
             records += facts["records"]
             newest_ms = max(newest_ms, facts["newest_ms"])
             self.skipped += facts["skipped"]
-        self._lag -= sum(part.size for part in ranges)
+        self._lag -= sum(part.size for part in own)
         for one in self._relations.values():
             notes |= epochs_note(one.epochs, one.name, one.position())
         self._learn_size([result.facts for result in results])

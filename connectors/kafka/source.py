@@ -19,6 +19,7 @@ from connectors.feed_source import (
     FeedSnapshot,
     FeedSource,
     FeedStart,
+    RangePlanner,
     SourceFeed,
 )
 from connectors.kafka import discover as discovery
@@ -225,7 +226,7 @@ class KafkaSource:
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
         end: FeedPositions | None = None,
-    ) -> KafkaRanges:
+    ) -> RangePlanner:
         """See RangedSource."""
         return KafkaRanges(
             self._client,
