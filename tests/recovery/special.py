@@ -234,6 +234,7 @@ CHECKPOINTS = tuple(f"checkpoints.{what}" for what in ("copied", "sent", "finish
 BUCKETS = (
     *(f"spark.epoch.{what}" for what in ("read", "fixed", "computed", "stored", "committed")),
     "spark.range.read",
+    "spark.state.moved",
     *(f"spark.bucket.{what}" for what in ("before", "commit", "after")),
 )
 # Killed at in tests/end_to_end/test_runtime.py.

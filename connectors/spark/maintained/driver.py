@@ -558,7 +558,7 @@ class Driver:
             spread=layout.spread,
         )
         self._newest = self._commits.commit(manifest)
-        failpoint("spark.epoch.committed")
+        failpoint("spark.state.moved")
         self._show(self._newest)
 
     def export(self, folder: Path) -> list[BulkFile]:
