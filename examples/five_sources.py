@@ -102,7 +102,7 @@ def main() -> None:
             client.create_source(name, kind, client.discover_source(kind, declared))
         view = client.create("spent", QUERY)
         for row in view.rows(order=["customer", "product"]):
-            print(*row.values(), sep="\t")
+            print(*row, sep="\t")
 
 
 if __name__ == "__main__":
