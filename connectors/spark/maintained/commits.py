@@ -100,6 +100,15 @@ class Commits:
             return found
         return given, payload
 
+    def abandon(self, given: EpochInput, before: str) -> None:
+        """Let another input take the number of an epoch that has failed, unless it is committed.
+
+        Buckets may have stepped it without rows of one that failed: they differ in the batch from
+        whatever comes, so they are made again.
+        """
+        if self.read(given.epoch) is None:
+            self._storage.delete(input_name(given.epoch, before))
+
     def commit(self, manifest: Manifest) -> Manifest:
         """Commit an epoch; return what is committed, perhaps by an earlier driver.
 

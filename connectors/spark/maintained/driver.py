@@ -69,7 +69,7 @@ from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Column, Delta
-from dataflow.errors import TemporaryError
+from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.operators.base import kinds_of
 from dataflow.operators.groups import columns_at
 from dataflow.schema import Relation, RelationName
@@ -375,7 +375,11 @@ class Driver:
         work = EpochWork(self._job(), given, payload, self._to_rewrite())
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
-        found = _Results(rows)
+        try:
+            found = _Results(rows)
+        except TidemarkError:
+            self._commits.abandon(given, self._newest.batch)
+            raise
         self.figures = found.figures
         self._counts.add(found.counted)
         out = ""

@@ -15,7 +15,7 @@ from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.files import number_of
 from connectors.spark.maintained.scheduler import InProcessScheduler, Work
 from connectors.spark.maintained.tasks import STATES, EpochWork
-from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.errors import SqlError, TemporaryError, TidemarkError
 from storage.failpoints import set_failpoints
 from tests.harness.buckets import MemoryStorage, memory_folder
 from tests.property.test_buckets import EPOCHS, CheckedSink, History
@@ -97,6 +97,31 @@ def test_a_driver_that_stops_is_continued(view: View, point: str) -> None:
     if point in ("computed", "stored"):
         assert sum(f.restored for f in again.figures) == 0, "the states had their output"
     view.step(again)
+
+
+def test_an_epoch_that_has_failed_is_read_again(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buckets beside and above the failed one have stepped it, without the rows of that one."""
+    driver = view.driver()
+    view.step(driver)
+    run = EpochWork._run
+
+    def fail(work: EpochWork, level: int, group: int, *more: object) -> list[Row]:
+        if (level, group) == (0, 0):
+            raise SqlError("sql.insufficient_privilege", "permission denied for table rates")
+        return run(work, level, group, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EpochWork, "_run", fail)
+    with pytest.raises(SqlError, match="permission denied"):
+        view.step(driver)
+    # Somebody grants it.
+    monkeypatch.undo()
+    again = view.driver()
+    assert (again.positions, view.sink.epoch) == ({"at": 1}, 1)
+    view.step(again)
+    view.step(again)
+    assert view.sink.epoch == 3
 
 
 def test_before_it_is_fixed_an_epoch_is_read_again(view: View) -> None:
