@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from dataflow.errors import SourceError
@@ -79,6 +80,24 @@ def is_reference(text: str) -> bool:
     (True, False)
     """
     return _REFERENCE.fullmatch(text) is not None
+
+
+def has_reference(text: str) -> bool:
+    """Return True if a text has a reference in it.
+
+    >>> has_reference("Bearer ${env:TOKEN}"), has_reference("Bearer hunter2")
+    (True, False)
+    """
+    return _REFERENCE.search(text) is not None
+
+
+def resolve_all(value: Any) -> Any:
+    """Return a value of JSON with the references in its texts replaced, as `resolve` does."""
+    if isinstance(value, str):
+        return resolve(value)
+    if isinstance(value, Mapping):
+        return {name: resolve_all(one) for name, one in value.items()}
+    return [resolve_all(one) for one in value] if isinstance(value, list) else value
 
 
 def escaped(uri: str) -> str:

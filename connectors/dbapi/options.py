@@ -14,11 +14,11 @@ from typing import Any
 from connectors import netguard
 from connectors.option_reader import OptionReader
 from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
+from connectors.secrets import has_reference
 
 PAGE = "docs/DBAPI.md"
 MAX_ROWS = 1_000_000
 _SECRET = re.compile(r"passw|passwd|pwd|secret|token|credential", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\{(env|file):[^{}]+\}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_options(options: Mapping[str, Any]) -> QueryOptions:
         raise reader.refused("module", "is no name of a Python module", detail=module)
     connect = reader.take("connect", dict, {})
     for name, value in connect.items():
-        if _SECRET.search(name) and not _REFERENCE.search(str(value)):
+        if _SECRET.search(name) and not has_reference(str(value)):
             hint = 'write "${env:NAME}" or "${file:/path}"'
             raise reader.refused(f"connect.{name}", "must refer to a secret", hint=hint)
     shared = read_shared(reader)

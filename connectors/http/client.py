@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpx
 
@@ -101,10 +100,14 @@ class Client:
         """
         headers = {name: secrets.resolve(text) for name, text in request.headers.items()}
         query = {name: secrets.resolve(text) for name, text in request.query.items()}
+        body = secrets.resolve_all(request.body)
         url = httpx.URL(request.url).copy_merge_params(query)
         try:
             with self._client.stream(
-                request.method, url, headers={**headers, **validators}, json=_body(request.body)
+                request.method,
+                url,
+                headers={**headers, **validators},
+                json=body,
             ) as answer:
                 _check_status(answer, request)
                 content = self._content(answer, request)
@@ -153,15 +156,6 @@ def _context(ca: str) -> ssl.SSLContext:
         what = "the certificates of option ca cannot be read"
         hint = "ca is the path of a PEM file"
         raise SourceError("source.bad_option", what, detail=str(error), hint=hint) from None
-
-
-def _body(body: Any) -> Any:
-    """Return JSON with its references resolved."""
-    if isinstance(body, str):
-        return secrets.resolve(body)
-    if isinstance(body, Mapping):
-        return {name: _body(value) for name, value in body.items()}
-    return [_body(value) for value in body] if isinstance(body, list) else body
 
 
 def _check_status(answer: httpx.Response, request: Request) -> None:

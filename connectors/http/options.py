@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 from connectors.formats.declared import read_path
 from connectors.option_reader import OptionReader
 from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
+from connectors.secrets import has_reference, is_reference
 
 PAGE = "docs/HTTP.md"
 LINK, CURSOR, NUMBER, OFFSET = "link", "cursor", "page", "offset"
 _SECRET = re.compile(
     r"auth|token|secret|passw|cookie|credential|(^|[_-])key$|api-?key", re.IGNORECASE
 )
-_REFERENCE = re.compile(r"\$\{(env|file):[^{}]+\}")
 # Headers that are ours: they decide what the answer means.
 _OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "if-none-match"}
 
@@ -204,7 +204,7 @@ def _texts(reader: OptionReader, option: str) -> dict[str, str]:
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise reader.refused(option, f'"{name}" must be a text or a number')
-        if _SECRET.search(name) and not _REFERENCE.search(str(value)):
+        if _SECRET.search(name) and not has_reference(str(value)):
             raise reader.refused(
                 option,
                 f'"{name}" must refer to a secret',
@@ -215,6 +215,6 @@ def _texts(reader: OptionReader, option: str) -> dict[str, str]:
 
 def _secret(reader: OptionReader, option: str) -> str:
     found = reader.take(option, str, "")
-    if found and not _REFERENCE.fullmatch(found):
+    if found and not is_reference(found):
         raise reader.refused(option, "must refer to a secret", hint='write "${env:NAME}"')
     return found

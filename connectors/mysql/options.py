@@ -9,10 +9,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from connectors import netguard
 from connectors.feed_source import DeclaredRelation
+from connectors.option_reader import OptionReader
 from connectors.secrets import refuse_plain, resolve
 from dataflow.errors import SourceError
 
@@ -21,10 +22,7 @@ POLICIES = (FAIL, SKIP, DEAD_LETTER)
 REJECT, AS_NULL = "reject", "null"
 MAX_SERVER_ID = 2**32 - 1
 _LEAST_BUFFER_BYTES = 1 << 16
-_WORDS = {str: "a string", int: "a whole number", bool: "true or false", dict: "an object"}
-_WORDS[list] = "a list"
-
-T = TypeVar("T")
+PAGE = "docs/MYSQL.md"
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     >>> found.tables[0].relation, found.tables[0].title
     ('orders', 'shop.orders')
     """
-    reader = _Reader(options)
+    reader = OptionReader(options, "source", page=PAGE)
     login = _login(reader)
     server_id = reader.take("server_id", int, 0)
     if not 0 <= server_id <= MAX_SERVER_ID:
@@ -147,7 +145,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     named = _named(reader)
     reader.end()
     tables = tuple(
-        _table(name, _Reader(one, f"tables.{name}"), shared, needs_columns)
+        _table(name, OptionReader(one, "source", f"tables.{name}", PAGE), shared, needs_columns)
         for name, one in named.items()
     )
     by_table: dict[str, str] = {}
@@ -161,7 +159,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     return MySqlOptions(login, tables, server_id, buffer_bytes)
 
 
-def _login(reader: _Reader) -> Login:
+def _login(reader: OptionReader) -> Login:
     host, user = reader.take("host", str), reader.take("user", str)
     port = reader.take("port", int, 3306)
     if not host or not 0 < port < 65536:
@@ -172,14 +170,14 @@ def _login(reader: _Reader) -> Login:
     found = reader.raw("tls")
     if found is None or found is False:
         return Login(host, port, user, password)
-    inner = _Reader({} if found is True else found, "tls")
+    inner = OptionReader({} if found is True else found, "source", "tls", PAGE)
     files = [inner.take(name, str, "") for name in ("ca_file", "certificate_file", "key_file")]
     verifies = inner.optional("verify_host", bool)
     inner.end()
     return Login(host, port, user, password, Tls(*files, verifies_host=verifies is not False))
 
 
-def _named(reader: _Reader) -> dict[str, Any]:
+def _named(reader: OptionReader) -> dict[str, Any]:
     """Return the options of each table by its relation; a list names tables only."""
     found = reader.raw("tables")
     if isinstance(found, list):
@@ -200,7 +198,7 @@ def _named(reader: _Reader) -> dict[str, Any]:
 
 
 def _table(
-    name: str, reader: _Reader, shared: Mapping[str, str], needs_columns: bool
+    name: str, reader: OptionReader, shared: Mapping[str, str], needs_columns: bool
 ) -> TableOptions:
     if not name or len(name.encode()) > 63:
         raise reader.refused("", "needs a name of 1 to 63 bytes")
@@ -226,7 +224,7 @@ def _table(
     return TableOptions(name, schema, table, columns, key, on_error, zero_dates)
 
 
-def _columns(reader: _Reader, is_needed: bool) -> tuple[tuple[str, str], ...]:
+def _columns(reader: OptionReader, is_needed: bool) -> tuple[tuple[str, str], ...]:
     found = reader.raw("columns")
     if found is None and not is_needed:
         return ()
@@ -249,58 +247,3 @@ def _columns(reader: _Reader, is_needed: bool) -> tuple[tuple[str, str], ...]:
         if names.count(name) > 1:
             raise reader.refused("columns", f'names "{name}" twice')
     return tuple((str(name), str(type_name)) for name, type_name in pairs)
-
-
-class _Reader:
-    """Reads one object of options, by name; what nothing reads is refused."""
-
-    def __init__(self, options: Any, where: str = "") -> None:
-        self._where = where
-        if not isinstance(options, Mapping):
-            raise self.refused("", "must be an object")
-        self._left = dict(options)
-        self._known: list[str] = []
-
-    def take(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """Return the option's value or the default; without a default it is required."""
-        found = self.optional(name, kind)
-        if found is not None:
-            return found
-        if default is None:
-            raise self.refused(name, "is missing")
-        return default
-
-    def optional(self, name: str, kind: type[T]) -> T | None:
-        """Return the option's value; None if it is missing or null."""
-        found = self.raw(name)
-        is_wrong = not isinstance(found, kind) or (kind is int and isinstance(found, bool))
-        if found is not None and is_wrong:
-            raise self.refused(name, f"must be {_WORDS[kind]}")
-        return found
-
-    def raw(self, name: str) -> Any:
-        """Return the option's value of any type; None if it is missing."""
-        self._known.append(name)
-        return self._left.pop(name, None)
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of a few words."""
-        found = self.take(name, str, default)
-        if found not in choices:
-            raise self.refused(name, f"must be one of {', '.join(choices)}", detail=found)
-        return found
-
-    def end(self) -> None:
-        """Refuse options that nothing reads."""
-        for name in self._left:
-            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._known)}")
-
-    def refused(self, name: str, why: str, *, detail: str = "", hint: str = "") -> SourceError:
-        """Return the error for one option."""
-        path = f"{self._where}.{name}" if self._where and name else self._where or name
-        return SourceError(
-            "source.bad_option",
-            f'option "{path}" {why}',
-            detail=detail,
-            hint=hint or "docs/MYSQL.md lists the options",
-        )

@@ -77,7 +77,7 @@ def call(relation: FunctionRelation, columns: Sequence[str], count: int) -> list
     netguard.check_module(relation.module)
     request = {
         "path": relation.path,
-        "arguments": _resolved(relation.arguments),
+        "arguments": secrets.resolve_all(relation.arguments),
         "columns": list(columns),
         "count": count + 1,
     }
@@ -132,11 +132,3 @@ def _environment() -> dict[str, str]:
     own = {n: v for n, v in os.environ.items() if not n.startswith(_OWN_SETTINGS)}
     paths = [path for path in sys.path if path]
     return {**own, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _resolved(value: Any) -> Any:
-    if isinstance(value, str):
-        return secrets.resolve(value)
-    if isinstance(value, Mapping):
-        return {name: _resolved(one) for name, one in value.items()}
-    return [_resolved(one) for one in value] if isinstance(value, list) else value
