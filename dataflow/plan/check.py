@@ -25,6 +25,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SetOperation,
+    Shard,
     TableFunction,
     ThresholdFilter,
     TopK,
@@ -87,6 +88,8 @@ def _check_node(plan: Plan) -> None:
         _require(plan.offset >= 0 and (plan.limit or 0) >= 0, "no negative LIMIT or OFFSET")
         for key in (*plan.partition, *(k.expression for k in plan.order)):
             _check_expression(key, plan.input.fields)
+    elif isinstance(plan, Shard):
+        _require(plan.count > 0, "some shards")
     elif isinstance(plan, SetOperation):
         same = [f.type for f in plan.left.fields] == [f.type for f in plan.right.fields]
         _require(same, "equal types on both sides")

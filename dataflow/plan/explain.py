@@ -38,6 +38,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SetOperation,
+    Shard,
     SingleRow,
     SortKey,
     TableFunction,
@@ -208,6 +209,8 @@ def describe(plan: Plan) -> str:
         return _table_function(plan)
     if isinstance(plan, TopK):
         return _top_k(plan)
+    if isinstance(plan, Shard):
+        return f"number of {plan.count} shards"
     return _TITLES[type(plan)]
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
 from dataflow.schema import Field, Relation
-from dataflow.types import BOOL, UTC
+from dataflow.types import BOOL, INT8, UTC
 
 FLAG = Field("flag", BOOL)
 
@@ -397,6 +397,23 @@ class TopK:
 
 @caches_hash
 @dataclass(frozen=True)
+class Shard:
+    """The rows, each with the number of its shard: an int8 column below `count`.
+
+    Equal rows have equal numbers; they depend on nothing but the row's bits.
+    """
+
+    input: Plan
+    count: int
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's, and the number."""
+        return (*self.input.fields, Field("shard", INT8, False))
+
+
+@caches_hash
+@dataclass(frozen=True)
 class FrameBound:
     """kind: "unbounded preceding", "preceding", "current row", "following" or "unbounded
     following"; distance: a constant for "preceding" and "following"."""
@@ -620,6 +637,7 @@ Plan = (
     | UnionAll
     | SingleRow
     | TopK
+    | Shard
     | Window
     | Remember
     | TableFunction

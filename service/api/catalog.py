@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ from service.api.placement import placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
+from service.engine.definition import ViewDefinition
 from service.engine.state_version import versions
 from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
@@ -112,19 +113,15 @@ class Catalog:
         )
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         place = self._placed(definition, body.options, estimate)
-        options |= {"runtime": place.runtime, "group": (group := place.group)}
+        definition, group = place.definition, place.group
+        options |= {"runtime": place.runtime, "group": group}
         require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
         self._authorization.require_parents(requester, definition.parents())
         self._sink.check(definition.table)
         if body.options.history not in (None, NO_HISTORY):
             self._factory.view_tables().check_history(definition.table)
-        relations = definition.relations()
-        others = [r for r in rows if group_of(r) == group]
-        is_first = not any(map(follows_database, others))
-        needs_slot = any(r.name.source == SOURCE for r in relations) or not (relations or others)
-        if needs_slot and is_first:
-            ServiceFactory(self._settings.for_group(group)).source.check()
+        self._check_slot(definition, [r for r in rows if group_of(r) == group], group)
         plan = definition.plan
         warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, body.options.max_rows)]
         self._control.insert_view(
@@ -188,11 +185,24 @@ class Catalog:
             runtime=place.runtime,
             reads=reads,
             asks=reads,
-            plan=deeply(lambda: explain_text(plan)),
+            plan=deeply(lambda: explain_text(place.definition.plan)),
             estimate=estimate,
             now=clock_of(plan, time),
             time_zone=time.time_zone,
         )
+
+    def _check_slot(
+        self, definition: ViewDefinition, others: Sequence[ViewRow], group: str
+    ) -> None:
+        """Fail if a view is the first of its group to need a slot, and there can be none.
+
+        others: the views of the group.
+        """
+        relations = definition.relations()
+        is_first = not any(map(follows_database, others))
+        needs_slot = any(r.name.source == SOURCE for r in relations) or not (relations or others)
+        if needs_slot and is_first:
+            ServiceFactory(self._settings.for_group(group)).source.check()
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
         """Request the drop of a view and return its identity. Fail while other views read it.

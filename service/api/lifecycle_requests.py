@@ -25,7 +25,7 @@ from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
 from service.engine.departures import rows_freed
-from service.factory.on_spark import check_on_spark
+from service.factory.on_spark import check_on_spark, plan_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_handovers import KEPT_BY_GROUP, read_by_others
@@ -222,7 +222,8 @@ class Life:
         is_on_spark = is_spark_group(group_of(row))
         if not is_on_spark:
             return []
-        return check_on_spark(definition, self._factory.settings, self._control.list_sources())
+        settings, sources = self._factory.settings, self._control.list_sources()
+        return check_on_spark(plan_on_spark(definition), settings, sources)
 
     def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """Fail if the version is not possible; return its warnings."""

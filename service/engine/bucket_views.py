@@ -24,7 +24,8 @@ from connectors.feed_source import RangePlanner
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.bases import open_state
-from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
+from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver, Limits
+from connectors.spark.maintained.growth import DEFAULT_GROWTH, GrowthLimits
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.shared_storage import SharedStorage
@@ -50,9 +51,9 @@ class BucketParts:
     """What views in buckets run on.
 
     storage: shared, called with the name of a view's folder. evaluator: returns what tasks evaluate
-    with; picklable. buckets: of a new view. folder: local, for files on their way. while_waiting:
-    called twice a second in the caller's thread while tasks run. warm: called once in a thread of
-    its own, so that the first epoch need not wait for it.
+    with; picklable. buckets: of a new view. growth: when they are split. folder: local, for files
+    on their way. while_waiting: called twice a second in the caller's thread while tasks run. warm:
+    called once in a thread of its own, so that the first epoch need not wait for it.
     """
 
     storage: Callable[[str], SharedStorage]
@@ -60,6 +61,7 @@ class BucketParts:
     evaluator: Callable[[ViewDefinition], Callable[[], Evaluator]]
     buckets: int
     folder: Path
+    growth: GrowthLimits = DEFAULT_GROWTH
     while_waiting: Callable[[], object] = lambda: None
     warm: Callable[[], object] = lambda: None
 
@@ -163,7 +165,7 @@ class BucketViews:
             shutil.rmtree(local, ignore_errors=True)
         if before is not None:
             self._unneeded.append(before.record["folder"])
-        running.is_started, running.spread = True, running.driver.spread
+        running.begin()
         self._save(running)
 
     def rename(self, definition: ViewDefinition) -> None:
@@ -190,7 +192,7 @@ class BucketViews:
         """
         running = self._running[identity]
         self._await(running.driver.start)
-        running.is_started, running.spread = True, running.driver.spread
+        running.begin()
         for committed in running.take():
             yield FixedEpoch.from_facts(committed.positions), committed
 
@@ -213,10 +215,7 @@ class BucketViews:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
         batch = Batch(fixed.facts(), changes, stored=stored)
         self._await(lambda: running.driver.step(batch))
-        if running.driver.spread != running.spread:
-            running.spread = running.driver.spread
-            name = running.definition.table.title
-            log.info("buckets.spread", view=name, keys=len(running.spread))
+        running.report_shape()
         (committed,) = running.take()
         running.collect_garbage()
         return committed
@@ -283,8 +282,8 @@ class _Running:
         self.definition = definition
         self.record = record
         self.is_started = False
-        # The keys that were spread when the log last said so.
-        self.spread: Spread = ()
+        # The buckets and the keys that were spread when the log last said so.
+        self._shape: tuple[int, Spread] = (0, ())
         self._committed: list[CommittedEpoch] = []
         self._shown: int = record["epoch"]
         self._collected_at = time.monotonic()
@@ -302,7 +301,22 @@ class _Running:
             parts.scheduler,
             self,
             buckets=parts.buckets,
+            limits=Limits(growth=parts.growth),
         )
+
+    def begin(self) -> None:
+        """Note that the driver has started."""
+        self.is_started = True
+        self._shape = self.driver.buckets, self.driver.spread
+
+    def report_shape(self) -> None:
+        """Log whether the driver has split buckets or spread keys since the last call."""
+        name, (buckets, spread) = self.definition.table.title, self._shape
+        self._shape = self.driver.buckets, self.driver.spread
+        if self.driver.buckets != buckets:
+            log.info("buckets.split", view=name, before=buckets, buckets=self.driver.buckets)
+        if self.driver.spread != spread:
+            log.info("buckets.spread", view=name, keys=len(self.driver.spread))
 
     def progress(self) -> int:
         """See EpochSink: what the store has, or need not have."""

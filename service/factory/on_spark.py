@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connectors.feed_source import BY_EXECUTORS, reader_of
@@ -18,6 +19,7 @@ from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
+from dataflow.sql.rules.split_top_k import split_top_k
 from service.engine.definition import ViewDefinition
 from service.ingest.declared_sources import feed_source
 from service.runtime.log import log
@@ -57,6 +59,7 @@ def bucket_views(
     store: Store, settings: Settings, session: LazySession, while_waiting: Callable[[], object]
 ) -> BucketViews:
     """Return the views in buckets of a process. while_waiting: as of `BucketParts`."""
+    from connectors.spark.maintained.growth import GrowthLimits
     from connectors.spark.maintained.runtime import new_scheduler, storage_below
     from service.engine.bucket_views import BucketParts, BucketViews
 
@@ -75,6 +78,7 @@ def bucket_views(
         evaluator=functools.partial(evaluator_of, settings),
         buckets=settings.spark_buckets,
         folder=settings.state / MOVING,
+        growth=GrowthLimits(settings.spark_bucket_mb << 20, settings.spark_buckets),
         while_waiting=while_waiting,
         warm=warm,
     )
@@ -147,6 +151,12 @@ def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> li
             if reader != BY_EXECUTORS:
                 found.append(f'"{relation.name}" {READ_HERE}, the {reader}')
     return found
+
+
+def plan_on_spark(definition: ViewDefinition) -> ViewDefinition:
+    """Return a view that is to be built, with a plan for buckets."""
+    plan = replace(definition.plan, root=split_top_k(definition.plan.root))
+    return replace(definition, plan=plan)
 
 
 def layout_of(definition: ViewDefinition, settings: Settings) -> Layout:

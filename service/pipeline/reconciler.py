@@ -20,12 +20,13 @@ from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.departures import Departures
 from service.engine.engine import Engine
+from service.factory.on_spark import plan_on_spark
 from service.factory.planning import plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
 from service.views.dependencies import parents_of, readers_of
-from service.views.groups import group_of
+from service.views.groups import group_of, is_spark_group
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
 from service.views.status_reports import STANDING, StatusReports
 from service.views.view_facts import is_being_rebuilt, is_pausing, require_possible
@@ -217,6 +218,8 @@ class CatalogReconciler:
             "options": self.options(row),
         }
         found = plan_definition(row.identity, name, query, self._factory, self._all_rows, **more)
+        if is_spark_group(self._factory.settings.group):
+            found = plan_on_spark(found)
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:

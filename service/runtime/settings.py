@@ -60,8 +60,9 @@ class Settings(BaseModel):
 
     spark: the master that maintains views of `runtime: spark`, "local[N]" or a cluster's; "" is
     none. spark_storage: where their state is, a folder that all executors see, or an s3:// URL; ""
-    is the service's own state, for a local master. spark_buckets: into how many parts it is cut.
-    spark_state_mb: `runtime: auto` uses Spark from this estimated size on, in mebibytes.
+    is the service's own state, for a local master. spark_buckets: into how many parts it is cut at
+    least. spark_bucket_mb: parts with more mebibytes on average are split. spark_state_mb:
+    `runtime: auto` uses Spark from this estimated size on, in mebibytes.
 
     spark_rows: `backfill: auto` uses Spark from this many estimated source rows on. spark_master:
     "local[N]", a cluster's master URL, or a Spark Connect server (sc://host:port). spark_exchange:
@@ -116,6 +117,7 @@ class Settings(BaseModel):
     spark: str = ""
     spark_storage: str = ""
     spark_buckets: int = Field(8, ge=1, le=4_096)
+    spark_bucket_mb: int = Field(1_024, ge=1)
     spark_state_mb: int = Field(50_000, ge=0)
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"

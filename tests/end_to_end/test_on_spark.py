@@ -205,6 +205,81 @@ def test_frequent_keys_are_spread(shop: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_buckets_are_split_as_the_state_grows(shop: Database, tmp_path: Path) -> None:
+    """By the settings of a restart, and by the rows that come."""
+    draw = random.Random(12)
+
+    def buckets(service: RunningService) -> set[str]:
+        nodes = service.call("GET", "/views/spent/dataflow").json()["nodes"]
+        details = [n["detail"].rpartition(" in ")[2] for n in nodes if n["what"] == "table"]
+        return set(details)
+
+    def splits(service: RunningService) -> list[tuple[int, int]]:
+        events = [e for e in service.events() if e["event"] == "buckets.split"]
+        return [(e["before"], e["buckets"]) for e in events]
+
+    settings = {"spark": "local[2]", "spark_buckets": 1, "spark_bucket_mb": 1}
+    with RunningService(shop.dsn, tmp_path, **settings) as service:
+        service.create("spent", SPENT, wait_s=180, runtime="spark", backfill="local")
+        change(shop, draw)
+        require_equal(service, shop, "spent", SPENT)
+        assert buckets(service) == {"one bucket"}
+        service.stop()
+        service.set_variable("TIDEMARK_SPARK_BUCKETS", "2")
+        service.start()
+        change(shop, draw)
+        require_equal(service, shop, "spent", SPENT, within_s=240)
+        service.await_so(lambda: buckets(service) == {"2 buckets"})
+        shop.execute(
+            "INSERT INTO orders SELECT n, 1 + n % 70, hashtext(n::text) % 1000000"
+            " FROM generate_series(10000, 500000) n"
+        )
+        require_equal(service, shop, "spent", SPENT, within_s=240)
+        for victim in list(pipelines(service)):
+            victim.kill()
+        for _ in range(4):
+            change(shop, draw)
+        require_equal(service, shop, "spent", SPENT, within_s=240)
+        found = splits(service)
+        assert found[0] == (1, 2) and found[-1][1] >= 4, found
+        assert buckets(service) == {f"{found[-1][1]} buckets"}
+
+
+@pytest.mark.whole
+def test_the_first_rows_are_found_in_two_phases(shop: Database, tmp_path: Path) -> None:
+    """Also after a move into one process, which keeps the plan, and back."""
+    query = "SELECT id, customer, amount FROM orders ORDER BY amount DESC, id LIMIT 20 OFFSET 3"
+    draw = random.Random(13)
+
+    def move(service: RunningService, runtime: str) -> None:
+        body = {"runtime": runtime}
+        answer = service.call("POST", "/views/first/runtime?wait_s=120", body)
+        assert answer.status_code == 200 and answer.json()["replacing"] is None, answer.text
+
+    with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:
+        made = service.create("first", query, wait_s=180, runtime="spark", backfill="local")
+        assert not any("in one bucket" in warning for warning in made["warnings"])
+        plan = service.call("GET", "/views/first/plan").json()["text"]
+        assert "top 23 by (shard)" in plan and "number of 64 shards" in plan
+        nodes = service.call("GET", "/views/first/dataflow").json()["nodes"]
+        places = [(node["what"], node["detail"].rpartition(" in ")[2]) for node in nodes]
+        # A stage has the name of its last node.
+        assert places[1:] == [("project", "4 buckets"), ("top_k", "one bucket")], nodes
+        for runtime in ("", "local", "spark"):
+            if runtime:
+                move(service, runtime)
+            for _ in range(4):
+                change(shop, draw)
+            shop.execute("DELETE FROM orders WHERE id IN (SELECT id FROM first LIMIT 15)")
+            require_equal(service, shop, "first", f"({query})")
+            if runtime != "local":
+                for victim in list(pipelines(service)):
+                    victim.kill()
+            shop.execute("UPDATE orders SET amount = amount + 200 WHERE id % 500 = 7")
+            require_equal(service, shop, "first", f"({query})", within_s=240)
+
+
+@pytest.mark.whole
 def test_kills_of_the_driver(shop: Database, tmp_path: Path) -> None:
     """Whatever of it is killed, nothing is missing and nothing is counted twice."""
     draw = random.Random(9)

@@ -277,16 +277,27 @@ def distinct(random: Random, plan: Plan) -> Plan:
 
 def top_k(random: Random, plan: Plan) -> Plan:
     """The first rows by any columns that have a native order."""
-    sortable = [i for i, f in enumerate(plan.fields) if f.type.kind is not TypeKind.BPCHAR]
-    order = tuple(
-        SortKey(_ref(plan, i), random.random() < 0.5, random.random() < 0.5)
-        for i in random.sample(sortable, random.choice([0, 1, 1, 2]))
-    )
-    width = len(plan.fields)
+    order, width = sort_keys(random, plan), len(plan.fields)
     partition = tuple(_ref(plan, i) for i in random.sample(range(width), random.choice([0, 1, 2])))
     limit = random.choice([0, 1, 1, 2, 3, 7, None])
     with_ties = limit is not None and random.random() < 0.4
     return TopK(plan, partition, order, limit, random.choice([0, 0, 1, 2, 5]), with_ties)
+
+
+def first_rows(random: Random, plan: Plan) -> Plan:
+    """The first of all rows."""
+    order, limit = sort_keys(random, plan), random.choice([1, 1, 2, 3, 7])
+    offset, with_ties = random.choice([0, 0, 1, 2, 5]), random.random() < 0.4
+    return TopK(plan, (), order, limit, offset, with_ties)
+
+
+def sort_keys(random: Random, plan: Plan) -> tuple[SortKey, ...]:
+    """Any columns that have a native order."""
+    sortable = [i for i, f in enumerate(plan.fields) if f.type.kind is not TypeKind.BPCHAR]
+    chosen = random.sample(sortable, min(len(sortable), random.choice([0, 1, 1, 2])))
+    return tuple(
+        SortKey(_ref(plan, i), random.random() < 0.5, random.random() < 0.5) for i in chosen
+    )
 
 
 def single_row(random: Random, plan: Plan) -> Plan:
@@ -473,6 +484,14 @@ ADDITIVE: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "join with a sum": lambda r, a, b, w: Join(
         "inner", a, total(b), (), (), None, tuple(a.fields) + tuple(total(b).fields)
     ),
+}
+# The first of all rows, which buckets find in two phases.
+FIRST_ROWS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "rows": lambda r, a, b, w: first_rows(r, w),
+    "rows of join": lambda r, a, b, w: first_rows(r, join(r, a, b)),
+    "rows of sums": lambda r, a, b, w: first_rows(r, aggregate(r, w)),
+    "join of rows": lambda r, a, b, w: join(r, first_rows(r, a), first_rows(r, b)),
+    "rows of rows": lambda r, a, b, w: first_rows(r, first_rows(r, union_all(r, a, b))),
 }
 # Joins with keys that may be spread, where they are maintained in buckets.
 JOINS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {

@@ -20,6 +20,7 @@ import pytest
 from connectors.spark.maintained import skew
 from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.files import number_of
+from connectors.spark.maintained.growth import GrowthLimits
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts
 from dataflow.collect import ErrorRows
@@ -31,7 +32,8 @@ from dataflow.operators.aggregates import aggregate
 from dataflow.operators.aggregates.aggregate import AggregateOperator
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import RelationName
-from dataflow.sql.lower.lowering import lower
+from dataflow.sql.lower.lowering import Node, lower
+from dataflow.sql.rules.split_top_k import split_top_k
 from storage.failpoints import set_failpoints
 from storage.memory import MemoryStore
 from tests.harness.buckets import (
@@ -44,10 +46,12 @@ from tests.harness.buckets import (
     random_spread,
 )
 from tests.harness.tiers import count
-from tests.property.plans import ADDITIVE, CASES, JOINS, SMALL, WIDE, Table
+from tests.property.plans import ADDITIVE, CASES, FIRST_ROWS, JOINS, SMALL, WIDE, Table
 
 PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
 SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 6, 100)
+PHASES_PLANS = count("TIDEMARK_TEST_BUCKET_PHASES", 8, 200)
+GROWING_PLANS = count("TIDEMARK_TEST_BUCKET_GROWTH", 6, 200)
 SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 8, 200)
 EPOCHS = 12
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
@@ -65,6 +69,8 @@ class History:
     changes: list[Changed] = field(default_factory=list)
     rows: list[Counter] = field(default_factory=list)
     errors: list[Counter] = field(default_factory=list)
+    # The nodes that are maintained in buckets, if it is not these.
+    in_buckets: tuple[Node, ...] | None = None
 
     def __post_init__(self) -> None:
         self.name = self.random.choice(list(self.cases))
@@ -72,6 +78,8 @@ class History:
         tables = [a, b, Table("w", WIDE, self.random)]
         plan = self.cases[self.name](self.random, *(t.scan() for t in tables))
         self.nodes, collected = lower(plan), ErrorRows()
+        if self.cases is FIRST_ROWS:
+            self.in_buckets = lower(split_top_k(plan))
         self.relations = tuple({s.relation.name: s.relation for s in scans_of(plan)}.values())
         self.needed = needed_columns(self.nodes)
         local = ViewDataflow(self.nodes, "v1", MemoryStore(), NoEvaluator(), collected)
@@ -93,7 +101,8 @@ class History:
 
     def view(self, identity: str) -> MaintainedView:
         """The view, to be maintained in buckets."""
-        return MaintainedView(identity, self.nodes, "v1", self.relations, self.needed, NoEvaluator)
+        nodes = self.nodes if self.in_buckets is None else self.in_buckets
+        return MaintainedView(identity, nodes, "v1", self.relations, self.needed, NoEvaluator)
 
     def batch(self, start: int, stop: int) -> Batch:
         """What an epoch reads from one position to another."""
@@ -155,6 +164,7 @@ class Run:
                 max_epochs=self.random.choice([2, 100]),
                 grace_s=10.0,
                 heavy_rows=self.heavy_rows,
+                growth=self.growth(),
             )
             driver = Driver(
                 self.view,
@@ -173,6 +183,10 @@ class Run:
             finally:
                 set_failpoints("")
             return driver
+
+    def growth(self) -> GrowthLimits:
+        """When a new driver splits buckets by itself."""
+        return GrowthLimits()
 
     def step(self, driver: Driver) -> bool:
         """One epoch, or something that happens between two; False if the driver is gone."""
@@ -262,6 +276,22 @@ class SpreadRun(Run):
             self.happened["gathered"] += bool(set(before) - set(driver.spread))
 
 
+class GrowingRun(Run):
+    """Each driver has another opinion of when buckets are to be split."""
+
+    def growth(self) -> GrowthLimits:
+        """See Run."""
+        size = self.random.choice([500, 2000, 1 << 30])
+        return GrowthLimits(size, self.random.choice([1, 2, 4]), busy_s=0.0)
+
+    def step(self, driver: Driver) -> bool:
+        """See Run."""
+        before = driver.buckets
+        is_there = super().step(driver)
+        self.happened["grown"] += driver.epoch > 1 and driver.buckets > before
+        return is_there
+
+
 def chosen(count: int) -> list[int]:
     """So many seeds, or the one that the environment names."""
     if "TIDEMARK_SEED" in os.environ:
@@ -315,6 +345,28 @@ def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(aggregate, "SUMMED_ROWS", 1 + seed % 3)
         played(seed, ADDITIVE)
     assert crossed, "no sums cross an exchange"
+
+
+def test_first_rows_in_two_phases_give_the_local_answer() -> None:
+    phases = Counter(
+        node.name.partition(".")[2]
+        for seed in chosen(PHASES_PLANS)
+        for node in History(Random(seed), FIRST_ROWS).view("phases").nodes
+    )
+    assert phases["shard"] * 2 <= phases["top_k"], phases
+    assert phases["shard"] >= PHASES_PLANS or "TIDEMARK_SEED" in os.environ, phases
+    for seed in chosen(PHASES_PLANS):
+        played(seed, FIRST_ROWS, GrowingRun)
+
+
+def test_buckets_that_grow_give_the_local_answer() -> None:
+    happened: Counter = Counter()
+    for seed in chosen(GROWING_PLANS):
+        happened += played(seed, kind=GrowingRun)
+    print(dict(happened))
+    if "TIDEMARK_SEED" not in os.environ:
+        for name in ("grown", "driver lost", "manifest lost", "input lost"):
+            assert happened[name], f"{name}: never"
 
 
 def test_spread_keys_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:

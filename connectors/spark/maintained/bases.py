@@ -152,6 +152,17 @@ def cut_files(
     return found
 
 
+def stored_bytes(store: Store, layout: Layout) -> dict[int, int]:
+    """Return about the bytes of a view's state by level, if one store has all of it."""
+    found: dict[int, int] = {}
+    for number, specs in layout.specs.items():
+        level = layout.cut.stages[number].level
+        for spec, _ in specs:
+            open_state(store, spec)
+            found[level] = found.get(level, 0) + store.size(spec.name)[1]
+    return found
+
+
 def _by_bucket(stage: Stage, spec: Spec, width: int, rows: Rows) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each bucket; width: how many columns of the key decide it."""
     columns, values = rows

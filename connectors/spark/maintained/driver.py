@@ -24,7 +24,7 @@ from connectors.feed_source import REJECTED_KINDS, RangePlanner
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.frame import Row
-from connectors.spark.maintained.bases import cut_files, one_state, write_base
+from connectors.spark.maintained.bases import cut_files, one_state, stored_bytes, write_base
 from connectors.spark.maintained.bucket_state import CHANGES, ROWS, Version
 from connectors.spark.maintained.changes import cut_changes, encode_changes
 from connectors.spark.maintained.commits import Commits, base_epoch, fenced, lost
@@ -37,6 +37,7 @@ from connectors.spark.maintained.files import (
     pack_sections,
     unpack,
 )
+from connectors.spark.maintained.growth import DEFAULT_GROWTH, Growth, GrowthLimits
 from connectors.spark.maintained.layout import (
     ANSWERED,
     COUNTED,
@@ -144,6 +145,7 @@ class Limits:
     max_epochs: int = MAX_EPOCHS
     grace_s: float = GRACE_S
     heavy_rows: int = HEAVY_ROWS
+    growth: GrowthLimits = DEFAULT_GROWTH
 
 
 class Driver:
@@ -176,6 +178,7 @@ class Driver:
         self._unneeded: dict[str, float] = {}
         self._layouts: dict[tuple[int, Spread], Layout] = {}
         self._counts = KeyCounts(self._limits.heavy_rows)
+        self._growth = Growth(self._limits.growth)
         # Of the tasks of the last epoch.
         self.figures: Sequence[Figures] = ()
 
@@ -234,27 +237,32 @@ class Driver:
             raise lost(f"epoch {self.epoch + 1}, which the sink shows")
 
     def step(self, batch: Batch) -> Mapping[str, Any]:
-        """Run one epoch; return the positions after it. If a key has become heavy, an epoch that
-        spreads it comes first.
+        """Run one epoch; return the positions after it. If buckets have become large or busy, or a
+        key heavy, an epoch that splits or spreads it comes first.
 
         They differ from the batch's if another driver had fixed the epoch: then the batch was not
         used. TidemarkError as raised by an operator, spark.fenced; TemporaryError.
         """
-        # What tasks have read is for the next epoch and no other: `read` has spread keys before it.
-        if batch.stored is None and not self._spread_heavy():
+        # What tasks have read is for the next epoch and no other: `read` has moved state before it.
+        if batch.stored is None and not self._rebalance():
             return self.positions
         given, payload = self._fixed(batch)
         self._run(given, payload)
         return self.positions
 
-    def _spread_heavy(self) -> bool:
-        """Spread keys that have become heavy; False if epochs of another driver came first."""
-        spread = self._counts.spread(self.layout)
-        if spread == self.spread:
+    def _rebalance(self) -> bool:
+        """Split buckets that have grown, and spread keys that have become heavy.
+
+        False if epochs of another driver came first.
+        """
+        buckets = self._growth.buckets(self.layout, self.state_bytes(), self._scheduler.tasks)
+        spread = self._counts.spread(self._layout(buckets, self.spread))
+        if (buckets, spread) == (self.buckets, self.spread):
             return True
-        # The next keys are spread on new evidence: state is not written again for each of them.
+        # What follows is decided on new evidence: state is not written again for each key.
         self._counts = KeyCounts(self._limits.heavy_rows)
-        return self._reshape(self.buckets, spread)
+        self._growth.forget()
+        return self._reshape(buckets, spread)
 
     # --- an epoch --------------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ class Driver:
         epoch, which must be that of the batch. It raises as `SourceFeed.poll`; TemporaryError
         spark.job.
         """
-        if not self._spread_heavy():
+        if not self._rebalance():
             return None
         found = read_next(planner, ReadWork(self._job(), self.epoch + 1, ()), max_rows, self._read)
         failpoint("spark.epoch.read")
@@ -382,6 +390,7 @@ class Driver:
             raise
         self.figures = found.figures
         self._counts.add(found.counted)
+        self._growth.add(found.figures)
         out = ""
         if found.shown:
             out = f"{numbered('out', given.epoch)}-{uuid.uuid4().hex}"
@@ -521,8 +530,10 @@ class Driver:
         self._shown = self._sink.progress()
         at = Version(epoch, uuid.uuid4().hex)
         plain = self._layout(self.buckets, ())
+        buckets = self._growth.buckets(plain, stored_bytes(store, plain), self._scheduler.tasks)
+        plain = self._layout(buckets, ())
         self._counts.add(count_state(store, plain))
-        layout = self._layout(self.buckets, self._counts.spread(plain))
+        layout = self._layout(buckets, self._counts.spread(plain))
         # As if it were the state of one bucket.
         stages = {stage.number: 0 for level in layout.levels for stage in level}
         bases, nbytes = {}, {}

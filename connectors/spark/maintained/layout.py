@@ -29,6 +29,7 @@ from dataflow.plan.walk import nodes_of
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lateness import depends_on_history
 from dataflow.sql.lower.lowering import Node
+from dataflow.sql.rules.split_top_k import is_second_phase
 from storage.store import ArrangementSpec
 
 MAX_BUCKETS = 1 << 16
@@ -197,7 +198,8 @@ class Layout:
     def single_stages(self) -> list[str]:
         """Return what one bucket does with all rows, because it cannot be split."""
         own = [s for level in self.levels for s in level if self.is_single(s) and not s.is_summed]
-        return [describe(self.nodes[stage.nodes[0]].plan) for stage in own]
+        plans = [self.nodes[stage.nodes[0]].plan for stage in own]
+        return [describe(plan) for plan in plans if not is_second_phase(plan)]
 
     def source_of(self, relation: RelationName) -> Stage:
         """Return the stage of a base relation."""

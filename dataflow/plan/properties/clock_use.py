@@ -28,6 +28,7 @@ from dataflow.plan.nodes import (
     Remember,
     Scan,
     SemiJoin,
+    Shard,
     SingleRow,
     ThresholdFilter,
     TopK,
@@ -69,6 +70,8 @@ def _following(node: Plan, inputs: Sequence[frozenset[int]]) -> frozenset[int]:
         return below | {own + i for i in _computed(node.expressions, below)}
     if isinstance(node, Filter | ThresholdFilter | SemiJoin):
         return below
+    if isinstance(node, Shard):
+        return below | {width - 1} if below else below
     if isinstance(node, Join):
         return below | {len(node.left.fields) + i for i in inputs[1]}
     if isinstance(node, TopK):

@@ -26,6 +26,7 @@ from dataflow.plan.nodes import (
     Remember,
     Scan,
     SemiJoin,
+    Shard,
     SingleRow,
     ThresholdFilter,
     TopK,
@@ -39,7 +40,7 @@ _INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
 _ROWS_DIGITS = 19
 _OF_VALUES = ("sum", "min", "max", LEAST)
 _SAME = (
-    *(Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK, Window),
+    *(Filter, Distinct, Remember, SemiJoin, SingleRow, ThresholdFilter, TopK, Shard, Window),
     *(LateRows, FinalRows),
 )
 

@@ -32,6 +32,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SetOperation,
+    Shard,
     SingleRow,
     TableFunction,
     ThresholdFilter,
@@ -390,6 +391,7 @@ _DERIVED: dict[type, Callable[..., Keys]] = {
     UnionAll: _union_all,
     Recursive: _recursive,
     TopK: _top_k,
+    Shard: lambda plan, below: below,
     Window: _window,
     TableFunction: _table_function,
 }

@@ -33,6 +33,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SetOperation,
+    Shard,
     SingleRow,
     ThresholdFilter,
     ThresholdFlag,
@@ -115,6 +116,8 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
         return " UNION ALL ".join(f"(SELECT * FROM ({q}) i)" for q in inputs)
     if isinstance(plan, SingleRow):
         return f"SELECT * FROM ({inputs[0]}) i LIMIT 1"
+    if isinstance(plan, Shard):
+        return f"SELECT i.*, 0::bigint AS c{len(plan.input.fields)} FROM ({inputs[0]}) i"
     if isinstance(plan, TopK):
         return _top_k(plan, inputs[0])
     if isinstance(plan, SetOperation):

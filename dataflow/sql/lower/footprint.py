@@ -25,6 +25,7 @@ from dataflow.plan.nodes import (
     Scan,
     SemiJoin,
     SetOperation,
+    Shard,
     TableFunction,
     ThresholdFilter,
     TopK,
@@ -227,7 +228,7 @@ def _through(
     if isinstance(plan, TopK):
         chance = min(1.0, size.rows / own)
         return rows * chance * (2.0 if chance < 1 else 1.0), rows * 2
-    if isinstance(plan, Project | UnionAll):
+    if isinstance(plan, Project | UnionAll | Shard):
         return rows, rows
     return rows * max(size.rows, 0.0) / own, rows
 

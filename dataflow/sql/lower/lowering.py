@@ -33,6 +33,7 @@ from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursion.loop_body import Body, Part
 from dataflow.operators.recursion.recursive import RecursiveOperator
+from dataflow.operators.shard import ShardOperator
 from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.table_function import TableFunctionOperator
 from dataflow.operators.tables.remember import RememberOperator
@@ -57,6 +58,7 @@ from dataflow.plan.nodes import (
     RetainedAggregate,
     SemiJoin,
     SetOperation,
+    Shard,
     SingleRow,
     TableFunction,
     ThresholdFilter,
@@ -176,6 +178,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     UnionAll: UnionAllOperator,
     SingleRow: SingleRowOperator,
     TopK: TopKOperator,
+    Shard: ShardOperator,
     Remember: _remember,
     Values: ValuesOperator,
     Loop: _loop,

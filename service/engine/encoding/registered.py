@@ -84,6 +84,7 @@ _PLANS = (
     _type("plan.single_row", plan.SingleRow, "input"),
     _type("plan.sort_key", plan.SortKey, "expression is_descending nulls_first operator"),
     _type("plan.top_k", plan.TopK, "input partition order limit offset with_ties"),
+    _type("plan.shard", plan.Shard, "input count"),
     _type("plan.frame_bound", plan.FrameBound, "kind distance"),
     _type("plan.frame", plan.Frame, "mode start end exclude"),
     _type(

@@ -30,6 +30,9 @@ class Definition:
     identity: str = IDENTITY
 
 
+PLANNED = Definition()
+
+
 @dataclass
 class Estimate:
     """What is asked of one."""
@@ -57,6 +60,7 @@ def test_where_a_view_is_maintained(
         return ["one bucket"]
 
     monkeypatch.setattr(placement, "check_on_spark", check)
+    monkeypatch.setattr(placement, "plan_on_spark", lambda definition: PLANNED)
     settings = Settings.model_validate(
         {"source": "dbname=x", "spark": master, "spark_state_mb": 100}
     )
@@ -71,7 +75,9 @@ def test_where_a_view_is_maintained(
     assert asked == ([IDENTITY] if wants else [])
     if wants and is_able:
         assert (found.runtime, found.group, found.warnings) == ("spark", OWN_GROUP, ("one bucket",))
+        assert found.definition is PLANNED
     else:
+        assert found.definition is not PLANNED
         assert (found.runtime, found.group) == ("local", "default")
         # Who asked for "auto" learns why the view is not where it should be.
         assert any("it cannot" in warning for warning in found.warnings) == wants
