@@ -116,7 +116,15 @@ __version__ = VERSION
 
 def __getattr__(name: str) -> Any:
     if name == "Engine":
-        from service.embedded.engine import Engine
-
+        try:
+            from service.embedded.engine import Engine
+        except ModuleNotFoundError as error:
+            if error.name != "service.embedded":
+                raise
+            raise TidemarkError(
+                "package.missing",
+                "tidemark.Engine is not part of the client",
+                hint="install the whole: pip install tidemark",
+            ) from None
         return Engine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

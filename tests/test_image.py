@@ -20,6 +20,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from connectors.extras import EXTRAS
+
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 
@@ -100,7 +102,9 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
     """Each package that pyproject.toml names, in a version that it takes, and what they need."""
     lock = locked("requirements.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(text) for text in project["dependencies"]]
+    extras = project["optional-dependencies"]
+    of_extras = [text for name in set(EXTRAS.values()) for text in extras[name]]
+    wanted = [Requirement(text) for text in (*project["dependencies"], *of_extras)]
     faults, seen = [], set()
     while wanted:
         one = wanted.pop()
@@ -117,8 +121,8 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
                 continue
             seen.add(name)
             needed = [Requirement(text) for text in metadata.requires(name) or ()]
-            extras = [{"extra": extra} for extra in (one.extras or ("",))]
-            wanted += [n for n in needed if not n.marker or any(map(n.marker.evaluate, extras))]
+            chosen = [{"extra": extra} for extra in (one.extras or ("",))]
+            wanted += [n for n in needed if not n.marker or any(map(n.marker.evaluate, chosen))]
     assert faults == []
     for name in ("requirements.lock", "build.lock"):
         for requirement, hashes in locked(name).values():

@@ -11,17 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor
-
-from connectors.formats.avro_reader import AvroDecoder
-from connectors.formats.avro_schema import AvroSchema
+from connectors.extras import extra_required
 from connectors.formats.columns import column_of_texts
 from connectors.formats.csv_reader import CSV, read_dialect, split_record
 from connectors.formats.declared import declared_type
-from connectors.formats.fields import Fields, utf8_fault
+from connectors.formats.fields import utf8_fault
 from connectors.formats.jsonb_text import Numeral, load_json
-from connectors.formats.protobuf_reader import ProtobufReader
-from connectors.formats.protobuf_schema import is_wrapper, leaf_of
 from connectors.formats.registry import SchemaRegistry
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError
@@ -61,10 +56,14 @@ def propose_columns(
     elif name == "text":
         found = [((), _type_of_texts([s.decode(errors="replace") for s in samples]), True)]
     elif name in ("avro", "debezium-avro"):
-        found = _of_avro(rest, samples, registry, ("after",) if name == "debezium-avro" else ())
+        with extra_required(f"record format {name}"):
+            from connectors.formats.propose_avro import columns_of_avro
+        root = ("after",) if name == "debezium-avro" else ()
+        found = columns_of_avro(rest, samples, registry, root, depth=_DEPTH)
     elif name == "protobuf":
-        message = ProtobufReader((), rest, registry).find_described(samples)
-        found = list(_of_fields(message, ())) if message is not None else []
+        with extra_required("record format protobuf"):
+            from connectors.formats.propose_protobuf import columns_of_protobuf
+        found = columns_of_protobuf(rest, samples, registry, depth=_DEPTH)
     else:
         raise SourceError(
             "format.unknown",
@@ -183,46 +182,6 @@ def _of_cells(options: Mapping[str, Any], samples: Sequence[bytes]) -> list[tupl
             ((name,), _type_of_texts([cell for cell in cells if cell != dialect.null]), True)
         )
     return found
-
-
-def _of_avro(
-    options: Mapping[str, Any],
-    samples: Sequence[bytes],
-    registry: SchemaRegistry | None,
-    root: Path,
-) -> list[tuple[Path, str, bool]]:
-    decoder = AvroDecoder(options, registry)
-    parts = decoder.decode(samples, Fields([]))
-    if not parts and decoder.reader is None:
-        return []
-    # The newest schema among the samples.
-    schema = decoder.reader or parts[-1][0]
-    node = schema.find(root)
-    return [] if node is None else list(_of_node(schema, node, ()))
-
-
-def _of_node(schema: AvroSchema, node: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
-    branches = schema.branches(node)
-    is_nullable = isinstance(node, list) and len(branches) < len(node)
-    is_record = len(branches) == 1 and schema.name(branches[0]) == "record"
-    if is_record and len(path) < _DEPTH and schema.leaf(branches[0]).plain is not None:
-        for one in branches[0]["fields"]:
-            for inner, type, may_be_null in _of_node(schema, one["type"], (*path, one["name"])):
-                yield inner, type, may_be_null or is_nullable
-    else:
-        yield path, schema.leaf(node).type.name, is_nullable
-
-
-def _of_fields(message: Descriptor, path: Path) -> Iterator[tuple[Path, str, bool]]:
-    for field in message.fields:
-        inner, inner_path = field.message_type, (*path, field.name)
-        is_struct = inner is not None and not field.is_repeated and not is_wrapper(inner)
-        if is_struct and inner and len(inner_path) < _DEPTH and leaf_of(field).plain is not None:
-            for deeper, type, _ in _of_fields(inner, inner_path):
-                yield deeper, type, True
-        else:
-            may_be_null = not field.is_repeated and field.has_presence
-            yield inner_path, leaf_of(field).type.name, may_be_null
 
 
 def _named(found: Sequence[tuple[Path, str, bool]]) -> list[Proposal]:

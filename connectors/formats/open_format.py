@@ -9,22 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from connectors.formats import (
-    avro_reader,
-    csv_reader,
-    debezium_avro,
-    debezium_json,
-    protobuf_reader,
-)
-from connectors.formats.avro_reader import AvroReader
+from connectors.extras import extra_required
+from connectors.formats import csv_reader, debezium_json
 from connectors.formats.csv_reader import CsvReader
 from connectors.formats.debezium import DebeziumFormat, EnvelopeReader
-from connectors.formats.debezium_avro import DebeziumAvro
 from connectors.formats.debezium_json import DebeziumJson
 from connectors.formats.declared import KEY, VALUE, DeclaredColumn
 from connectors.formats.fields import Reader
 from connectors.formats.json_reader import JsonReader
-from connectors.formats.protobuf_reader import ProtobufReader
 from connectors.formats.record_format import RecordFormat
 from connectors.formats.registry import SchemaRegistry
 from connectors.formats.row_format import RowFormat
@@ -36,19 +28,45 @@ MakeReader = Callable[[Sequence[DeclaredColumn], Options, SchemaRegistry | None]
 
 MakeEnvelopes = Callable[[Sequence[DeclaredColumn], Options, SchemaRegistry | None], EnvelopeReader]
 
-_READERS: dict[str, tuple[MakeReader, set[str]]] = {
-    "json": (lambda columns, options, registry: JsonReader(columns), set()),
-    "text": (lambda columns, options, registry: TextReader(columns), set()),
-    "csv": (lambda columns, options, registry: CsvReader(columns, options), csv_reader.OPTIONS),
-    "avro": (AvroReader, avro_reader.OPTIONS),
-    "protobuf": (ProtobufReader, protobuf_reader.OPTIONS),
+# What makes a reader, and the options that it knows.
+ReaderFormat = tuple[MakeReader, set[str]]
+EnvelopeFormat = tuple[MakeEnvelopes, set[str]]
+
+
+def _avro() -> ReaderFormat:
+    with extra_required("record format avro"):
+        from connectors.formats import avro_reader
+    return avro_reader.AvroReader, avro_reader.OPTIONS
+
+
+def _protobuf() -> ReaderFormat:
+    with extra_required("record format protobuf"):
+        from connectors.formats import protobuf_reader
+    return protobuf_reader.ProtobufReader, protobuf_reader.OPTIONS
+
+
+def _debezium_avro() -> EnvelopeFormat:
+    with extra_required("record format debezium-avro"):
+        from connectors.formats import debezium_avro
+    return debezium_avro.DebeziumAvro, debezium_avro.OPTIONS
+
+
+_READERS: dict[str, Callable[[], ReaderFormat]] = {
+    "json": lambda: (lambda columns, options, registry: JsonReader(columns), set()),
+    "text": lambda: (lambda columns, options, registry: TextReader(columns), set()),
+    "csv": lambda: (
+        lambda columns, options, registry: CsvReader(columns, options),
+        csv_reader.OPTIONS,
+    ),
+    "avro": _avro,
+    "protobuf": _protobuf,
 }
-_ENVELOPES: dict[str, tuple[MakeEnvelopes, set[str]]] = {
-    "debezium-json": (
+_ENVELOPES: dict[str, Callable[[], EnvelopeFormat]] = {
+    "debezium-json": lambda: (
         lambda columns, options, registry: DebeziumJson(columns, options),
         debezium_json.OPTIONS,
     ),
-    "debezium-avro": (DebeziumAvro, debezium_avro.OPTIONS),
+    "debezium-avro": _debezium_avro,
 }
 
 
@@ -58,13 +76,13 @@ def open_format(
     """Return the format of {"format": name, "key": {"format": name}, "registry": {...}, ...}.
 
     registry: an open one, instead of that of the options. SourceError format.unknown,
-    format.option, format.column and the format's own refusals.
+    format.option, format.column and the format's own refusals; TidemarkError package.missing.
     """
     if registry is None and options.get("registry") is not None:
         registry = SchemaRegistry(options["registry"])
     name = str(options.get("format", ""))
     if name in _ENVELOPES:
-        make, allowed = _ENVELOPES[name]
+        make, allowed = _ENVELOPES[name]()
         _refuse_unknown(name, options, allowed | {"registry", "key"})
         return DebeziumFormat(columns, make(columns, options, registry))
     in_value = [column for column in columns if column.origin == VALUE]
@@ -93,7 +111,7 @@ def open_reader(
             f'record format "{name}" does not exist',
             hint=f"one of {', '.join(sorted({**_READERS, **_ENVELOPES}))}",
         )
-    make, allowed = _READERS[name]
+    make, allowed = _READERS[name]()
     _refuse_unknown(name, options, allowed)
     return make(columns, options, registry)
 

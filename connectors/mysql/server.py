@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Self
 
+from connectors.extras import extra_required
 from connectors.mysql.options import Login
 from connectors.mysql.positions import GtidSet, LogPosition
 from connectors.secrets import hide
@@ -36,16 +37,10 @@ _AWAY |= {1927, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 3169, 4031}
 
 
 def package() -> Any:
-    """Import PyMySQL. SourceError source.package_missing."""
-    try:
+    """Import PyMySQL. TidemarkError package.missing."""
+    with extra_required('source type "mysql"'):
         import pymysql
         import pymysqlreplication
-    except ImportError as error:
-        raise SourceError(
-            "source.package_missing",
-            f'python package "{error.name}" is not installed, which source type "mysql" needs',
-            hint="pip install mysql-replication PyMySQL",
-        ) from None
     del pymysqlreplication
     return pymysql
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from connectors.extras import extra_required
 from connectors.feed_source import Connector, DeclaredRelation, FeedSource
 from connectors.postgres.catalog.catalog import SourceRow
 from dataflow.errors import SourceError
@@ -22,14 +23,16 @@ TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock
 
 
 def connector(type_name: str) -> Connector:
-    """Return the connector of a type. SourceError source.bad_type."""
+    """Return the connector of a type. SourceError source.bad_type; TidemarkError
+    package.missing."""
     if type_name not in TYPES:
         raise SourceError(
             "source.bad_type",
             f'source type "{type_name}" does not exist',
             hint=f"use one of: {', '.join(TYPES)}",
         )
-    return cast(Connector, importlib.import_module(f"connectors.{type_name}.source"))
+    with extra_required(f'source type "{type_name}"'):
+        return cast(Connector, importlib.import_module(f"connectors.{type_name}.source"))
 
 
 def feed_source(row: SourceRow) -> FeedSource:

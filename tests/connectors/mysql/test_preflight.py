@@ -239,4 +239,6 @@ def test_a_host_that_must_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymysqlreplication", None)
-    assert _code(server_module.package)[0] == "source.package_missing"
+    with pytest.raises(TidemarkError) as caught:
+        server_module.package()
+    assert caught.value.code == "package.missing" and "tidemark[mysql]" in str(caught.value.hint)

@@ -1,0 +1,138 @@
+"""Oracle: what docs/DEPLOY.md promises of an install without the extras.
+
+Each process here cannot import the packages of any extra, as if none were installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from connectors.extras import EXTRAS
+from service.ingest.declared_sources import TYPES
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
+from tests.test_documentation import ROOT
+
+# Names that are in the way of the packages' own.
+ABSENT = f"""
+import sys
+
+ABSENT = {tuple(EXTRAS)!r}
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if any(f"{{name}}.".startswith(f"{{one}}.") for one in ABSENT):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Absent())
+"""
+CALL = (
+    ABSENT
+    + """
+import json
+from dataflow.errors import TidemarkError
+found = {}
+for name in NAMES:
+    try:
+        USE(name)
+        found[name] = ""
+    except TidemarkError as error:
+        found[name] = f"{error.code} {error.hint}"
+print(json.dumps(found))
+"""
+)
+USE_FORMAT = """
+from connectors.formats.open_format import open_format
+from connectors.formats.discover import propose_columns
+def USE(name):
+    if name.startswith("propose "):
+        propose_columns({"format": name.partition(" ")[2]}, [b'{"a": 1}'])
+    else:
+        open_format({"format": name}, [])
+"""
+
+
+def answers(names: list[str], use: str) -> dict[str, str]:
+    """What happens at each name: a code and a hint, or nothing."""
+    script = CALL.replace("for name in NAMES", f"{use}\nfor name in {names!r}")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def missing(extra: str) -> str:
+    """The answer that names an extra."""
+    return f'package.missing install it where the service runs: pip install "tidemark[{extra}]"'
+
+
+def test_every_package_of_an_extra_is_known() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (whole,) = extras["all"]
+    assert Requirement(whole).extras == {*EXTRAS.values()}
+    assert {*EXTRAS.values()} <= set(extras)
+    core = {Requirement(text).name for text in project["dependencies"]}
+    for extra in EXTRAS.values():
+        assert not core & {Requirement(text).name for text in extras[extra]}, extra
+
+
+def test_sources_without_their_packages_name_the_extra() -> None:
+    use = "from service.ingest.declared_sources import connector as USE"
+    found = answers(list(TYPES), use)
+    refused = {name: text for name, text in found.items() if text}
+    assert refused == {"kafka": missing("kafka")}
+
+
+def test_record_formats_without_their_packages_name_the_extra() -> None:
+    names = ["json", "csv", "text", "avro", "protobuf", "debezium-avro", "debezium-json"]
+    found = answers([*names, *(f"propose {name}" for name in names)], USE_FORMAT)
+    needing = {"avro": "avro", "debezium-avro": "avro", "protobuf": "protobuf"}
+    for name, text in found.items():
+        extra = needing.get(name.removeprefix("propose "))
+        if extra:
+            assert text == missing(extra), name
+        else:
+            assert "package.missing" not in text, name
+
+
+@pytest.mark.whole
+def test_a_service_without_extras_keeps_views_up_to_date(
+    database: Database, tmp_path: Path
+) -> None:
+    """Everything but what they are for."""
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "sitecustomize.py").write_text(ABSENT)
+    database.execute("CREATE TABLE orders (id integer PRIMARY KEY, amount integer)")
+    with_absent = RunningService(database.dsn, tmp_path)
+    with_absent.set_variable("PYTHONPATH", str(tmp_path / "absent"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,label\n1,one\n2,two\n")
+    with with_absent as service:
+        service.create("total", "SELECT sum(amount) AS total FROM orders")
+        database.execute("INSERT INTO orders SELECT n, n FROM generate_series(1, 100) n")
+        service.await_so(lambda: database.rows("SELECT total FROM total") == [(5050,)])
+        options = {"bootstrap_servers": "127.0.0.1:1", "topics": {}}
+        body = {"name": "events", "type": "kafka", "options": options}
+        answer = service.call("POST", "/sources", body)
+        assert answer.status_code == 422 and answer.json()["code"] == "package.missing"
+        assert "tidemark[kafka]" in answer.json()["hint"]
+        assert not any("Traceback" in line for line in service.log_tail().splitlines())
+
+
+def test_the_list_of_extras_in_the_documentation_is_whole() -> None:
+    text = (ROOT / "docs" / "DEPLOY.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert {*EXTRAS.values()} <= listed
