@@ -2,7 +2,9 @@
 
 Invariant: the sink shows the view at the newest epoch of its progress, and the progress is in the
 same transaction as the rows. It may lag behind the view's table: epochs that it lacks wait on disk.
-One thread uses a sink; `interrupt` may be called from any.
+One thread uses a sink; `interrupt` may be called from any. A sink whose target has no transactions
+may write an epoch again, always with the same ids. A type of sinks is a module with the functions
+of `SinkConnector`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from connectors.sink import SinkTable
 from dataflow.delta import Delta
 
 
@@ -33,11 +36,13 @@ class ViewEpoch:
 class ViewSink(Protocol):
     """An additional destination of one view beside its table. Used by one thread."""
 
-    def open(self) -> int | None:
+    def open(self, known: int | None = None) -> int | None:
         """Fence every earlier writer, resolve its open transaction, and return the newest epoch.
 
-        Return None before the first epoch. TemporaryError: the sink is unreachable. SinkError
-        sink.fenced: another writer has taken over.
+        Return None before the first epoch. known: the newest epoch that the state knows to be
+        written, None before the first. A sink that can read its target's progress ignores it; one
+        that cannot returns it. TemporaryError: the sink is unreachable. SinkError sink.fenced:
+        another writer has taken over; sink.lost: the target is gone or was changed by others.
         """
         ...
 
@@ -58,4 +63,32 @@ class ViewSink(Protocol):
 
     def close(self) -> None:
         """Close connections; uncommitted rows are lost. `open` starts again."""
+        ...
+
+
+class SinkConnector(Protocol):
+    """A type of additional sinks: the functions of the module that implements it.
+
+    options: the user's, as an object of JSON; secrets are references. The option `initial` (rows,
+    changes) is common to all types: the worker reads it, and a type accepts it. title: readable,
+    schema.view/name.
+    """
+
+    def make(
+        self, options: Mapping[str, Any], table: SinkTable, identity: str, title: str
+    ) -> ViewSink:
+        """Return the sink of a view, without reaching its target.
+
+        identity: 32 hex digits, new for each sink that a user adds. table: of a sink that is only
+        removed, it has no fields. SinkError sink.bad_option, secret.missing.
+        """
+        ...
+
+    def check(self, options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
+        """Check the options of a new sink against its target; return them with defaults named.
+
+        It finds every reason known in advance for which `make` or `open` would be refused, and
+        leaves nothing behind. SinkError sink.bad_option and those of the type; TemporaryError if
+        the target is unreachable.
+        """
         ...

@@ -92,7 +92,7 @@ class TopicSink:
 
     # --- life ------------------------------------------------------------------------------
 
-    def open(self) -> int | None:
+    def open(self, known: int | None = None) -> int | None:
         """Fence every earlier writer; return the newest epoch of the topic, None before the first.
 
         TemporaryError, SinkError sink.fenced, and the refusals of topics and registry.

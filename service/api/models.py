@@ -275,7 +275,7 @@ class ViewList(BaseModel):
 
 
 class CreateSink(BaseModel):
-    """An additional sink of a view. options: those of its type (docs/KAFKA_SINK.md)."""
+    """An additional sink of a view. options: those of its type (docs/SINKS.md)."""
 
     model_config = ConfigDict(
         extra="forbid",

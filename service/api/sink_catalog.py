@@ -1,6 +1,6 @@
 """Additional sinks: add, show and drop them.
 
-Invariant: options, topic and view are checked before the sink enters the catalog, so that only
+Invariant: options, target and view are checked before the sink enters the catalog, so that only
 later changes can make it fail. Thread-safe.
 """
 
@@ -39,7 +39,7 @@ class SinkCatalog:
     def add(self, view: str, body: CreateSink, by: Caller) -> SinkModel:
         """Request a sink of a live view.
 
-        TidemarkError view.not_live, view.busy, sink.exists, and errors of its options and cluster.
+        TidemarkError view.not_live, view.busy, sink.exists, and errors of its options and target.
         """
         row = self._view(view)
         self._authorization.require(by, "sink.add", row)
@@ -81,7 +81,7 @@ class SinkCatalog:
         return _model(self._sink(self._view(view), name))
 
     def drop(self, view: str, name: str, by: Caller, *, is_erased: bool) -> str:
-        """Request the drop of a sink and return its identity. is_erased: delete its topics too."""
+        """Request the drop of a sink and return its identity. is_erased: delete its data too."""
         row = self._view(view)
         self._authorization.require(by, "sink.drop", row)
         sink = self._sink(row, name)
@@ -90,7 +90,7 @@ class SinkCatalog:
         return sink.identity
 
     def erase_all(self, view: str, by: Caller) -> None:
-        """Request that all sinks of a view are dropped with their topics."""
+        """Request that all sinks of a view are dropped with their data."""
         row = self._view(view)
         self._authorization.require(by, "sink.drop", row)
         sink_records.drop_sinks(self._control, row.identity, is_erased=True)

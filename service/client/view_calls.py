@@ -213,16 +213,18 @@ class ViewCalls:
         return self._changed("runtime", wait_s, {"runtime": runtime})
 
     @call
-    def drop(self, *, wait_s: float = 60, drop_topics: bool = False) -> Call[bool]:
+    def drop(
+        self, *, wait_s: float = 60, drop_data: bool = False, drop_topics: bool = False
+    ) -> Call[bool]:
         """Drop the view with its table and state; return False if not done after wait_s.
 
-        drop_topics: also delete the topics of its sinks.
+        drop_data: also delete what its sinks have written; drop_topics is its earlier name.
         """
         return Call(
             method="DELETE",
             path=self._path,
             read=is_done,
-            params={"wait_s": wait_s, "drop_topics": drop_topics},
+            params={"wait_s": wait_s, "drop_data": drop_data or drop_topics},
             wait_s=wait_s,
         )
 
@@ -238,9 +240,10 @@ class ViewCalls:
         wait_s: float = 60,
         idempotency_key: str | None = None,
     ) -> Call[SinkState]:
-        """Also write the view, which must be live, to a Kafka topic (docs/KAFKA_SINK.md).
+        """Also write the view, which must be live, to another target (docs/SINKS.md).
 
-        Returns once the sink is live or failed, or after wait_s. idempotency_key: see docs/REST.md.
+        type, options: of the target, such as a Kafka topic. Returns once the sink is live or
+        failed, or after wait_s. idempotency_key: see docs/REST.md.
         """
         return Call(
             method="POST",
@@ -263,13 +266,23 @@ class ViewCalls:
         return Call(method="GET", path=self._sink_path(name), read=into(SinkState))
 
     @call
-    def drop_sink(self, name: str, *, wait_s: float = 60, drop_topic: bool = False) -> Call[bool]:
-        """Drop a sink; return False if not done after wait_s."""
+    def drop_sink(
+        self,
+        name: str,
+        *,
+        wait_s: float = 60,
+        drop_data: bool = False,
+        drop_topic: bool = False,
+    ) -> Call[bool]:
+        """Drop a sink; return False if not done after wait_s.
+
+        drop_data: also delete what it has written; drop_topic is its earlier name.
+        """
         return Call(
             method="DELETE",
             path=self._sink_path(name),
             read=is_done,
-            params={"wait_s": wait_s, "drop_topic": drop_topic},
+            params={"wait_s": wait_s, "drop_data": drop_data or drop_topic},
             wait_s=wait_s,
         )
 

@@ -30,7 +30,7 @@ from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.result import BackfillResult
 from connectors.view_sink import ViewSink
-from dataflow.errors import SinkError, TidemarkError
+from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
@@ -41,6 +41,7 @@ from service.backfill.local_backfill import BackfillJob
 from service.engine import state_version
 from service.engine.engine import Engine, ViewDefinition
 from service.factory.on_spark import bucket_views, evaluator_of
+from service.factory.sink_types import sink_connector
 from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import write_refusal
 from service.runtime.memory_budget import MEBIBYTE
@@ -127,9 +128,7 @@ class ServiceFactory:
         """Return a new writer of a view's additional sink. SinkError sink.bad_option,
         secret.missing.
         """
-        from connectors.kafka.sink import make
-
-        return make(row.options, table, row.identity, row.title)
+        return sink_connector(row.type).make(row.options, table, row.identity, row.title)
 
     def checked_options(
         self, kind: str, options: Mapping[str, Any], table: SinkTable, name: str
@@ -138,15 +137,7 @@ class ServiceFactory:
 
         SinkError sink.unknown_type, sink.bad_option, and errors of the sink's type.
         """
-        from connectors.kafka.sink import check
-
-        if kind != "kafka":
-            raise SinkError(
-                "sink.unknown_type",
-                f'sink type "{kind}" does not exist',
-                hint='use the type "kafka"',
-            )
-        return check(options, table, f"{table.title}/{name}")
+        return sink_connector(kind).check(options, table, f"{table.title}/{name}")
 
     def control(self) -> Control:
         """Return a new session on the control tables."""

@@ -37,10 +37,11 @@ class NoOptions(BaseModel):
 
 
 class DropOptions(BaseModel):
-    """drop_topics: also delete the topics of the view's additional sinks."""
+    """drop_data: also delete the data of the view's additional sinks; earlier: drop_topics."""
 
     model_config = ConfigDict(extra="forbid")
 
+    drop_data: bool = False
     drop_topics: bool = False
 
 
@@ -156,7 +157,8 @@ class Operations:
             name = path_name(row.schema, row.name)
             by = of_session(request.requester)
             erase = functools.partial(self._sinks.erase_all, name, by)
-            self._catalog.drop(name, by, erase if body.options.drop_topics else None)
+            is_erased = body.options.drop_data or body.options.drop_topics
+            self._catalog.drop(name, by, erase if is_erased else None)
         identity = row.identity if row is not None else request.target or ""
         return lambda _: None if self._catalog.exists(identity) else Outcome("view is dropped")
 

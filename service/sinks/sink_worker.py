@@ -179,7 +179,7 @@ class SinkWorker:
 
     def _follow(self) -> None:
         """Bring the sink from its epoch to the newest one, and continue."""
-        found = self._route.sink.open()
+        found = self._route.sink.open(self.reached.epoch if self.reached.has_begun else None)
         if found is None:
             if self.reached.has_begun:
                 raise SinkError(

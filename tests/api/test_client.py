@@ -252,7 +252,7 @@ def test_sinks_are_made_and_dropped(face: Face, broker: EmbeddedKafka) -> None:
     assert (sink.name, sink.status, sink.type) == ("out", "live", "kafka")
     assert [s.name for s in face.ask(view.sinks())] == ["out"]
     assert face.ask(view.sink("out")).options["topic"] == topic
-    assert face.ask(view.drop_sink("out", drop_topic=True)) is True
+    assert face.ask(view.drop_sink("out", drop_data=True)) is True
     assert face.ask(view.sinks()) == []
 
 

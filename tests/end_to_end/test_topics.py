@@ -115,7 +115,7 @@ def test_two_sinks_added_and_removed_while_it_runs(
         reader = TopicReader(broker, changes)
         assert read(reader, epoch) == answer(shop, KEYED)
         reader.close()
-        drop_sink(service, "totals", query="?drop_topic=true")
+        drop_sink(service, "totals", query="?drop_data=true")
         assert not {changes, f"{changes}.markers"} & topic_names(broker)
         service.drop("totals")
 
@@ -140,7 +140,7 @@ def test_a_multiset_from_its_changes_on(
         reader = TopicReader(broker, topic)
         assert read(reader, epoch) == answer(shop, BAG) - before
         reader.close()
-        service.call("DELETE", "/views/even?drop_topics=true")
+        service.call("DELETE", "/views/even?drop_data=true")
         wait_until(lambda: not {topic, f"{topic}.markers"} & topic_names(broker))
         assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 

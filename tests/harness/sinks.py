@@ -9,10 +9,15 @@ from tests.harness.service import RunningService
 
 
 def add_sink(
-    service: RunningService, view: str, name: str = "events", wait_s: float = 60, **options: Any
+    service: RunningService,
+    view: str,
+    name: str = "events",
+    wait_s: float = 60,
+    type_name: str = "kafka",
+    **options: Any,
 ) -> dict[str, Any]:
-    """Add a sink in Kafka and wait until it has begun."""
-    body = {"name": name, "type": "kafka", "options": options}
+    """Add a sink and wait until it has begun."""
+    body = {"name": name, "type": type_name, "options": options}
     answer = service.call("POST", f"/views/{view}/sinks?wait_s={wait_s}", body)
     assert answer.status_code == 201, answer.text
     sink = answer.json()

@@ -217,7 +217,7 @@ class SimViewSink:
         self._faults = topics.faults
         self._is_interrupted = False
 
-    def open(self) -> int | None:
+    def open(self, known: int | None = None) -> int | None:
         self._faults.step("topic.open")
         self._require_there()
         topic = self._topics.of(self._row)

@@ -60,10 +60,12 @@ async def drop_sink(
     view: str,
     sink: str,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
-    drop_topic: Annotated[bool, Query(description="delete the topics that it wrote")] = False,
+    drop_data: Annotated[bool, Query(description="also delete what it has written")] = False,
+    drop_topic: Annotated[bool, Query(description="earlier name", deprecated=True)] = False,
 ) -> Response:
     """Drop a sink; respond when it is done, or with 202 after wait_s."""
     sinks = _sinks(request)
     caller = request.state.caller
-    identity = await run_in_threadpool(sinks.drop, view, sink, caller, is_erased=drop_topic)
+    is_erased = drop_data or drop_topic
+    identity = await run_in_threadpool(sinks.drop, view, sink, caller, is_erased=is_erased)
     return await until_gone(lambda: sinks.exists(identity), wait_s)

@@ -76,13 +76,15 @@ async def drop_view(
     request: Request,
     name: str,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
-    drop_topics: Annotated[bool, Query(description="also delete its sinks' topics")] = False,
+    drop_data: Annotated[bool, Query(description="also delete its sinks' data")] = False,
+    drop_topics: Annotated[bool, Query(description="earlier name", deprecated=True)] = False,
 ) -> Response:
     """Drop a view with its table and state; respond when it is done, or with 202 after wait_s."""
     catalog = _catalog(request)
     sinks = request.app.state.sinks
     caller = request.state.caller
-    before = functools.partial(sinks.erase_all, name, caller) if drop_topics else None
+    erase = functools.partial(sinks.erase_all, name, caller)
+    before = erase if drop_data or drop_topics else None
     identity = await run_in_threadpool(catalog.drop, name, caller, before)
     return await until_gone(lambda: catalog.exists(identity), wait_s)
 

@@ -29,7 +29,7 @@ class RefusingSink:
         self.refusals: list[TidemarkError] = []
         self.epochs = list(holds)
 
-    def open(self) -> int | None:
+    def open(self, known: int | None = None) -> int | None:
         return self.epochs[-1] if self.epochs else None
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:

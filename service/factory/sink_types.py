@@ -1,0 +1,26 @@
+"""Types of additional sinks, and the connector that implements each.
+
+A connector is imported when a sink of its type is first used, so unused ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import cast
+
+from connectors.view_sink import SinkConnector
+from dataflow.errors import SinkError
+
+MODULES: Mapping[str, str] = {"kafka": "connectors.kafka.sink"}
+
+
+def sink_connector(type_name: str) -> SinkConnector:
+    """Return the connector of a type of sinks. SinkError sink.unknown_type."""
+    if type_name not in MODULES:
+        raise SinkError(
+            "sink.unknown_type",
+            f'sink type "{type_name}" does not exist',
+            hint=f"use one of: {', '.join(MODULES)}",
+        )
+    return cast(SinkConnector, importlib.import_module(MODULES[type_name]))
