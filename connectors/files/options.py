@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from connectors.files.bucket import BucketFolder
+from connectors.extras import extra_required
 from connectors.files.folder import Folder, LocalFolder
 from connectors.files.pattern import DEFAULT_IGNORE, split_pattern
 from connectors.files.stream import UTF8, canonical_encoding
@@ -101,6 +101,8 @@ class FileOptions:
         bucket, _, key = self.path.removeprefix(_BUCKET).partition("/")
         if not _BUCKET_NAME.fullmatch(bucket):
             raise _refusal("path", f'"{bucket}" is not a valid bucket name', "s3://bucket/key*")
+        with extra_required("a bucket of S3"):
+            from connectors.files.bucket import BucketFolder
         return BucketFolder(bucket, split_pattern(key, self.ignore), self.bucket)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
-
-from obstore.store import S3Store
+from typing import TYPE_CHECKING, Any
 
 from connectors import netguard, secrets
+from connectors.extras import extra_required
 from dataflow.errors import SourceError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 _TIMEOUTS = {"timeout": timedelta(seconds=20), "connect_timeout": timedelta(seconds=5)}
 _RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
@@ -38,7 +40,11 @@ class BucketOptions:
 
 
 def open_store(bucket: str, options: BucketOptions) -> S3Store:
-    """Return the client of a bucket. SourceError host.forbidden, path.forbidden, secret.missing."""
+    """Return the client of a bucket. SourceError host.forbidden, path.forbidden, secret.missing;
+    TidemarkError package.missing.
+    """
+    with extra_required("a bucket of S3"):
+        from obstore.store import S3Store
     keys = {
         "access_key_id": options.access_key,
         "secret_access_key": options.secret_key,

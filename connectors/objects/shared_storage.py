@@ -12,29 +12,16 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import parse_qs
+from typing import Protocol
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import S3Store
-
-from connectors.shuffle_storage import S3, force_names, shown_url
+from connectors.shuffle_storage import force_names, shown_url
 from dataflow.errors import TemporaryError, TidemarkError
 
-_TIMEOUTS = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)}
-_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-# Parameters of a storage's URL, as in `connectors.shuffle_storage`.
-_PARAMETERS = ("region", "scheme", "endpoint_override")
-_COPY_BYTES = 8 << 20
-# The error of a storage that cannot be reached; a user of it may have its own.
-CODE = "spark.storage"
+COPY_BYTES = 8 << 20
 
 
 class NameTakenError(Exception):
@@ -82,28 +69,16 @@ class SharedStorage(Protocol):
         ...
 
 
-def open_storage(url: str) -> SharedStorage:
-    """Return the storage at a path or at s3://bucket/prefix?region=...&scheme=...
-
-    endpoint_override=host:port names another server than Amazon's. TidemarkError
-    spark.storage_url.
-    """
-    if not url.startswith(S3):
-        return FolderStorage(Path(url))
-    _opened(url)
-    return BucketStorage(url)
-
-
 @dataclass(frozen=True)
 class FolderStorage:
     """A folder on a disk that all machines see, with links and durable renames (not object mounts).
 
     A name appears by a link to a synced draft, which fails if the name is taken. code: of the error
-    of a failure.
+    of a failure; a user of the storage may have its own.
     """
 
     path: Path
-    code: str = CODE
+    code: str = "spark.storage"
 
     def create(self, name: str, content: bytes) -> None:
         """See SharedStorage."""
@@ -112,7 +87,7 @@ class FolderStorage:
             try:
                 os.link(draft, self.path / name)
             except FileExistsError:
-                _require_own(self, name, content)
+                require_own(self, name, content)
 
     def put(self, name: str, content: bytes) -> None:
         """See SharedStorage."""
@@ -124,32 +99,32 @@ class FolderStorage:
         """See SharedStorage."""
         with self._draft(name) as draft:
             with path.open("rb") as source, draft.open("wb") as target:
-                shutil.copyfileobj(source, target, _COPY_BYTES)
+                shutil.copyfileobj(source, target, COPY_BYTES)
                 target.flush()
                 os.fsync(target.fileno())
             os.replace(draft, self.path / name)
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See SharedStorage."""
-        with _reached(str(self.path), self.code), (self.path / name).open("rb") as file:
+        with reached(str(self.path), self.code), (self.path / name).open("rb") as file:
             file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
 
     def download(self, name: str, path: Path) -> None:
         """See SharedStorage."""
-        with _reached(str(self.path), self.code):
+        with reached(str(self.path), self.code):
             shutil.copyfile(self.path / name, path)
 
     def names(self, folder: str) -> list[str]:
         """See SharedStorage."""
-        with _reached(str(self.path), self.code):
+        with reached(str(self.path), self.code):
             found = (self.path / folder).rglob("*")
             paths = [p for p in found if not p.name.startswith(".") and p.is_file()]
         return sorted(p.relative_to(self.path).as_posix() for p in paths)
 
     def delete(self, name: str) -> None:
         """See SharedStorage."""
-        with _reached(str(self.path), self.code):
+        with reached(str(self.path), self.code):
             (self.path / name).unlink(missing_ok=True)
 
     @contextmanager
@@ -157,91 +132,13 @@ class FolderStorage:
         """Yield a path beside a name; make the name durable if the block succeeds."""
         path = self.path / name
         draft = path.with_name(f".{uuid.uuid4().hex}")
-        with _reached(str(self.path), self.code):
+        with reached(str(self.path), self.code):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 yield draft
             finally:
                 draft.unlink(missing_ok=True)
             force_names(path.parent)
-
-
-@dataclass(frozen=True)
-class ObjectStorage:
-    """A prefix in an S3 bucket whose server has conditional writes (If-None-Match: *).
-
-    Amazon, MinIO, Ceph, Garage and SeaweedFS have them; a server that ignores the condition would
-    let two writers commit one epoch, so `check_conditions` refuses it. url: as errors show it. A
-    subclass opens the client.
-    """
-
-    url: str
-    code: str = field(default=CODE, kw_only=True)
-
-    def opened(self) -> tuple[S3Store, str]:
-        """Return the client, and the prefix of names: empty, or with a slash at its end."""
-        raise NotImplementedError
-
-    def create(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        with _reached(self.url, self.code):
-            store, base = self.opened()
-            try:
-                obstore.put(store, base + name, content, mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                _require_own(self, name, content)
-
-    def put(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        with _reached(self.url, self.code):
-            store, base = self.opened()
-            obstore.put(store, base + name, content)
-
-    def send(self, path: Path, name: str) -> None:
-        """See SharedStorage."""
-        with _reached(self.url, self.code):
-            store, base = self.opened()
-            obstore.put(store, base + name, path)
-
-    def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See SharedStorage."""
-        with _reached(self.url, self.code):
-            store, base = self.opened()
-            if stop is not None:
-                return bytes(obstore.get_range(store, base + name, start=start, end=stop))
-            return bytes(obstore.get(store, base + name).bytes())[start:]
-
-    def download(self, name: str, path: Path) -> None:
-        """See SharedStorage."""
-        with _reached(self.url, self.code), path.open("wb") as target:
-            store, base = self.opened()
-            for part in obstore.get(store, base + name).stream(min_chunk_size=_COPY_BYTES):
-                target.write(part)
-
-    def names(self, folder: str) -> list[str]:
-        """See SharedStorage."""
-        with _reached(self.url, self.code):
-            store, base = self.opened()
-            listed = obstore.list(store, prefix=f"{base}{folder}" or None, chunk_size=1000)
-            return sorted(meta["path"][len(base) :] for batch in listed for meta in batch)
-
-    def delete(self, name: str) -> None:
-        """See SharedStorage."""
-        with _reached(self.url, self.code), suppress(FileNotFoundError):
-            store, base = self.opened()
-            obstore.delete(store, base + name)
-
-
-@dataclass(frozen=True)
-class BucketStorage(ObjectStorage):
-    """A bucket as `open_storage` reads its URL.
-
-    Credentials are those of the environment or the machine's role.
-    """
-
-    def opened(self) -> tuple[S3Store, str]:
-        """See ObjectStorage."""
-        return _opened(self.url)
 
 
 def check_conditions(storage: SharedStorage, code: str = "spark.storage_unsafe") -> None:
@@ -265,7 +162,7 @@ def check_conditions(storage: SharedStorage, code: str = "spark.storage_unsafe")
     )
 
 
-def _require_own(storage: SharedStorage, name: str, content: bytes) -> None:
+def require_own(storage: SharedStorage, name: str, content: bytes) -> None:
     """Raise NameTakenError unless a taken name has this content: the reply was lost."""
     try:
         found = storage.get(name)
@@ -284,40 +181,19 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _reached(where: str, code: str) -> Iterator[None]:
-    """Turn a failure of the storage into a TemporaryError; a missing file keeps its own."""
+def reached(where: str, code: str, failures: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn a failure of the storage into a TemporaryError; a missing file keeps its own.
+
+    failures: of a client, beside OSError.
+    """
     try:
         yield
     except FileNotFoundError:
         raise
-    except (OSError, BaseError) as error:
+    except (OSError, *failures) as error:
         raise TemporaryError(
             code,
             f'cannot reach the shared storage "{shown_url(where)}"',
             detail=str(error).partition("\n")[0][:500],
             hint="no action needed if it is a short failure: the epoch is repeated",
         ) from error
-
-
-@lru_cache(maxsize=8)
-def _opened(url: str) -> tuple[S3Store, str]:
-    """Return the client of a URL, shared by its users in this process, and the prefix of names."""
-    base, _, query = url.removeprefix(S3).partition("?")
-    bucket, _, prefix = base.partition("/")
-    parameters = {name: values[-1] for name, values in parse_qs(query).items()}
-    unknown = sorted(parameters.keys() - set(_PARAMETERS))
-    if unknown or not bucket or "@" in bucket:
-        raise TidemarkError(
-            "spark.storage_url",
-            f'"{shown_url(url)}" is not a supported storage URL',
-            detail=f"unknown parameters: {', '.join(unknown)}" if unknown else "no plain bucket",
-            hint="s3://bucket/prefix?region=...&scheme=https&endpoint_override=host:port",
-        )
-    settings: dict[str, Any] = {"region": parameters.get("region", "us-east-1")}
-    scheme = parameters.get("scheme", "https")
-    if "endpoint_override" in parameters:
-        settings["endpoint"] = f"{scheme}://{parameters['endpoint_override']}"
-    client: Any = {"allow_http": scheme == "http", **_TIMEOUTS}
-    opened: Callable[..., S3Store] = S3Store
-    store = opened(bucket, retry_config=_RETRIES, client_options=client, **settings)
-    return store, f"{prefix.strip('/')}/" if prefix.strip("/") else ""

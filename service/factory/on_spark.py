@@ -90,7 +90,7 @@ def remove_buckets(settings: Settings) -> None:
 
     TemporaryError spark.storage.
     """
-    from connectors.objects.shared_storage import open_storage
+    from connectors.objects.open_storage import open_storage
 
     if settings.spark_storage:
         storage = open_storage(storage_url(settings))

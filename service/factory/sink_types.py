@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping
 from typing import cast
 
+from connectors.extras import extra_required
 from connectors.view_sink import SinkConnector
 from dataflow.errors import SinkError
 
@@ -16,11 +17,14 @@ MODULES: Mapping[str, str] = {"kafka": "connectors.kafka.sink"}
 
 
 def sink_connector(type_name: str) -> SinkConnector:
-    """Return the connector of a type of sinks. SinkError sink.unknown_type."""
+    """Return the connector of a type of sinks. SinkError sink.unknown_type; TidemarkError
+    package.missing.
+    """
     if type_name not in MODULES:
         raise SinkError(
             "sink.unknown_type",
             f'sink type "{type_name}" does not exist',
             hint=f"use one of: {', '.join(MODULES)}",
         )
-    return cast(SinkConnector, importlib.import_module(MODULES[type_name]))
+    with extra_required(f'sink type "{type_name}"'):
+        return cast(SinkConnector, importlib.import_module(MODULES[type_name]))

@@ -95,6 +95,21 @@ def test_sources_without_their_packages_name_the_extra() -> None:
     assert refused == {"kafka": missing("kafka")}
 
 
+def test_sinks_without_their_packages_name_the_extra() -> None:
+    use = "from service.factory.sink_types import sink_connector as USE"
+    assert answers(["kafka"], use) == {"kafka": missing("kafka")}
+
+
+def test_s3_without_its_package_names_the_extra(tmp_path: Path) -> None:
+    use = "from connectors.objects.open_storage import open_storage as USE"
+    found = answers([str(tmp_path), "s3://bucket/prefix"], use)
+    assert found == {str(tmp_path): "", "s3://bucket/prefix": missing("s3")}
+    use = "from connectors.files.options import read_options\ndef USE(path):\n"
+    use += "    read_options({'relations': {'r': {'path': path}}})[0].folder()"
+    found = answers(["/data/*.csv", "s3://bucket/*.csv"], use)
+    assert found == {"/data/*.csv": "", "s3://bucket/*.csv": missing("s3")}
+
+
 def test_record_formats_without_their_packages_name_the_extra() -> None:
     names = ["json", "csv", "text", "avro", "protobuf", "debezium-avro", "debezium-json"]
     found = answers([*names, *(f"propose {name}" for name in names)], USE_FORMAT)

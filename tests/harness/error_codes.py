@@ -1,8 +1,8 @@
 """The error codes that the code base can raise, read from its syntax trees.
 
-A code stands as the first argument of an error, as the argument `code=`, or is assigned to a name
-`code`. One that is computed has its template in COMPUTED with all that it may become; a template
-that is not there is an error of the test that asks.
+A code stands as the first argument of an error, as the argument `code=` or its default, or is
+assigned to a name `code`. One that is computed has its template in COMPUTED with all that it may
+become; a template that is not there is an error of the test that asks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,13 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, bo
         elif isinstance(node, ast.Assign) and any(_names_code(t) for t in node.targets):
             texts = list(_texts(node.value))
             yield from ((node, text, False) for text in texts if CODE.fullmatch(text))
+        elif isinstance(node, ast.AnnAssign) and node.value and _names_code(node.target):
+            yield from ((node, text, True) for text in _texts(node.value) if text)
+        elif isinstance(node, ast.arguments):
+            own = node.args[len(node.args) - len(node.defaults) :]
+            for argument, value in zip(own, node.defaults, strict=True):
+                if argument.arg == "code":
+                    yield from ((value, text, True) for text in _texts(value) if text)
 
 
 def _names_code(target: ast.expr) -> bool:

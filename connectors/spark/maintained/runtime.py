@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from connectors.objects.open_storage import open_storage
 from connectors.objects.shared_storage import (
     SharedStorage,
     check_conditions,
-    open_storage,
 )
 from connectors.shuffle_storage import url_below
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler

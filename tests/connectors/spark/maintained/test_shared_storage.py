@@ -11,14 +11,14 @@ from pathlib import Path
 import obstore
 import pytest
 
-from connectors.objects import shared_storage
+from connectors.objects import object_storage, shared_storage
+from connectors.objects.object_storage import BucketStorage
+from connectors.objects.open_storage import open_storage
 from connectors.objects.shared_storage import (
-    BucketStorage,
     FolderStorage,
     NameTakenError,
     SharedStorage,
     check_conditions,
-    open_storage,
 )
 from dataflow.errors import TemporaryError, TidemarkError
 from tests.harness.object_store import object_server, object_store
@@ -100,7 +100,7 @@ def test_a_lost_reply_of_a_bucket_is_no_other_writer(
             send(store, path, file, **options)
             return send(store, path, file, **options)
 
-        monkeypatch.setattr(shared_storage.obstore, "put", lose_the_reply)
+        monkeypatch.setattr(object_storage.obstore, "put", lose_the_reply)
         storage.create("manifest/1", b"one")
         assert storage.get("manifest/1") == b"one"
 
@@ -129,7 +129,7 @@ def test_conditions_are_checked(storage: SharedStorage, monkeypatch: pytest.Monk
     if isinstance(storage, BucketStorage):
         send = obstore.put
         forget = lambda store, path, file, **_: send(store, path, file)  # noqa: E731
-        monkeypatch.setattr(shared_storage.obstore, "put", forget)
+        monkeypatch.setattr(object_storage.obstore, "put", forget)
         with pytest.raises(TidemarkError, match=r"spark\.storage_unsafe"):
             check_conditions(storage)
 
@@ -143,7 +143,7 @@ def test_a_storage_that_is_away_is_a_temporary_error(
             storage.create("a", b"b")
     with object_store(monkeypatch) as url:
         pass
-    monkeypatch.setattr(shared_storage, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(object_storage, "_RETRIES", {"max_retries": 0})
     with pytest.raises(TemporaryError, match=r"spark\.storage"):
         BucketStorage(url).create("a", b"b")
 
