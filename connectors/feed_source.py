@@ -148,6 +148,14 @@ class SourceFeed(Protocol):
         ...
 
 
+def gaps_of(feed: SourceFeed) -> int:
+    """Return how often a feed has begun to read again where records may have been lost.
+
+    Only streams, which cannot be read again, have such gaps (attribute `gaps`).
+    """
+    return int(getattr(feed, "gaps", 0))
+
+
 class FeedSource(Protocol):
     """An external source. Nothing is opened before the first use.
 

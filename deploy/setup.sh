@@ -132,6 +132,24 @@ install_mariadb() {
         say "no MariaDB: the tests of MySQL sources are skipped (apt-get install mariadb-server-core mariadb-client-core)"
 }
 
+has_clickhouse() {
+    PATH="$PATH:/usr/sbin:/usr/local/sbin:/sbin" command -v clickhouse-server >/dev/null
+}
+
+# For the tests of ClickHouse sources, which are skipped without it. Tests start servers of their
+# own, so the package's service is not left running.
+install_clickhouse() {
+    has_clickhouse && return
+    if has_apt; then
+        apt_install clickhouse-server || true
+        if command -v systemctl >/dev/null; then
+            systemctl disable --now clickhouse-server >/dev/null 2>&1 || true
+        fi
+    fi
+    has_clickhouse ||
+        say "no ClickHouse: the tests of ClickHouse sources are skipped (apt-get install clickhouse-server)"
+}
+
 has_chromium() {
     local name
     for name in chromium chromium-browser google-chrome-stable google-chrome; do
@@ -170,6 +188,7 @@ make_venv
 install_postgres
 install_kafka
 install_mariadb
+install_clickhouse
 install_chromium
 .venv/bin/python -m service.runtime.kernels --show
 wanted >"$stamp"

@@ -103,6 +103,7 @@ HOMES = {
     "confluent_kafka": ("connectors/kafka",),
     "kafka": ("connectors/kafka",),
     "pymysql": ("connectors/mysql",),
+    "websockets": ("connectors/stream",),
     "pymysqlreplication": ("connectors/mysql",),
     "msgspec": ("connectors/formats",),
     "fastavro": ("connectors/formats",),

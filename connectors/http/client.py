@@ -7,20 +7,19 @@ secret.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 import httpx
 
-from connectors import netguard, secrets
+from connectors import secrets
+from connectors.guarded_http import AGENT, GuardedTransport, tls_context
 from connectors.http.options import HttpOptions, Limits, Request
 from connectors.polled.schedule import RetryLaterError
 from dataflow.errors import SourceError, TemporaryError
 from storage import clock
 
-_AGENT = "tidemark"
 _LOGIN = (401, 403, 407)
 _BUSY = (408, 425, 429)
 NOT_MODIFIED = 304
@@ -38,47 +37,21 @@ class Page:
     next_url: str = ""
 
 
-class _GuardedTransport(httpx.BaseTransport):
-    """Opens the very addresses that the guard has checked, in turn; the name stays that of the
-    request."""
-
-    def __init__(self, inner: httpx.BaseTransport) -> None:
-        self._inner = inner
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """See httpx.BaseTransport."""
-        host = request.url.host
-        addresses = netguard.check_host(host, request.url.port or 0)
-        request.extensions = {**request.extensions, "sni_hostname": host}
-        failure: httpx.ConnectError | None = None
-        for address in addresses:
-            request.url = request.url.copy_with(host=address)
-            try:
-                return self._inner.handle_request(request)
-            except httpx.ConnectError as error:
-                failure = error
-        raise failure or httpx.ConnectError("the name has no address")
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._inner.close()
-
-
 class Client:
     """Requests of one poll. Used by one thread, with `with`."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._limits: Limits = options.limits
         self._left = options.limits.max_bytes
-        inner = httpx.HTTPTransport(verify=_context(options.ca), trust_env=False)
-        headers = {"User-Agent": _AGENT, "Accept": "application/json"}
+        inner = httpx.HTTPTransport(verify=tls_context(options.ca), trust_env=False)
+        headers = {"User-Agent": AGENT, "Accept": "application/json"}
         auth = None
         if options.token:
             headers["Authorization"] = f"Bearer {secrets.resolve(options.token)}"
         elif options.user:
             auth = httpx.BasicAuth(secrets.resolve(options.user), secrets.resolve(options.password))
         self._client = httpx.Client(
-            transport=_GuardedTransport(inner),
+            transport=GuardedTransport(inner),
             headers=headers,
             auth=auth,
             timeout=options.limits.timeout_s,
@@ -146,16 +119,6 @@ def next_request(request: Request, page_url: str) -> Request:
         )
     # The URL has all parameters that the server wants.
     return Request(str(url), request.method, request.headers, {}, request.body)
-
-
-def _context(ca: str) -> ssl.SSLContext:
-    netguard.check_certificate(ca)
-    try:
-        return ssl.create_default_context(cafile=ca or None)
-    except OSError as error:
-        what = "the certificates of option ca cannot be read"
-        hint = "ca is the path of a PEM file"
-        raise SourceError("source.bad_option", what, detail=str(error), hint=hint) from None
 
 
 def _check_status(answer: httpx.Response, request: Request) -> None:

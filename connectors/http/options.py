@@ -6,24 +6,17 @@ reference, which is resolved for each request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from connectors.formats.declared import read_path
 from connectors.option_reader import OptionReader
 from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
-from connectors.secrets import has_reference, is_reference
+from connectors.url_options import read_headers, read_secret, read_texts, read_url
 
 PAGE = "docs/HTTP.md"
 LINK, CURSOR, NUMBER, OFFSET = "link", "cursor", "page", "offset"
-_SECRET = re.compile(
-    r"auth|token|secret|passw|cookie|credential|(^|[_-])key$|api-?key", re.IGNORECASE
-)
-# Headers that are ours: they decide what the answer means.
-_OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "if-none-match"}
 
 
 @dataclass(frozen=True)
@@ -95,16 +88,16 @@ class HttpOptions:
 def read_options(options: Mapping[str, Any]) -> HttpOptions:
     """Return the options of a source. SourceError source.bad_option, secret.plain."""
     reader = OptionReader(options, "source", page=PAGE)
-    base = _url(reader, "url", reader.take("url", str))
-    headers = _headers(reader)
-    query = _texts(reader, "query")
+    base = read_url(reader, "url", reader.take("url", str))
+    headers = read_headers(reader)
+    query = read_texts(reader, "query")
     shared = read_shared(reader)
     limits = Limits(
         read_number(reader, "timeout_ms", 30_000, 600_000) / 1000,
         read_number(reader, "max_bytes", 256 << 20, 4 << 30),
         read_number(reader, "max_pages", 1000, 1_000_000),
     )
-    login = {name: _secret(reader, name) for name in ("password", "token")}
+    login = {name: read_secret(reader, name) for name in ("password", "token")}
     user, ca = reader.take("user", str, ""), reader.take("ca", str, "")
     if bool(user) != bool(login["password"]) or (user and login["token"]):
         raise reader.refused("user", "needs password, and excludes token")
@@ -130,7 +123,7 @@ class _Defaults:
 def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
     reader = OptionReader(supplied, "source", f"relations.{name}", PAGE)
     path = reader.take("path", str, "")
-    url = _url(reader, "path", defaults.url.rstrip("/") + path if path else defaults.url)
+    url = read_url(reader, "path", defaults.url.rstrip("/") + path if path else defaults.url)
     body = reader.raw("body")
     method = reader.choice("method", ("GET", "POST"), "GET" if body is None else "POST")
     if body is not None and method == "GET":
@@ -138,8 +131,8 @@ def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
     request = Request(
         url,
         method,
-        {**defaults.headers, **_headers(reader)},
-        {**defaults.query, **_texts(reader, "query")},
+        {**defaults.headers, **read_headers(reader)},
+        {**defaults.query, **read_texts(reader, "query")},
         body,
     )
     rows = read_rows(reader, name, defaults.shared)
@@ -173,48 +166,3 @@ def _pagination(reader: OptionReader | None, *, has_body: bool) -> Pagination:
         raise reader.refused("size_parameter", "needs size")
     reader.end()
     return Pagination(kind, parameter, variable, source, more, first, size, size_parameter)
-
-
-def _url(reader: OptionReader, option: str, text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise reader.refused(option, "is no URL") from None
-    if not is_fit or parts.fragment:
-        raise reader.refused(option, "must be http://host/... or https://host/...")
-    if parts.username or parts.password:
-        raise reader.refused(option, "must not contain a login", hint="use user and password")
-    return text
-
-
-def _headers(reader: OptionReader) -> dict[str, str]:
-    found = _texts(reader, "headers")
-    for name in found:
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or name.lower() in _OWN_HEADERS:
-            raise reader.refused("headers", f'has the name "{name}", which cannot be set')
-        if any(letter in found[name] for letter in "\r\n\0"):
-            raise reader.refused("headers", f'"{name}" has a line end in its value')
-    return found
-
-
-def _texts(reader: OptionReader, option: str) -> dict[str, str]:
-    """Return an object of texts. What looks like a secret by its name must be a reference."""
-    found = reader.take(option, dict, {})
-    for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise reader.refused(option, f'"{name}" must be a text or a number')
-        if _SECRET.search(name) and not has_reference(str(value)):
-            raise reader.refused(
-                option,
-                f'"{name}" must refer to a secret',
-                hint='such as "Bearer ${env:API_TOKEN}" or "${file:/run/secrets/token}"',
-            )
-    return {str(name): str(value) for name, value in found.items()}
-
-
-def _secret(reader: OptionReader, option: str) -> str:
-    found = reader.take(option, str, "")
-    if found and not is_reference(found):
-        raise reader.refused(option, "must refer to a secret", hint='write "${env:NAME}"')
-    return found

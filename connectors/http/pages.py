@@ -6,7 +6,6 @@ error, never a shorter relation.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import orjson
 
 from connectors.formats.declared import DeclaredColumn, declared_type
+from connectors.formats.json_lists import elements
 from connectors.formats.json_reader import JsonReader
 from connectors.http.client import NOT_MODIFIED, Client, Page, next_request
 from connectors.http.options import (
@@ -30,8 +30,6 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field
 
 _OPEN = b"["
-_BLANKS = " \t\r\n"
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class _RowsReader:
             path = ".".join(("$", *self._relation.path))
             raise self._bad(f"there is no list at {path}")
         try:
-            return _elements(found.decode())
+            return elements(found.decode())
         except RecursionError:
             raise self._bad("it is nested too deeply") from None
 
@@ -174,23 +172,6 @@ class _RowsReader:
         what = f'relation "{self._relation.name}": the answer has not the rows that are declared'
         hint = 'check "path" and "rows"'
         return SourceError("http.bad_answer", what, detail=detail, hint=hint)
-
-
-def _elements(text: str) -> list[bytes]:
-    """Return the texts of the elements of a list, which is valid JSON.
-
-    >>> _elements('[{"a": 1.10}, [2]]')
-    [b'{"a": 1.10}', b'[2]']
-    """
-    found, at = [], text.index("[") + 1
-    while True:
-        while text[at] in _BLANKS or text[at] == ",":
-            at += 1
-        if text[at] == "]":
-            return found
-        _, end = _DECODER.raw_decode(text, at)
-        found.append(text[at:end].encode())
-        at = end
 
 
 def _endless(relation: HttpRelation, detail: str) -> SourceError:

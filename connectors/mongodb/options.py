@@ -12,11 +12,19 @@ from typing import Any
 
 from connectors.formats.declared import declare_columns
 from connectors.option_reader import OptionReader
-from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
+from connectors.polled.rows import (
+    DEAD_LETTER,
+    RowOptions,
+    SharedOptions,
+    read_number,
+    read_rows,
+    read_shared,
+)
 from connectors.secrets import refuse_plain
 
 PAGE = "docs/MONGODB.md"
 ID = "_id"
+POLL, STREAM = "poll", "stream"
 MAX_ROWS = 1_000_000
 DEFAULT_PORT = 27017
 _SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
@@ -55,7 +63,7 @@ class CollectionRelation:
 class MongoOptions:
     """A source. servers: host and port, asked in turn. ca: a file, or "" for the system's.
 
-    max_rows: of one relation. timeout_s: of a request.
+    max_rows: of one relation. timeout_s: of a request. is_streamed: changes come by change streams.
     """
 
     servers: tuple[tuple[str, int], ...]
@@ -65,6 +73,7 @@ class MongoOptions:
     ca: str
     timeout_s: float
     max_rows: int
+    is_streamed: bool = False
 
 
 def read_options(options: Mapping[str, Any]) -> MongoOptions:
@@ -77,6 +86,7 @@ def read_options(options: Mapping[str, Any]) -> MongoOptions:
     is_tls, ca = bool(reader.optional("tls", bool)), reader.take("ca", str, "")
     database = reader.take("database", str, "")
     shared = read_shared(reader)
+    is_streamed = reader.choice("changes", (POLL, STREAM), POLL) == STREAM
     timeout_ms = read_number(reader, "timeout_ms", 30_000, 600_000)
     max_rows = read_number(reader, "max_rows", MAX_ROWS, 100_000_000)
     given = reader.take("relations", dict)
@@ -84,7 +94,22 @@ def read_options(options: Mapping[str, Any]) -> MongoOptions:
     if not given:
         raise reader.refused("relations", "is empty", hint='give {"name": {"columns": [...]}}')
     relations = tuple(_relation(str(n), own, database, shared) for n, own in given.items())
-    return MongoOptions(servers, relations, login, is_tls, ca, timeout_ms / 1000, max_rows)
+    if is_streamed:
+        for relation in relations:
+            _check_streamed(reader, relation)
+    timeout_s = timeout_ms / 1000
+    return MongoOptions(servers, relations, login, is_tls, ca, timeout_s, max_rows, is_streamed)
+
+
+def _check_streamed(reader: OptionReader, relation: CollectionRelation) -> None:
+    """Refuse what needs all documents of a relation at once."""
+    rows, where = relation.rows, f"relations.{relation.name}"
+    paths = {c["name"]: c.get("path", f"$.{c['name']}") for c in rows.columns if "name" in c}
+    if len(rows.key) != 1 or (rows.columns and paths.get(rows.key[0]) != f"$.{ID}"):
+        raise reader.refused(f"{where}.key", f"must be the column of {ID} with change streams")
+    if rows.on_error == DEAD_LETTER:
+        hint = "use fail or skip"
+        raise reader.refused(f"{where}.on_error", "cannot be dead_letter here", hint=hint)
 
 
 def _relation(name: str, supplied: Any, database: str, shared: SharedOptions) -> CollectionRelation:

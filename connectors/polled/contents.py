@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -34,13 +34,46 @@ class Fetched:
     rows: all rows of the relation with all its columns, of weight 1; of rows with one key the last
     one counts. None: nothing has changed since the answer with the same validators. bad: malformed
     records, rows of REJECTED_KINDS. skipped: malformed records that are not reported. validators:
-    for the next poll.
+    for the next poll. has_more: the next poll need not wait.
     """
 
     rows: Delta | None
     bad: Delta = field(default_factory=lambda: Delta.empty(REJECTED_KINDS))
     skipped: int = 0
     validators: Mapping[str, str] = field(default_factory=dict)
+    has_more: bool = False
+
+
+class PolledContents(Protocol):
+    """What a relation held at a poll, as a feed needs it. pin: unique to this beginning."""
+
+    @property
+    def pin(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def poll(self) -> int:
+        """The number of the last poll that has changed anything."""
+        ...
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The position of the relation."""
+        ...
+
+    @property
+    def validators(self) -> Mapping[str, str]:
+        """What the next poll is given."""
+        ...
+
+    def notes(self) -> dict[str, bytes]:
+        """Return everything, to store with the state."""
+        ...
+
+    def after(self, relation: Relation, fetched: Fetched) -> Step:
+        """Return what a poll changes; its contents are these if nothing did."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +81,7 @@ class Step:
     """What a poll changes. changes: None if no row has. rejected: of REJECTED_KINDS, weight -1 for
     records that are valid or gone now."""
 
-    contents: Contents
+    contents: PolledContents
     changes: Changes | None
     rejected: Delta
     notes: Mapping[str, bytes | None]
@@ -148,7 +181,7 @@ class Contents:
             upsert = changed.filter(changed.weights > 0)
             lost = changed.filter(changed.weights < 0)
             upserts.append(upsert)
-            removes.append(_without_keys_of(relation, lost, upsert))
+            removes.append(without_keys_of(relation, lost, upsert))
             pages[part] = encode_delta(new) if len(new) else None
         return upserts, removes, pages
 
@@ -185,7 +218,7 @@ def _last_by_key(relation: Relation, rows: Delta) -> Delta:
     return rows.take(np.sort(last))
 
 
-def _without_keys_of(relation: Relation, rows: Delta, others: Delta) -> Delta:
+def without_keys_of(relation: Relation, rows: Delta, others: Delta) -> Delta:
     """Return the rows whose key none of the others has."""
     if not len(rows) or not len(others):
         return rows

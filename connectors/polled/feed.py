@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from connectors.feed_source import FeedPositions
-from connectors.polled.contents import Contents, Fetched, Step
+from connectors.polled.contents import Fetched, PolledContents, Step
 from connectors.polled.schedule import PollSchedule
 from connectors.source import SourceBatch
 from dataflow.errors import SourceError, TidemarkError
@@ -34,13 +34,17 @@ class Fetch(Protocol):
 
 @dataclass
 class Watch:
-    """A relation, what of it was emitted, and how it is read. step: read and not yet taken."""
+    """A relation, what of it was emitted, and how it is read. step: read and not yet taken.
+
+    on_end: called by the thread when it ends.
+    """
 
     relation: Relation
-    contents: Contents
+    contents: PolledContents
     fetch: Fetch
     schedule: PollSchedule
     step: Step | None = None
+    on_end: Callable[[], None] = lambda: None
     error: BaseException | None = None
     skipped: int = 0
 
@@ -53,7 +57,7 @@ def fetched(watch: Watch) -> Fetched:
     except TidemarkError as error:
         watch.schedule.failed(error)
         raise
-    watch.schedule.succeeded()
+    watch.schedule.succeeded(has_more=found.has_more)
     return found
 
 
@@ -135,6 +139,8 @@ class PolledFeed:
             with self._lock:
                 watch.error = error
             self._on_ready()
+        finally:
+            watch.on_end()
 
     def _wait(self, watch: Watch) -> bool:
         """Wait until the relation may be polled; False if the feed is closed."""

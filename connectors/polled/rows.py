@@ -35,7 +35,8 @@ SAMPLES = 1000
 class RowOptions:
     """What all polled relations declare. columns: () if they are still to be discovered.
 
-    key: the columns by which rows are compared. on_error: FAIL, SKIP or DEAD_LETTER.
+    key: the columns by which rows are compared; () if rows are only added. on_error: FAIL, SKIP or
+    DEAD_LETTER.
     """
 
     name: str
@@ -60,10 +61,15 @@ def read_shared(reader: OptionReader) -> SharedOptions:
     return SharedOptions(interval_ms, reader.choice("on_error", (FAIL, SKIP, DEAD_LETTER), FAIL))
 
 
-def read_rows(reader: OptionReader, name: str, shared: SharedOptions) -> RowOptions:
-    """Read the options of one relation. SourceError source.bad_option."""
-    key = tuple(map(str, reader.take("key", list)))
-    if not key:
+def read_rows(
+    reader: OptionReader, name: str, shared: SharedOptions, *, is_append: bool = False
+) -> RowOptions:
+    """Read the options of one relation. is_append: its rows are only added, so that it has no key.
+
+    SourceError source.bad_option.
+    """
+    key = () if is_append else tuple(map(str, reader.take("key", list)))
+    if not key and not is_append:
         raise reader.refused("key", "is empty", hint="rows are compared by key between polls")
     columns = tuple(reader.take("columns", list, []))
     if not all(isinstance(column, Mapping) for column in columns):
@@ -88,7 +94,7 @@ def read_number(
 def declared_relation(options: RowOptions) -> DeclaredRelation:
     """Return a relation as its options declare it. SourceError source.bad_option, format.*."""
     columns = [(c.field.name, c.field.type.name) for c in _content(options)]
-    return DeclaredRelation(options.name, tuple(columns), options.key)
+    return DeclaredRelation(options.name, tuple(columns), options.key, is_append=not options.key)
 
 
 def with_columns(

@@ -42,12 +42,12 @@ class PollSchedule:
             if self._error is not None and self.wait_s() > 0:
                 raise self._error
 
-    def succeeded(self) -> None:
-        """Note a poll."""
+    def succeeded(self, *, has_more: bool = False) -> None:
+        """Note a poll. has_more: the next one need not wait."""
         with self._lock:
             self._backoff.reset()
             self._error = None
-            self._due_at = time.monotonic() + self._interval_s
+            self._due_at = time.monotonic() + (0.0 if has_more else self._interval_s)
 
     def failed(self, error: TidemarkError) -> None:
         """Note a failure."""

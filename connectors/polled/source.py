@@ -10,9 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from connectors.feed_source import REJECTED_KINDS, FeedPositions, FeedStart
+from connectors.feed_source import (
+    REJECTED_KINDS,
+    FeedPart,
+    FeedPosition,
+    FeedPositions,
+    FeedStart,
+)
 from connectors.pages import decode_delta
-from connectors.polled.contents import Contents, lost_notes
+from connectors.polled.contents import Contents, PolledContents, lost_notes
+from connectors.polled.cursor import Below, CursorContents, CursorOptions
 from connectors.polled.feed import Fetch, PolledFeed, Watch, fetched
 from connectors.polled.rows import RowOptions, RowReader
 from connectors.polled.schedule import PollSchedule
@@ -24,10 +31,15 @@ from dataflow.schema import Relation
 
 @dataclass(frozen=True)
 class Polled:
-    """A relation as it is declared, and what reads it, given how its records become rows."""
+    """A relation as it is declared, and what reads it, given how its records become rows.
+
+    cursor: of a relation to which rows are only added; below: returns what reads its older rows.
+    """
 
     rows: RowOptions
     fetch: Callable[[RowReader], Fetch]
+    cursor: CursorOptions | None = None
+    below: Callable[[Relation], Below] | None = None
 
 
 class PolledSource:
@@ -41,6 +53,7 @@ class PolledSource:
         declared = {one.rows.name: one for one in polled}
         self._fetches: dict[str, Fetch] = {}
         self._schedules: dict[str, PollSchedule] = {}
+        self._polled = declared
         for relation in relations:
             own = declared.get(relation.name.name)
             if own is None:
@@ -56,11 +69,11 @@ class PolledSource:
     def check(self) -> None:
         """Read each relation once. SourceError, TemporaryError."""
         for relation in self._relations:
-            fetched(self._watch(relation, Contents.new(relation.name.name)))
+            fetched(self._watch(relation, self._new(relation.name.name)))
 
     def start_position(self, relation: Relation) -> FeedStart:
         """Read a relation; return the position with these rows."""
-        watch = self._watch(relation, Contents.new(relation.name.name))
+        watch = self._watch(relation, self._new(relation.name.name))
         contents = watch.contents.after(relation, fetched(watch)).contents
         return FeedStart(contents.position, contents.notes())
 
@@ -71,7 +84,8 @@ class PolledSource:
         names = {relation.name.name for relation in relations}
         return PolledSnapshot(
             [relation for relation in self._relations if relation.name.name in names],
-            {name: Contents.read(name, positions[name], notes) for name in names},
+            {name: self._read(name, positions[name], notes) for name in names},
+            {name: one.below for name, one in self._polled.items() if one.below is not None},
         )
 
     def open_feed(
@@ -86,7 +100,9 @@ class PolledSource:
         for relation in relations:
             name = relation.name.name
             # Read whole at first, since the options may be others than at the last poll.
-            contents = replace(Contents.read(name, positions[name], notes), validators={})
+            contents = self._read(name, positions[name], notes)
+            if isinstance(contents, Contents):
+                contents = replace(contents, validators={})
             watches[name] = self._watch(relation, contents)
         owners = [(name, str(position["pin"])) for name, position in positions.items()]
         return PolledFeed(self.name, watches, lost_notes(notes, owners), on_ready)
@@ -98,7 +114,19 @@ class PolledSource:
         """
         return SourceBatch(0, [], 0, 0, source=self.name)
 
-    def _watch(self, relation: Relation, contents: Contents) -> Watch:
+    def _new(self, name: str) -> Contents | CursorContents:
+        cursor = self._polled[name].cursor
+        return Contents.new(name) if cursor is None else CursorContents.new(cursor, name)
+
+    def _read(
+        self, name: str, position: FeedPosition, notes: Mapping[str, bytes]
+    ) -> Contents | CursorContents:
+        cursor = self._polled[name].cursor
+        if cursor is None:
+            return Contents.read(name, position, notes)
+        return CursorContents.read(cursor, name, position, notes)
+
+    def _watch(self, relation: Relation, contents: PolledContents) -> Watch:
         name = relation.name.name
         return Watch(relation, contents, self._fetches[name], self._schedules[name])
 
@@ -123,11 +151,18 @@ class PolledPart:
 
 
 class PolledSnapshot:
-    """Relations as of the polls in the notes. declared: with all columns."""
+    """Relations as of the polls in the notes. declared: with all columns. below: of those with a
+    cursor."""
 
-    def __init__(self, declared: Sequence[Relation], contents: Mapping[str, Contents]) -> None:
-        self._fields = {r.name.name: [f.name for f in r.fields] for r in declared}
+    def __init__(
+        self,
+        declared: Sequence[Relation],
+        contents: Mapping[str, Contents | CursorContents],
+        below: Mapping[str, Callable[[Relation], Below]],
+    ) -> None:
+        self._declared = {r.name.name: r for r in declared}
         self._contents = contents
+        self._below = below
 
     def parts(
         self,
@@ -135,10 +170,13 @@ class PolledSnapshot:
         columns: Sequence[int],
         count: int,
         known: Sequence[str] = (),
-    ) -> Sequence[PolledPart]:
-        """See FeedSnapshot; the pages alone determine the parts."""
-        found, fields = self._contents[relation.name.name], self._fields[relation.name.name]
+    ) -> Sequence[FeedPart]:
+        """See FeedSnapshot; the position and its pages alone determine the parts."""
+        found, declared = self._contents[relation.name.name], self._declared[relation.name.name]
+        fields = [f.name for f in declared.fields]
         at_columns = tuple(fields.index(relation.fields[c].name) for c in columns)
+        if isinstance(found, CursorContents):
+            return self._above_and_below(found, declared, at_columns, max(1, count))
         pages = [page for _, page in sorted(found.pages.items())]
         size = max(1, -(-len(pages) // max(1, count)))
         starts = range(0, len(pages), size) if pages else [0]
@@ -152,6 +190,17 @@ class PolledSnapshot:
             )
             for at in starts
         ]
+
+    def _above_and_below(
+        self, found: CursorContents, declared: Relation, columns: tuple[int, ...], count: int
+    ) -> list[FeedPart]:
+        pages = (found.page,) if found.page else ()
+        name = f"{found.relation}-{found.pin}-{found.poll}"
+        parts: list[FeedPart] = [PolledPart(name, columns, pages, b"")]
+        if found.low is not None:
+            below = self._below[found.relation](declared)
+            parts += [below(columns, found.low, number, count) for number in range(count)]
+        return parts
 
     def close(self) -> None:
         """Do nothing: the snapshot holds nothing."""

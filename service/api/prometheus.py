@@ -70,6 +70,7 @@ _OF_SOURCE = {
     "records_total": "rows_total",
     "rejected_total": "rejected_total",
     "skipped_total": "skipped_total",
+    "gaps_total": "gaps_total",
 }
 _FAMILIES = {
     "gauge": GaugeMetricFamily,

@@ -28,6 +28,18 @@ def _storable(value: Any) -> Any:
 
 
 Options = Annotated[dict[str, Any], AfterValidator(_storable)]
+SourceType = Literal[
+    "kafka",
+    "files",
+    "http",
+    "stream",
+    "dbapi",
+    "python",
+    "mongodb",
+    "mysql",
+    "clickhouse",
+    "clock",
+]
 
 
 class CreateSource(BaseModel):
@@ -55,7 +67,9 @@ class CreateSource(BaseModel):
     )
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
-    type: Literal["kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock"]
+    type: Literal[
+        "kafka", "files", "http", "stream", "dbapi", "python", "mongodb", "mysql", "clock"
+    ]
     options: Options = Field(description="options of the type, see its page in the documentation")
 
 
@@ -72,7 +86,9 @@ class DiscoverSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    type: Literal["kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock"]
+    type: Literal[
+        "kafka", "files", "http", "stream", "dbapi", "python", "mongodb", "mysql", "clock"
+    ]
     options: Options
 
 

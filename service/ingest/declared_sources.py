@@ -19,7 +19,18 @@ from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
-TYPES = ("kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock")
+TYPES = (
+    "kafka",
+    "files",
+    "http",
+    "stream",
+    "dbapi",
+    "python",
+    "mongodb",
+    "mysql",
+    "clickhouse",
+    "clock",
+)
 
 
 def connector(type_name: str) -> Connector:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from connectors.feed_source import FeedPositions, FeedSource, SourceFeed
+from connectors.feed_source import FeedPositions, FeedSource, SourceFeed, gaps_of
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -38,8 +38,8 @@ RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 class ExternalStatus:
     """The status of a source, for people.
 
-    skipped: malformed records that its options skip. lag: approximate number of unread records.
-    reached: up to when it was read.
+    skipped: malformed records that its options skip. gaps: reconnects that may have lost records.
+    lag: approximate number of unread records. reached: up to when it was read.
     """
 
     status: str = RUNNING
@@ -47,6 +47,7 @@ class ExternalStatus:
     rows: int = 0
     rejected: int = 0
     skipped: int = 0
+    gaps: int = 0
     lag: int = 0
     reached: Reach = field(default_factory=Reach)
 
@@ -59,6 +60,7 @@ class ExternalStatus:
             "rows_total": self.rows,
             "rejected_total": self.rejected,
             "skipped_total": self.skipped,
+            "gaps_total": self.gaps,
             "lag": self.lag,
             "lag_seconds": self.reached.lag_seconds,
         }
@@ -74,18 +76,21 @@ class _OpenSource:
     status: ExternalStatus = field(default_factory=ExternalStatus)
     # Counted by earlier feeds.
     skipped: int = 0
+    gaps: int = 0
 
     def refresh(self) -> ExternalStatus:
         """Return the status, with the feed's current figures."""
         if self.feed is not None:
             self.status.lag = self.feed.lag
             self.status.skipped = self.skipped + self.feed.skipped
+            self.status.gaps = self.gaps + gaps_of(self.feed)
         return self.status
 
     def close(self) -> None:
         if self.feed is not None:
             self.skipped += self.feed.skipped
-            self.status.skipped = self.skipped
+            self.gaps += gaps_of(self.feed)
+            self.status.skipped, self.status.gaps = self.skipped, self.gaps
             self.feed.close()
             self.feed = None
 
@@ -221,6 +226,10 @@ class ExternalSources:
                 opened.status.reached.moved(self._runtime.time())
             return None
         opened.status.reached.moved(batch.commit_time_us / 1e6 or None)
+        gaps = opened.gaps + gaps_of(opened.feed)
+        if gaps > opened.status.gaps:
+            opened.status.gaps = gaps
+            log.warning("source.gap", source=name, gaps=gaps)
         if opened.status.error is not None:
             log.info("source.running", source=name)
         opened.backoff.reset()

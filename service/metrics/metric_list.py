@@ -129,6 +129,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemark_source_skipped_total", "counter", _SOURCE, "malformed records that were skipped"
     ),
+    Metric("tidemark_source_gaps_total", "counter", _SOURCE, "reconnects that may have lost some"),
     Metric(
         "tidemark_dead_letters", "gauge", ("source",), "malformed records stored as dead letters"
     ),

@@ -79,7 +79,8 @@ def figures(folder: Path) -> dict[str, Any]:
     )
     metrics.evaluated(10, 0.5)
     source = {"status": "running", "lag": 4, "lag_seconds": 0.0, "rows_total": 1}
-    metrics.sources = {"shop": {**source, "rejected_total": 2, "skipped_total": 3}}
+    more = {"rejected_total": 2, "skipped_total": 3, "gaps_total": 1}
+    metrics.sources = {"shop": {**source, **more}}
     metrics.sink_workers = {"public.one/topic": {"status": "live", "rows_total": 7}}
     metrics.sink_workers["public.one/topic"]["backlog_bytes"] = 11
     names = ("sink_waiting_epochs", "memory_limit_bytes", "state_disk_bytes", "outbox_bytes")
