@@ -1,4 +1,7 @@
-"""Lists of rows within JSON texts, cut out with every digit of their numbers."""
+"""Lists of rows within JSON texts: an answer, or a message, that has many rows.
+
+Invariant: a row is the text that it was in the list, with every digit of its numbers.
+"""
 
 from __future__ import annotations
 
