@@ -389,3 +389,22 @@ class Connector(Protocol):
         samples.
         """
         ...
+
+
+class StartingConnector(Connector, Protocol):
+    """A connector whose relations begin where the options say."""
+
+    def with_start(
+        self, options: Mapping[str, Any], relation: str, start: Any
+    ) -> Mapping[str, Any]:
+        """Return the options with another start of a relation.
+
+        It counts from when no view reads the relation on. SourceError source.bad_option,
+        source.no_relation.
+        """
+        ...
+
+
+def with_starts(connector: Connector) -> StartingConnector | None:
+    """Return a connector as one whose relations have starts; None if they have none."""
+    return cast(StartingConnector, connector) if hasattr(connector, "with_start") else None

@@ -74,6 +74,20 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
     return [topic.declared() for topic in read_options(options).topics]
 
 
+def with_start(options: Mapping[str, Any], relation: str, start: Any) -> Mapping[str, Any]:
+    """See StartingConnector."""
+    topics = options["topics"]
+    if relation not in topics:
+        raise SourceError(
+            "source.no_relation",
+            f'the source has no relation "{relation}"',
+            hint=f"it has: {', '.join(topics)}",
+        )
+    changed = {**options, "topics": {**topics, relation: {**topics[relation], "start": start}}}
+    read_options(changed)
+    return changed
+
+
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FeedSource:
     """See Connector."""
     return KafkaSource(name, read_options(options), relations)

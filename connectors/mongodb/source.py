@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import ConnectionFailure, PyMongoError
 
 from connectors import netguard, secrets
 from connectors.feed_source import (
@@ -29,6 +32,7 @@ from connectors.mongodb.change_stream import (
     query_of,
     scanned,
 )
+from connectors.mongodb.documents import records_of
 from connectors.mongodb.options import ID, CollectionRelation, MongoOptions, read_options
 from connectors.polled.contents import Fetched
 from connectors.polled.feed import PolledFeed, Watch
@@ -39,9 +43,6 @@ from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
-
-if TYPE_CHECKING:
-    from pymongo import MongoClient
 
 BATCH_DOCUMENTS = 10_000
 _OF_LOGIN = (13, 18)
@@ -102,10 +103,6 @@ def read(
 
     SourceError mongodb.login, mongodb.refused, host.forbidden; TemporaryError mongodb.unreachable.
     """
-    from pymongo.errors import ConnectionFailure, PyMongoError
-
-    from connectors.mongodb.documents import records_of
-
     where = query_of(relation)
     shown = None if fields is None else {ID: ID in fields, **dict.fromkeys(fields, True)}
     failure: TidemarkError | None = None
@@ -274,8 +271,6 @@ class StreamedSnapshot:
 
 def connected(options: MongoOptions) -> MongoClient:
     """Return a client of the first server that answers. TemporaryError, SourceError."""
-    from pymongo.errors import ConnectionFailure, PyMongoError
-
     failure: TidemarkError | None = None
     for host, port in options.servers:
         client = None
@@ -298,8 +293,6 @@ def connected(options: MongoOptions) -> MongoClient:
 
 def failure_of(relation: CollectionRelation, error: Exception) -> Exception:
     """Return what pymongo raises as our error; others as they are."""
-    from pymongo.errors import ConnectionFailure, PyMongoError
-
     if isinstance(error, ConnectionFailure):
         detail = secrets.hide(str(error))[:_SHOWN]
         what, hint = "MongoDB cannot be reached any more", "check servers and the network"
@@ -318,8 +311,6 @@ def failure_of(relation: CollectionRelation, error: Exception) -> Exception:
 
 
 def _client(options: MongoOptions, host: str, address: str, port: int) -> MongoClient:
-    from pymongo import MongoClient
-
     netguard.check_certificate(options.ca)
     login: dict[str, Any] = {}
     if options.login.user:

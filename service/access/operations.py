@@ -159,6 +159,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("PUT", "/sources/{name}"): "source.declare",
     ("DELETE", "/sources/{name}"): "source.drop",
     ("POST", "/sources/{name}/retry"): "source.retry",
+    ("POST", "/sources/{name}/reset"): "source.declare",
     ("GET", "/dead-letters"): "dead_letter.list",
     ("POST", "/dead-letters/retry"): "dead_letter.change",
     ("POST", "/dead-letters/drop"): "dead_letter.change",

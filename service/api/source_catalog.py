@@ -80,7 +80,7 @@ class SourceCatalog:
     def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
         """Change a source's options; relations that views read must not change."""
         self._authorization.require(by, "source.declare")
-        row = self._row(name)
+        row = self.row(name)
         relations = declared_relations(self._factory, row.type, options)
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
@@ -96,7 +96,7 @@ class SourceCatalog:
     def drop(self, name: str, by: Caller) -> None:
         """Drop a source that no view reads, with its dead letters."""
         self._authorization.require(by, "source.drop")
-        row = self._row(name)
+        row = self.row(name)
         self._require_unread(name, {r["name"] for r in row.relations})
         self._control.delete_source(name)
         self._letters.mark_gone(name)
@@ -104,13 +104,13 @@ class SourceCatalog:
     def retry(self, name: str, by: Caller) -> SourceModel:
         """Make the pipelines retry a source at once, without their backoff."""
         self._authorization.require(by, "source.retry")
-        self._row(name)
+        self.row(name)
         self._control.retry_source(name)
         return self.show(name, by)
 
     def show(self, name: str, by: Caller) -> SourceModel:
         """Return one source with its status."""
-        row, views = self._row(name), self._control.list_views()
+        row, views = self.row(name), self._control.list_views()
         found = self._model(row, views, self._letters.counts())
         return _without_words(found, self._authorization.relations_of(by, "source.list", views))
 
@@ -152,12 +152,13 @@ class SourceCatalog:
         positions = [*body.positions, *body.places]
         if positions and not body.relation:
             raise SourceError("request.invalid", "`positions` requires `relation`")
-        self._row(body.source)
+        self.row(body.source)
         return self._letters.mark(desired, body.source, body.relation, positions)
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _row(self, name: str) -> SourceRow:
+    def row(self, name: str) -> SourceRow:
+        """Return a source as the catalog has it. SourceError source.not_found."""
         row = self._control.get_source(name)
         if row is None or row.type == "postgres":
             raise SourceError(
@@ -260,10 +261,14 @@ def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -
     return source.model_copy(update={"error": error})
 
 
-def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
+def readers_of_relation(views: Sequence[ViewRow], source: str, relation: str) -> list[ViewRow]:
     """Return the views that read a relation and are not being dropped."""
     staying = [v for v in views if v.desired != DesiredState.DROPPED]
-    return [v.title for v in staying if [source, relation] in (v.plan or {}).get("reads", [])]
+    return [v for v in staying if [source, relation] in (v.plan or {}).get("reads", [])]
+
+
+def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
+    return [view.title for view in readers_of_relation(views, source, relation)]
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -67,9 +67,7 @@ class CreateSource(BaseModel):
     )
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
-    type: Literal[
-        "kafka", "files", "http", "stream", "dbapi", "python", "mongodb", "mysql", "clock"
-    ]
+    type: SourceType
     options: Options = Field(description="options of the type, see its page in the documentation")
 
 
@@ -81,14 +79,36 @@ class ChangeSource(BaseModel):
     options: Options
 
 
+class ResetSource(BaseModel):
+    """Where a relation is to be read from."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"relation": "clicks", "start": "earliest"}}
+    )
+
+    relation: str
+    start: Any = Field(
+        description='as in the options of the type: of Kafka "earliest", "latest", '
+        '{"timestamp": ...} or {"offsets": {...}}'
+    )
+
+
+class ResetState(BaseModel):
+    """How far a reset is. waits_for: views that are not paused yet; call again until there is none.
+
+    views: those that read the relation; they are built again once it is done.
+    """
+
+    views: list[str]
+    waits_for: list[str]
+
+
 class DiscoverSource(BaseModel):
     """Options of a source whose relations lack columns."""
 
     model_config = ConfigDict(extra="forbid")
 
-    type: Literal[
-        "kafka", "files", "http", "stream", "dbapi", "python", "mongodb", "mysql", "clock"
-    ]
+    type: SourceType
     options: Options
 
 

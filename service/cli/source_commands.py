@@ -105,6 +105,24 @@ def retry_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     console.print(f"{found.name} is being retried; it was {found.status}")
 
 
+@sources.command("reset")
+def reset_source(
+    name: str,
+    relation: str,
+    start: Annotated[str, typer.Argument(help='"earliest", "latest", or JSON as in the options')],
+    wait_s: Annotated[float, typer.Option(min=0, max=3600)] = 60,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Read a relation from another start; its views are paused, then built again."""
+    where = json.loads(start) if start.lstrip().startswith("{") else start
+    with client_of(url) as client:
+        found = client.reset_source(name, relation, where, wait_s=wait_s)
+    if found.waits_for:
+        console.print(f"not paused yet: {', '.join(found.waits_for)}; run it again")
+    else:
+        console.print(f"{name}.{relation} is read anew by: {', '.join(found.views) or 'no view'}")
+
+
 @sources.command("drop")
 def drop_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """Drop a source that no view reads."""

@@ -181,6 +181,14 @@ class SourceState(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceReset(Record):
+    """How far a reset is. views: the readers. waits_for: those that are not paused yet."""
+
+    views: tuple[str, ...]
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeadLetter(Record):
     """A malformed record. position: partition:offset, or path:line. key, value: as text where
     possible; whole in base64. desired: retry or drop, if requested."""

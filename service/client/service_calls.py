@@ -12,6 +12,7 @@ from urllib.parse import quote
 from service.client.answers import (
     DeadLetter,
     Health,
+    SourceReset,
     SourceState,
     Token,
     TokenFacts,
@@ -198,6 +199,24 @@ class ServiceCalls:
     def retry_source(self, name: str) -> Call[SourceState]:
         """Retry an unreachable or stopped source now; its status shows the result."""
         return Call(method="POST", path=f"{_source(name)}/retry", read=into(SourceState))
+
+    @call
+    def reset_source(
+        self, name: str, relation: str, start: Any, *, wait_s: float = 60
+    ) -> Call[SourceReset]:
+        """Read a relation from another start; its views are paused, then built again.
+
+        start: of Kafka "earliest", "latest", {"timestamp": ...} or {"offsets": {...}}. Call again
+        while `waits_for` of the answer names views. TidemarkError source.no_start.
+        """
+        return Call(
+            method="POST",
+            path=f"{_source(name)}/reset",
+            read=into(SourceReset),
+            body={"relation": relation, "start": start},
+            params={"wait_s": wait_s},
+            wait_s=wait_s + SOURCE_S,
+        )
 
     @call
     def dead_letters(

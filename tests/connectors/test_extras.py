@@ -92,7 +92,7 @@ def test_sources_without_their_packages_name_the_extra() -> None:
     use = "from service.ingest.declared_sources import connector as USE"
     found = answers(list(TYPES), use)
     refused = {name: text for name, text in found.items() if text}
-    assert refused == {"kafka": missing("kafka")}
+    assert refused == {name: missing(name) for name in ("kafka", "mongodb")}
 
 
 def test_sinks_without_their_packages_name_the_extra() -> None:

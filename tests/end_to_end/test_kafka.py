@@ -272,3 +272,51 @@ def test_a_join_of_two_topics_never_shows_half_a_transaction(
     _await(lambda: "t9" in shown(), service)
     shop.whole("t10", 100)
     _await(lambda: "t10" in shown(), service)
+
+
+def test_a_relation_is_read_from_another_start(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """Each start a user can choose; readers in two groups, one with a reader of its own."""
+    topic = new_topic(broker, partitions=1)
+    send(broker, topic, [(0, None, _click(n)) for n in range(6)])
+    _declare(service, broker, {"clicks": _clicks(topic)})
+    service.create("numbers", "SELECT n FROM shop.clicks", backfill="local")
+    service.create("largest", "SELECT max(n) AS n FROM numbers", backfill="local")
+    service.create("counted", "SELECT count(*) AS c FROM shop.clicks", group="own")
+
+    def shows(*numbers: int) -> bool:
+        found = database.rows("SELECT n FROM numbers ORDER BY 1")
+        others = database.rows("SELECT c, (SELECT n FROM largest) FROM counted")
+        expected = [(len(numbers), max(numbers, default=None))]
+        return found == [(n,) for n in numbers] and others == expected
+
+    def reset(start: Any) -> None:
+        body = {"relation": "clicks", "start": start}
+        answer = service.call("POST", "/sources/shop/reset?wait_s=60", body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == {"views": ["public.counted", "public.numbers"], "waits_for": []}
+
+    _await(lambda: shows(*range(6)), service)
+    reset("latest")
+    _await(lambda: shows(), service)
+    send(broker, topic, [(0, None, _click(n)) for n in (6, 7)])
+    _await(lambda: shows(6, 7), service)
+    reset({"offsets": {"0": 3}})
+    _await(lambda: shows(*range(3, 8)), service)
+    # The call ends before its readers are paused: repeated, it goes on.
+    body = {"relation": "clicks", "start": "earliest"}
+    answer = service.call("POST", "/sources/shop/reset?wait_s=0", body)
+    assert answer.status_code == 202 and answer.json()["waits_for"], answer.text
+    service.kill()
+    service.start()
+    reset("earliest")
+    _await(lambda: shows(*range(8)), service)
+    for relation, start, code in (
+        ("clicks", "yesterday", "source.bad_option"),
+        ("nothing", "earliest", "source.no_relation"),
+    ):
+        answer = service.call("POST", "/sources/shop/reset", {"relation": relation, "start": start})
+        assert answer.json()["code"] == code, answer.text
+    send(broker, topic, [(0, None, _click(8))])
+    _await(lambda: shows(*range(9)), service)

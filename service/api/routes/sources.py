@@ -5,6 +5,8 @@ All calls return at once; the source's status shows what the pipeline makes of t
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,11 +22,15 @@ from service.api.source_models import (
     DeadLetterList,
     Discovered,
     DiscoverSource,
+    ResetSource,
+    ResetState,
     SourceList,
     SourceModel,
 )
+from service.api.source_reset import ResetProgress
 
 router = APIRouter(tags=["sources"])
+POLL_S = 0.1
 
 
 def _catalog(request: Request) -> SourceCatalog:
@@ -77,6 +83,30 @@ def drop_source(request: Request, name: str) -> Response:
 def retry_source(request: Request, name: str) -> SourceModel:
     """Retry an unreachable or stopped source now; its status shows the result."""
     return _catalog(request).retry(name, request.state.caller)
+
+
+@router.post("/sources/{name}/reset", responses={202: {"model": ResetState}})
+async def reset_source(
+    request: Request,
+    name: str,
+    body: ResetSource,
+    response: Response,
+    wait_s: Annotated[float, Query(ge=0, le=3600, description="wait until it is done")] = 60,
+) -> ResetState:
+    """Read a relation from another start: its views are paused, then built again.
+
+    Responds with 202 if views are not paused after wait_s; the same call then continues.
+    """
+    step, deadline = request.app.state.reset.step, time.monotonic() + wait_s
+    while True:
+        found: ResetProgress = await run_limited(
+            request, step, name, body.relation, body.start, request.state.caller
+        )
+        if not found.waits_for or time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    response.status_code = 202 if found.waits_for else 200
+    return ResetState(views=list(found.views), waits_for=list(found.waits_for))
 
 
 @router.get("/dead-letters")
