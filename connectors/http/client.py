@@ -128,7 +128,7 @@ def _check_status(answer: httpx.Response, request: Request) -> None:
     shown, detail = _shown(request), f"HTTP {status}"
     if status in _BUSY or status >= 500:
         error = RetryLaterError("http.unavailable", f"{shown} cannot answer now", detail=detail)
-        error.retry_after_s = _retry_after_s(answer.headers.get("retry-after", ""))
+        error.retry_after_s = retry_after_s(answer.headers.get("retry-after", ""))
         raise error
     if status in _LOGIN:
         what, hint = f"{shown} rejects the login", "check user, password, token and headers"
@@ -143,10 +143,10 @@ def _check_status(answer: httpx.Response, request: Request) -> None:
     raise SourceError("http.refused", what, detail=f"{detail}: {text}", hint=hint)
 
 
-def _retry_after_s(text: str) -> float:
+def retry_after_s(text: str) -> float:
     """Return the seconds of a Retry-After header: a number, or a date; 0 if it has none.
 
-    >>> _retry_after_s("120"), _retry_after_s("soon")
+    >>> retry_after_s("120"), retry_after_s("soon")
     (120.0, 0.0)
     """
     if text.strip().isdigit():

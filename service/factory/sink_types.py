@@ -13,7 +13,12 @@ from connectors.extras import extra_required
 from connectors.view_sink import SinkConnector
 from dataflow.errors import SinkError
 
-MODULES: Mapping[str, str] = {"kafka": "connectors.kafka.sink"}
+MODULES: Mapping[str, str] = {
+    "kafka": "connectors.kafka.sink",
+    "postgres": "connectors.postgres.additional.sink",
+    "mysql": "connectors.mysql.sink",
+    "webhook": "connectors.http.sink",
+}
 
 
 def sink_connector(type_name: str) -> SinkConnector:

@@ -102,3 +102,14 @@ def test_a_refusal_is_for_good(error: TidemarkError, holds: list[int]) -> None:
     follower = _follow(sink, Reached(1, has_begun=True) if holds else None)
     assert (follower.status, follower.error) == (FAILED, error)
     assert sink.epochs == holds
+
+
+def test_one_that_lacks_what_it_had_acknowledged_is_lost() -> None:
+    sink = RefusingSink(holds=[1])
+    follower = _follow(sink, Reached(2, has_begun=True, written=2))
+    assert follower.status == FAILED and follower.error is not None
+    assert follower.error.code == "sink.lost"
+    assert sink.epochs == [1]
+    # Epochs that do not change the view are not written: it may have fewer than it has reached.
+    follower = _follow(RefusingSink(holds=[1]), Reached(2, has_begun=True, written=1))
+    assert (follower.status, follower.error) == (LIVE, None)
