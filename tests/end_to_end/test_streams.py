@@ -94,6 +94,6 @@ def test_what_a_websocket_has_sent_outlives_a_kill(shop: Database, tmp_path: Pat
         server.send({"id": 1, "customer": 5, "price": 7})
         shop.execute("UPDATE sent SET customer = 5, price = 7 WHERE id = 1")
         require_equal(shop, service, "spent", "sent")
-        found = service.call("GET", "/views/spent").json()["positions"]["live"]["orders"]
+        found = service.call("GET", "/sources/live").json()["positions"]["orders"]
         assert (found["gaps"], found["connection"]) == (1, 2), found
         service.await_so(lambda: any(e.get("event") == "source.gap" for e in service.events()))
