@@ -204,6 +204,7 @@ class _Since:
 def _physical(text: str, type: ColumnType) -> int:
     """Return a cursor's value as its column has it; microseconds, where they are finer, are cut.
 
+    >>> from connectors.clickhouse.column_types import column_type
     >>> _physical("2000-01-02", column_type("Date")), _physical("12", column_type("UInt8"))
     (1, 12)
     """

@@ -129,7 +129,7 @@ class StreamSource:
             raise SourceError("stream.no_retry", what, hint=hint, relation=relation.name)
         notes: dict[str, bytes | None] = {}
         parts, resolved = [], []
-        for pin, own in _by_pin(rows).items():
+        for pin, own in _by_relation(rows).items():
             declared = self._declared[relation.name.name]
             found, stored = MessageReader(declared, relation, pin).read_rejected(own)
             if len(found):
@@ -233,10 +233,10 @@ def _samples(relation: StreamRelation) -> list[bytes]:
     return texts[:SAMPLES]
 
 
-def _by_pin(rows: Delta) -> dict[str, Delta]:
+def _by_relation(rows: Delta) -> dict[str, Delta]:
     """Return rejected rows by the beginning of the relation that they are of."""
-    pins = [(text or "").partition(":")[0] for text in rows.columns[2].texts()]
+    starts = [(text or "").partition(":")[0] for text in rows.columns[2].texts()]
     return {
-        pin: rows.filter(np.array([one == pin for one in pins], np.bool_))
-        for pin in dict.fromkeys(pins)
+        start: rows.filter(np.array([one == start for one in starts], np.bool_))
+        for start in dict.fromkeys(starts)
     }

@@ -2,7 +2,7 @@
 
 Where a relation starts is noted while a view reads it, so all its readers are paused first; their
 tables keep their rows meanwhile. Invariant: `step` may be repeated at any time, by any process, and
-goes on where the last one stopped. Thread-safe.
+continues where the last one stopped. Thread-safe.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def reset_source(
     if found.waits_for:
         console.print(f"not paused yet: {', '.join(found.waits_for)}; run it again")
     else:
-        console.print(f"{name}.{relation} is read anew by: {', '.join(found.views) or 'no view'}")
+        console.print(f"{name}.{relation} is read again by: {', '.join(found.views) or 'no view'}")
 
 
 @sources.command("drop")

@@ -263,6 +263,14 @@ class RunningService:
                 assert answer.status_code == 200, f"{answer.text}\n{self.log_tail()}"
                 return answer.json()["position"]
 
+    def cpu_s(self) -> float:
+        """The CPU seconds of its processes so far, with those of children that have ended."""
+        found = 0.0
+        for process in self._family():
+            with contextlib.suppress(psutil.Error):
+                found += sum(process.cpu_times()[:4])
+        return found
+
     def _family(self) -> list[psutil.Process]:
         if self._process is None:
             return []

