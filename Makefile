@@ -11,9 +11,9 @@ QUERIES := 10000
 SEEDS := 20000
 ONLY :=
 TEMPORAL :=
-# Processes of `make test`: a core more than there are, since tests wait for servers, and at most
+# Processes of `make test`: two for each of two cores, since tests wait for servers, and at most
 # four: each has a PostgreSQL and a Spark session of its own.
-WORKERS := $(shell cores=$$(nproc); echo $$((cores > 3 ? 4 : cores + 1)))
+WORKERS := $(shell [ $$(nproc) -gt 1 ] && echo 4 || echo 2)
 
 # Compiled modules are cached: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE

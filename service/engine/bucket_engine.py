@@ -48,6 +48,8 @@ class BucketEngine(Engine):
         self._buckets = buckets
         # How often rows came that no clock has brought; by clock, how often at its last search.
         self._changes = 0
+        # Whether every commit of this store so far is on disk.
+        self._is_durable = False
         self._searched: dict[str, int] = {}
         # What reads each relation of an external source.
         self._read_by: dict[RelationName, str] = {}
@@ -124,6 +126,9 @@ class BucketEngine(Engine):
     def recover(self, written: int) -> list[TidemarkError]:
         """Add the epochs that the driver has committed and this store lacks.
 
+        Epochs that only moved positions are this store's alone. `step` makes them durable before
+        the driver's next one, so only an older copy of the store can lack one in between.
+
         written: as for `commit`. Views whose state is lost leave the engine; return why.
         TidemarkError spark.fenced; TemporaryError.
         """
@@ -137,6 +142,13 @@ class BucketEngine(Engine):
                 if error.code != "spark.state_lost":
                     raise
                 lost.append(error)
+                self.remove(name)
+                self.commit(None, written=written, sync=True)
+                continue
+            first = found[0][0].progress.epoch if found else self.epoch + 1
+            if first != self.epoch + 1:
+                # This store was restored, and what came between went with the other one.
+                lost.append(behind(self.epoch, first))
                 self.remove(name)
                 self.commit(None, written=written, sync=True)
                 continue
@@ -168,6 +180,9 @@ class BucketEngine(Engine):
             clocks = {relation.name for relation in definition.relations() if relation.is_single}
             is_changed = any(change.relation.name not in clocks for change in own)
             self._changes += is_changed or batch.stored is not None
+            if not self._is_durable:
+                self.store.sync()
+                self._is_durable = True
             try:
                 committed = self._buckets.step(definition.identity, fixed, own, batch.stored)
                 found = self._take(definition, committed, buffered)
@@ -203,6 +218,7 @@ class BucketEngine(Engine):
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """See Engine; then files of removed views are deleted."""
         super().commit(epoch, written=written, sync=sync)
+        self._is_durable = sync
         self._buckets.clean()
 
     def due_search(self, source: str, candidates: np.ndarray) -> TickSearch:
@@ -284,4 +300,14 @@ def _figures(
         rows_in=0,
         rows_out=0,
         time_s=seconds,
+    )
+
+
+def behind(epoch: int, found: int) -> TidemarkError:
+    """Return the error of a store that lacks epochs before one that the driver has committed."""
+    return TidemarkError(
+        "spark.state_lost",
+        "the state beside a view's buckets is older than they are",
+        detail=f"it has epoch {epoch}, and the buckets continue with epoch {found}",
+        hint="no action needed: the view is built again",
     )
