@@ -55,7 +55,9 @@ class CreateSource(BaseModel):
     )
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
-    type: Literal["kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock"]
+    type: Literal[
+        "kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "postgres", "clock"
+    ]
     options: Options = Field(description="options of the type, see its page in the documentation")
 
 
@@ -72,7 +74,9 @@ class DiscoverSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    type: Literal["kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "clock"]
+    type: Literal[
+        "kafka", "files", "http", "dbapi", "python", "mongodb", "mysql", "postgres", "clock"
+    ]
     options: Options
 
 

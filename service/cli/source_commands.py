@@ -18,7 +18,7 @@ from service.cli.output import Url, client_of, console, read_json, table_of
 TypeName = Annotated[
     str,
     typer.Argument(
-        metavar="TYPE", help="kafka, files, http, dbapi, python, mongodb, mysql or clock"
+        metavar="TYPE", help="kafka, files, http, dbapi, python, mongodb, mysql, postgres or clock"
     ),
 ]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]

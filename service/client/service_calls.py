@@ -145,7 +145,8 @@ class ServiceCalls:
     ) -> Call[SourceState]:
         """Declare a source (docs/SOURCES.md); queries name its relations `name.relation`.
 
-        type: kafka, files, http, dbapi, python, mongodb, mysql or clock. options: see its page.
+        type: kafka, files, http, dbapi, python, mongodb, mysql, postgres or clock. options: see its
+        page.
         """
         return Call(
             method="POST",
