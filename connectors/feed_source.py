@@ -208,6 +208,80 @@ class FeedSource(Protocol):
         ...
 
 
+class StreamClaim(Protocol):
+    """Distinguishes a service's own sessions at a source from those of another service."""
+
+    @property
+    def stream_application(self) -> str:
+        """Return the application name of its sessions."""
+        ...
+
+    def may_end(self, application: str) -> bool:
+        """Return whether sessions of this name are its own, from before a restart."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads a source that retains changes for each of its readers.
+
+    prefix, group: of the service, and of its views. claim: None if it only releases.
+    """
+
+    prefix: str
+    group: str
+    claim: StreamClaim | None = None
+
+
+class RetainingSource(FeedSource, Protocol):
+    """An external source that retains changes for a reader until they are durable there.
+
+    It also chooses the positions of its snapshots: they are ChosenSnapshots, and its feeds are
+    RetainingFeeds.
+    """
+
+    def read_as(self, reader: Reader) -> None:
+        """Set for whom it retains changes, before the first use."""
+        ...
+
+    def order_of(self, position: FeedPosition) -> int:
+        """Return a number that orders positions: larger ones are later."""
+        ...
+
+    def release(self, requested_at: float) -> None:
+        """Retain nothing for the reader any more, unless it began to read again since.
+
+        requested_at: of the monotonic clock, in seconds. SourceError source.slot_not_dropped: the
+        hint names what is left at the source.
+        """
+        ...
+
+
+class RetainingFeed(SourceFeed, Protocol):
+    """The feed of a RetainingSource."""
+
+    def durable(self, positions: FeedPositions) -> None:
+        """Let the source discard what is before these positions; never wait.
+
+        They are on disk here: no later feed begins before them.
+        """
+        ...
+
+
+class ChosenSnapshot(FeedSnapshot, Protocol):
+    """The requested relations at a position that the source chose, not before the requested ones.
+
+    The feed passes it, also if nothing changes at the source. It cannot be read again once closed.
+    """
+
+    position: FeedPosition
+
+
+def retaining(source: FeedSource) -> RetainingSource | None:
+    """Return a source as one that retains changes for its readers; None if it does not."""
+    return cast(RetainingSource, source) if hasattr(source, "read_as") else None
+
+
 class BoundedSource(FeedSource, Protocol):
     """An external source that can also be read up to an end, and then no further."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from connectors.feed_source import StreamClaim
 from connectors.postgres.evaluation.sandbox import check_role
 from connectors.postgres.replication.decode import Decoder
 from connectors.postgres.replication.identity import SourceIdentity, check_identity, identify
@@ -29,7 +30,6 @@ from connectors.postgres.replication.stream import ReplicationStream, StreamLimi
 from connectors.postgres.replication.table_facts import TableCatalog
 from connectors.postgres.replication.wal_connection import STREAM_APPLICATION, WalConnection
 from connectors.postgres.replication.wire_shapes import Shape
-from connectors.postgres.schema.lease import Claim
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.postgres.session.session import Session
 from connectors.postgres.snapshot.snapshot import PostgresSnapshot
@@ -47,8 +47,9 @@ _EVICT_WAIT_S = 5.0
 class PostgresSource:
     """One source database. `prefix`, `name` and `suffix` form the name of slot and publication.
 
-    claim: of the sink. It distinguishes our own earlier slot reader from another service. Opens
-    nothing before the first use. Usable from several threads.
+    names: of slot and publication, where they are chosen otherwise. claim: of the sink. It
+    distinguishes our own earlier slot reader from another service. Opens nothing before the first
+    use. Usable from several threads.
     """
 
     def __init__(
@@ -58,21 +59,23 @@ class PostgresSource:
         prefix: str = "tidemark",
         *,
         suffix: str = "",
-        claim: Claim | None = None,
+        names: tuple[str, str] | None = None,
+        claim: StreamClaim | None = None,
     ) -> None:
         self.dsn = dsn
         self.name = name
         self._claim = claim
         self._session = Session(dsn)
         self._prefix, self._suffixed = prefix, f"{name}_{suffix}" if suffix else name
-        self._name = object_name(prefix, self._suffixed)
+        self._own_slot, self._name = names or ("", object_name(prefix, self._suffixed))
         self._publication = Publication(self._session, self._name)
 
     @cached_property
     def _slot(self) -> Slot:
         """Return the slot. Its name is fixed at the first use, since the server's existing slots
         decide it."""
-        return Slot(self._session, slot_name(self._session, self._prefix, self._suffixed))
+        name = self._own_slot or slot_name(self._session, self._prefix, self._suffixed)
+        return Slot(self._session, name)
 
     @property
     def slot_name(self) -> str:
@@ -188,6 +191,10 @@ class PostgresSource:
         if state is not None and state.active_pid is not None:
             self._slot.evict(state.active_pid)
         self._slot.drop()
+
+    def check_tables(self, names: Sequence[RelationName]) -> None:
+        """Require that tables can be published, without adding them; see Publication.add."""
+        self._publication.check_tables(names)
 
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:
         """Add these relations to the publication under their current names.

@@ -52,7 +52,7 @@ class Completion:
             for v in visible
         ]
         for source in self._control.list_sources():
-            for relation in source.relations if source.type != "postgres" else ():
+            for relation in () if source.is_database else source.relations:
                 names = _names(relation["fields"])
                 found.append(
                     TableModel(

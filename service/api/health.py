@@ -144,7 +144,7 @@ def database_standing(inputs: StatusInputs, group: str) -> Standing:
 
 def source_standing(inputs: StatusInputs, row: SourceRow, group: str | None = None) -> Standing:
     """Return the status of a source for one group, or the worst over all groups."""
-    if row.type == "postgres":
+    if row.is_database:
         return database_standing(inputs, row.name.partition("/")[2] or DEFAULT_GROUP)
     readers = inputs.readers.get(row.name, set())
     groups = [g for g in inputs.figures if group is None or g == group]
@@ -297,7 +297,7 @@ def _reasons_of_sources(inputs: StatusInputs, stopped: set[str]) -> Iterator[str
     """Yield reasons for external sources, unless the cause is their pipeline."""
     working = {g: f for g, f in inputs.figures.items() if g not in stopped}
     for row in inputs.sources:
-        if row.type == "postgres" or row.name not in inputs.readers:
+        if row.is_database or row.name not in inputs.readers:
             continue
         for group in working:
             found = source_standing(inputs, row, group)

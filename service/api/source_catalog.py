@@ -6,10 +6,12 @@ Invariant: a relation that a view reads is neither removed nor changed. Thread-s
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from connectors.feed_source import Reader, retaining
 from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.dead_letters import DeadLetter, DeadLetters
 from connectors.source import MAIN_SOURCE
@@ -30,7 +32,13 @@ from service.api.source_models import (
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.factory.service_factory import ServiceFactory
-from service.ingest.declared_sources import connector, feed_source, keep_oids, relation_facts
+from service.ingest.declared_sources import (
+    connector,
+    feed_source,
+    keep_oids,
+    relation_facts,
+    retains_changes,
+)
 from service.metrics.metrics import read_metrics
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.runtime.view_names import RESERVED_SCHEMAS
@@ -73,7 +81,7 @@ class SourceCatalog:
         self._check_name(body.name)
         relations = declared_relations(self._factory, body.type, body.options)
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
-        feed_source(row).check()
+        feed_source(row, self._factory.reader()).check()
         self._control.insert_source(row)
         return self.show(body.name, by)
 
@@ -84,7 +92,7 @@ class SourceCatalog:
         relations = declared_relations(self._factory, row.type, options)
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
-        feed_source(changed).check()
+        feed_source(changed, self._factory.reader()).check()
         self._control.update_source(name, options=dict(options), relations=relations)
         return self.show(name, by)
 
@@ -94,12 +102,25 @@ class SourceCatalog:
         return dict(connector(body.type).discover(body.options))
 
     def drop(self, name: str, by: Caller) -> None:
-        """Drop a source that no view reads, with its dead letters."""
+        """Drop a source that no view reads, with its dead letters.
+
+        source.slot_not_dropped: it is dropped, but something was left at its database.
+        """
         self._authorization.require(by, "source.drop")
         row = self.row(name)
         self._require_unread(name, {r["name"] for r in row.relations})
         self._control.delete_source(name)
         self._letters.mark_gone(name)
+        self._release(row)
+
+    def _release(self, row: SourceRow) -> None:
+        """Let a dropped source discard what it retains for any group."""
+        if not retains_changes(row.type):
+            return
+        for group in sorted({DEFAULT_GROUP, *groups_on_disk(self._settings.state)}):
+            source = retaining(feed_source(row, Reader(self._settings.prefix, group)))
+            assert source is not None
+            source.release(time.monotonic())
 
     def retry(self, name: str, by: Caller) -> SourceModel:
         """Make the pipelines retry a source at once, without their backoff."""
@@ -118,7 +139,7 @@ class SourceCatalog:
         """Return declared sources by name. most: at most so many. after: those after this name."""
         self._control.ensure()
         views, counts = self._control.list_views(), self._letters.counts()
-        rows = [r for r in self._control.list_sources() if r.type != "postgres" and r.name > after]
+        rows = [r for r in self._control.list_sources() if not r.is_database and r.name > after]
         readable = self._authorization.relations_of(by, "source.list", views)
         return [_without_words(self._model(row, views, counts), readable) for row in rows[:most]]
 
@@ -160,7 +181,7 @@ class SourceCatalog:
     def row(self, name: str) -> SourceRow:
         """Return a source as the catalog has it. SourceError source.not_found."""
         row = self._control.get_source(name)
-        if row is None or row.type == "postgres":
+        if row is None or row.is_database:
             raise SourceError(
                 "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
             )

@@ -37,6 +37,7 @@ SourceType = Literal[
     "python",
     "mongodb",
     "mysql",
+    "postgres",
     "clickhouse",
     "clock",
 ]

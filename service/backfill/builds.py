@@ -13,6 +13,7 @@ from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
+from service.engine.positions import Positions
 
 
 class Builds(Mapping[str, ViewBuild]):
@@ -91,6 +92,10 @@ class Builds(Mapping[str, ViewBuild]):
         """Return the snapshot positions that the stream, at `position`, has not reached; 0 for a
         snapshot that is not open yet."""
         return [b.position for b in self._builds.values() if b.awaits_snapshot(position)]
+
+    def unpassed(self, positions: Positions) -> set[str]:
+        """Return the external sources of which a build needs the transactions one by one."""
+        return {name for b in self._builds.values() for name in b.unpassed(positions)}
 
     def feed(self, batch: SourceBatch) -> None:
         """Spool changes that the live views have just stepped over."""

@@ -17,7 +17,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+from connectors.feed_source import ChosenSnapshot, FeedPositions, retaining
 from connectors.partition_cache import RUNS, Progress, is_cached
 from connectors.shuffle_storage import FolderExchange
 from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
@@ -37,6 +39,7 @@ from service.engine.column_requirements import Read
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import BYTES_A_ROW
 from service.engine.epoch_buffer import EpochBuffer, named
+from service.engine.positions import Positions
 from service.engine.replay import Replay
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import log
@@ -85,6 +88,10 @@ class ViewBuild:
         self._cancelled: Cancelled | None = None
         self._nudged_position: int | None = None
         self.position = 0
+        # The snapshots' positions at sources that choose them, by their order; 0 before.
+        self._chosen = dict.fromkeys(
+            (name for name, read in parts.feeds.items() if retaining(read.source)), 0
+        )
         self._store = store
         self._parts = parts
         self._runtime = parts.runtime
@@ -162,6 +169,7 @@ class ViewBuild:
         self._initial_load.close()
         self._initial_load = self._new_initial_load()
         self.position = 0
+        self._chosen = dict.fromkeys(self._chosen, 0)
         self._nudged_position = None
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
@@ -244,6 +252,31 @@ class ViewBuild:
             return False
         return self.position == 0 or self.position > position
 
+    def unpassed(self, positions: Positions) -> set[str]:
+        """Return the external sources of which the state has not passed this build's snapshot.
+
+        Their transactions must come one by one, as in `awaits_snapshot`.
+        """
+        return {
+            name
+            for name, order in self._chosen.items()
+            if not order or self._order(name, positions.offsets(name)) < order
+        }
+
+    def _order(self, source: str, positions: FeedPositions) -> int:
+        """Return the order of the earliest of the positions of the source's relations."""
+        found = retaining(self._parts.feeds[source].source)
+        assert found is not None
+        names = [r.name.name for r in self.definition.relations() if r.name.source == source]
+        return min(found.order_of(positions[name]) for name in names)
+
+    def _is_in_snapshot(self, batch: SourceBatch) -> bool:
+        if batch.source == MAIN_SOURCE:
+            return batch.last_commit <= self.position
+        if batch.source not in self._chosen or not batch.positions:
+            return False
+        return self._order(batch.source, batch.positions) <= self._chosen[batch.source]
+
     def feed(self, batch: SourceBatch) -> None:
         """Spool a batch that the live views have just stepped over."""
         self._spool.append(batch)
@@ -281,7 +314,7 @@ class ViewBuild:
             batch = self._spool.pop()
             if batch is None:
                 return self._initial_load.subtract_old(newest)
-            if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
+            if not self._is_in_snapshot(batch):
                 try:
                     self._take(self._replay, batch)
                 except Exception as error:
@@ -392,6 +425,10 @@ class ViewBuild:
             positions, notes = manifest.start_of(source, read.positions, read.notes)
             side = read.source.open_snapshot(own, positions, notes)
             held.callback(side.close)
+            if source in self._chosen:
+                chooser, chosen = retaining(read.source), cast(ChosenSnapshot, side)
+                assert chooser is not None
+                self._chosen[source] = chooser.order_of(chosen.position)
             for r in own:
                 cut = manifest.cut(
                     partial(side.parts, r), r, self.columns[r.name], self._parts.parts

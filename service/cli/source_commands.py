@@ -19,7 +19,7 @@ TypeName = Annotated[
     str,
     typer.Argument(
         metavar="TYPE",
-        help="kafka, files, http, stream, dbapi, python, mongodb, mysql, clickhouse or clock",
+        help="one of those of docs/SOURCES.md, such as kafka or postgres",
     ),
 ]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]

@@ -146,8 +146,7 @@ class ServiceCalls:
     ) -> Call[SourceState]:
         """Declare a source (docs/SOURCES.md); queries name its relations `name.relation`.
 
-        type: kafka, files, http, stream, dbapi, python, mongodb, mysql, clickhouse or clock.
-        options: see its page.
+        type: one of those of docs/SOURCES.md, such as kafka or postgres. options: see its page.
         """
         return Call(
             method="POST",

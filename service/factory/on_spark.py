@@ -143,7 +143,7 @@ def check_on_spark(
 
 def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> list[str]:
     """Return a warning for each topic or folder that executors do not read. sources: all."""
-    rows = {row.name: row for row in sources if row.type not in ("postgres", "clock")}
+    rows = {row.name: row for row in sources if not row.is_database and row.type != "clock"}
     found = []
     for relation in relations:
         if relation.name.source in rows:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectors.feed_source import FeedSource
+from connectors.feed_source import FeedSource, Reader
 from connectors.partition_cache import OnProgress
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.catalog.catalog import Control, SourceRow
@@ -118,7 +118,11 @@ class ServiceFactory:
 
     def feed_source(self, row: SourceRow) -> FeedSource:
         """Return the external source that a row of the catalog declares."""
-        return feed_source(row)
+        return feed_source(row, self.reader())
+
+    def reader(self) -> Reader:
+        """Return this group as a reader of sources that retain changes for it."""
+        return Reader(self.settings.prefix, self.settings.group, self.claim)
 
     def view_tables(self) -> ViewTables:
         """Return an inspector of the views' tables."""

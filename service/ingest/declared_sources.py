@@ -13,12 +13,20 @@ from dataclasses import replace
 from typing import Any, cast
 
 from connectors.extras import extra_required
-from connectors.feed_source import Connector, DeclaredRelation, FeedSource
+from connectors.feed_source import (
+    Connector,
+    DeclaredRelation,
+    FeedSource,
+    Reader,
+    retaining,
+)
 from connectors.postgres.catalog.catalog import SourceRow
 from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
+# Types whose connector is not in a folder of their own name.
+_MODULES = {"postgres": "connectors.postgres.remote.source"}
 TYPES = (
     "kafka",
     "files",
@@ -28,6 +36,7 @@ TYPES = (
     "python",
     "mongodb",
     "mysql",
+    "postgres",
     "clickhouse",
     "clock",
 )
@@ -42,13 +51,23 @@ def connector(type_name: str) -> Connector:
             f'source type "{type_name}" does not exist',
             hint=f"use one of: {', '.join(TYPES)}",
         )
+    module = _MODULES.get(type_name, f"connectors.{type_name}.source")
     with extra_required(f'source type "{type_name}"'):
-        return cast(Connector, importlib.import_module(f"connectors.{type_name}.source"))
+        return cast(Connector, importlib.import_module(module))
 
 
-def feed_source(row: SourceRow) -> FeedSource:
-    """Return the source that a row of the catalog declares."""
-    return connector(row.type).make(row.name, row.options, relations_of(row))
+def retains_changes(type_name: str) -> bool:
+    """Return True if sources of a type are RetainingSources."""
+    return type_name == "postgres"
+
+
+def feed_source(row: SourceRow, reader: Reader | None = None) -> FeedSource:
+    """Return the source that a row of the catalog declares. reader: for whom it retains changes."""
+    source = connector(row.type).make(row.name, row.options, relations_of(row))
+    own = retaining(source)
+    if own is not None and reader is not None:
+        own.read_as(reader)
+    return source
 
 
 # Types of sources whose relations always have exactly one row.

@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
-from connectors.feed_source import FeedPositions, FeedSource, SourceFeed, gaps_of
+from connectors.feed_source import (
+    FeedPositions,
+    FeedSource,
+    RetainingFeed,
+    RetainingSource,
+    SourceFeed,
+    gaps_of,
+    retaining,
+)
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -121,6 +131,8 @@ class ExternalSources:
         self._on_ready = on_ready
         self._sources: dict[str, _OpenSource] = {}
         self._turn = 0
+        # No longer read, but they retain changes until they are released.
+        self._unread: dict[str, RetainingSource] = {}
 
     @property
     def is_any(self) -> bool:
@@ -165,7 +177,11 @@ class ExternalSources:
         desired = external_relations(relation for relation, _ in reads)
         for name in list(self._sources):
             if name not in desired:
-                self._sources.pop(name).close()
+                opened = self._sources.pop(name)
+                opened.close()
+                source = retaining(opened.source)
+                if source is not None:
+                    self._unread[name] = source
         for name, relations in desired.items():
             opened = self._sources.get(name)
             if opened is None:
@@ -183,17 +199,47 @@ class ExternalSources:
             opened.source = self._make(name)
             opened.retry_at = 0.0
 
-    def poll(self, max_rows: int, until: Mapping[str, FeedPositions]) -> SourceBatch | None:
+    def release_unread(self, declared: Iterable[str] = ()) -> None:
+        """Let sources that are no longer read discard what they retain, in threads of their own.
+
+        declared: others that may retain something for an earlier process. Once no state on disk
+        needs what they retain.
+        """
+        for name in declared:
+            source = retaining(self._make(name))
+            if source is not None:
+                self._unread[name] = source
+        requested_at = self._runtime.monotonic()
+        for name, source in self._unread.items():
+            if name not in self._sources:
+                self._runtime.begin(partial(_release, source, requested_at), "release")
+        self._unread.clear()
+
+    def confirm(self) -> None:
+        """Let the sources discard what is before the state's positions, which are on disk."""
+        for name, opened in self._sources.items():
+            if opened.feed is not None and retaining(opened.source) is not None:
+                feed = cast(RetainingFeed, opened.feed)
+                feed.durable(self._positions.offsets(name))
+
+    def poll(
+        self,
+        max_rows: int,
+        until: Mapping[str, FeedPositions],
+        singly: Collection[str] = (),
+    ) -> SourceBatch | None:
         """Return a batch of one of the feeds, in turn.
 
         until: offsets that must not be passed, by source. If it names any source, even the
-        database, only the named ones are read. A TidemarkError with a relation concerns its
-        readers; all other errors become the source's status.
+        database, only the named ones are read. singly: sources of which a batch has one
+        transaction. A TidemarkError with a relation concerns its readers; all other errors become
+        the source's status.
         """
         names = [name for name in self._sources if not until or name in until]
         for step in range(len(names)):
             name = names[(self._turn + step) % len(names)]
-            batch = self._poll_one(self._sources[name], max_rows, until.get(name))
+            rows = 1 if name in singly else max_rows
+            batch = self._poll_one(self._sources[name], rows, until.get(name))
             if batch is not None:
                 self._turn = (self._turn + step + 1) % len(names)
                 return batch
@@ -265,6 +311,14 @@ class ExternalSources:
 
     def _backoff(self) -> Backoff:
         return Backoff(*RETRY_S, jitter=JITTER, draw=self._runtime.draw)
+
+
+def _release(source: RetainingSource, requested_at: float) -> None:
+    try:
+        source.release(requested_at)
+    except TidemarkError as error:
+        why = f"{error.described}; {error.hint}"
+        log.warning("source.slot_not_dropped", source=source.name, code=error.code, why=why)
 
 
 def external_relations(relations: Iterable[Relation]) -> dict[str, dict[RelationName, Relation]]:

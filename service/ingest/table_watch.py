@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from connectors.postgres.replication.table_changes import renamed, why_lost
 from connectors.postgres.replication.table_facts import TableCatalog, TableFacts
 from connectors.postgres.replication.wire_shapes import KnownTable, Shape, shape_of
 from connectors.source import MAIN_SOURCE
@@ -20,7 +21,6 @@ from dataflow.schema import Relation
 from service.engine.column_requirements import Read
 from service.engine.definition import ViewDefinition
 from service.engine.encoding.registered import decode, encode
-from service.ingest.table_changes import renamed, why_lost
 from service.runtime.log import log
 from storage.failpoints import failpoint
 from storage.store import Store

@@ -82,6 +82,9 @@ class BuildJoin:
             elif end is not None:
                 self._end_build(identity)
             elif build.catch_up(self._engine.epoch):
+                if build.unpassed(self._engine.positions):
+                    # The source itself moves its feed past the snapshot.
+                    continue
                 if not self._mute and self._engine.position >= build.position:
                     caught_up.add(identity)
                     if not self._epochs.is_lagging:

@@ -332,7 +332,12 @@ class _Composition:
 
     def _new_upkeep(self, report: PipelineReport) -> Upkeep:
         state_sync = StateSync(
-            self._engine, self._epochs, self._builds, self._feed, self._checkpoints
+            engine=self._engine,
+            epochs=self._epochs,
+            builds=self._builds,
+            feed=self._feed,
+            external_sources=self._external_sources,
+            checkpoints=self._checkpoints,
         )
         return Upkeep(state_sync, report, self._settings.sync_interval_s, self._runtime)
 

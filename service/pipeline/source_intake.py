@@ -122,7 +122,11 @@ class SourceIntake:
             # it is back.
             return None
         try:
-            batch = self._external_sources.poll(self._epoch_rows, self._mute.by_source)
+            batch = self._external_sources.poll(
+                self._epoch_rows,
+                self._mute.by_source,
+                self._builds.unpassed(self._engine.positions),
+            )
         except TidemarkError as error:
             if not self._subscriptions.fail_readers(error):
                 raise

@@ -85,6 +85,7 @@ class SourceReset:
         self._database.forget_tables()
         # On disk first: an older state would lack epochs that the sink no longer reports.
         self._engine.commit(None, written=0, sync=True)
+        self._external_sources.release_unread()
         failpoint("source.reset.state")
         self._staging.forget_progress()
         failpoint("source.reset.progress")

@@ -52,7 +52,7 @@ class SourceStatusReporter:
 
     def source(self, name: str) -> FeedSource:
         """Return a declared source; SourceError source.not_found."""
-        row = next((r for r in self.rows if r.name == name and r.type != "postgres"), None)
+        row = next((r for r in self.rows if r.name == name and not r.is_database), None)
         if row is None:
             raise SourceError(
                 "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
@@ -97,4 +97,4 @@ class SourceStatusReporter:
 
 
 def _declared(rows: Iterable[SourceRow]) -> dict[str, tuple[object, ...]]:
-    return {r.name: (r.options, r.relations, r.retry_at) for r in rows if r.type != "postgres"}
+    return {r.name: (r.options, r.relations, r.retry_at) for r in rows if not r.is_database}

@@ -14,6 +14,7 @@ from dataflow.schema import Relation
 from service.backfill.builds import Builds
 from service.engine.column_requirements import Read
 from service.engine.engine import Engine, ViewDefinition
+from service.ingest.declared_sources import retains_changes
 from service.ingest.external_sources import ExternalSources, external_relations, is_main
 from service.pipeline.epochs import Epochs
 from service.pipeline.followed_database import FollowedDatabase
@@ -105,6 +106,7 @@ class SourceSubscriptions:
         self._external_sources.open(reads)
         # On disk first: an older state would miss changes that are no longer streamed.
         self._epochs.commit(sync=True)
+        self._external_sources.release_unread()
         self._database.withdraw([r for r in unused if is_main(r)])
 
     def forget_unread(self) -> None:
@@ -120,6 +122,12 @@ class SourceSubscriptions:
             unread = self._engine.positions.offsets(source).keys() - used
             if unread:
                 self._engine.positions.forget(source, unread)
+        declared = (row for row in self._reconciler.sources.rows if not row.is_database)
+        unread = {row.name for row in declared if retains_changes(row.type)} - read.keys()
+        if unread:
+            # A process that was killed may have left what it no longer read.
+            self._epochs.commit(sync=True)
+            self._external_sources.release_unread(unread)
 
     # --- views that cannot continue -------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
 from service.ingest.database_feed import Feed
+from service.ingest.external_sources import ExternalSources
 from service.pipeline.epochs import Epochs
 from storage.failpoints import failpoint
 
@@ -17,12 +18,20 @@ class StateSync:
     """
 
     def __init__(
-        self, engine: Engine, epochs: Epochs, builds: Builds, feed: Feed, checkpoints: Checkpoints
+        self,
+        *,
+        engine: Engine,
+        epochs: Epochs,
+        builds: Builds,
+        feed: Feed,
+        external_sources: ExternalSources,
+        checkpoints: Checkpoints,
     ) -> None:
         self._engine = engine
         self._epochs = epochs
         self._builds = builds
         self._feed = feed
+        self._external_sources = external_sources
         self._checkpoints = checkpoints
 
     def run(self) -> None:
@@ -32,4 +41,5 @@ class StateSync:
         self._epochs.commit(sync=True)
         failpoint("checkpoint.sync.after")
         self._feed.confirm(self._checkpoints.confirmable(self._engine.position))
+        self._external_sources.confirm()
         failpoint("checkpoint.confirm.after")

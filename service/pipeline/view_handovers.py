@@ -23,6 +23,7 @@ from service.engine.departures import Departure, Departures
 from service.engine.engine import Engine
 from service.factory.on_spark import ONE_BUCKET, READ_HERE
 from service.factory.service_factory import ServiceFactory
+from service.ingest.declared_sources import retains_changes
 from service.ingest.external_sources import external_relations, is_main
 from service.ingest.table_watch import SourceWatch
 from service.pipeline.epochs import Epochs
@@ -123,10 +124,20 @@ class ViewHandovers:
             self._hand_over(row, definition)
 
     def _require_alone(self, row: ViewRow, definition: ViewDefinition) -> None:
-        """Require that nothing of its group depends on a view.
+        """Require that nothing of its group depends on a view, nor it on a slot of the group.
 
-        TidemarkError view.has_children, view.has_sinks.
+        TidemarkError view.has_children, view.has_sinks, view.move_failed.
         """
+        declared = (row for row in self._reconciler.sources.rows if not row.is_database)
+        slots = {row.name for row in declared if retains_changes(row.type)}
+        read = slots & external_relations(definition.relations()).keys()
+        if read:
+            raise TidemarkError(
+                "view.move_failed",
+                f'view "{row.title}" reads a source that retains changes for its group',
+                detail=", ".join(sorted(read)),
+                hint="drop it, and create it with the other runtime",
+            )
         readers = [r.title for r in children_of(row, self._reconciler.rows)]
         readers += [d.table.title for d in self._engine.readers_of(definition.name)]
         if readers:

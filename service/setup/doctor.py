@@ -26,7 +26,6 @@ from service.engine import state_version
 from service.engine.state_version import STORE
 from service.factory.service_factory import ServiceFactory
 from service.ingest import wal_retention
-from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import is_fresh, read_metrics
 from service.runtime import release
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings
@@ -204,7 +203,7 @@ def _declared(factory: ServiceFactory) -> Iterator[Finding]:
     """Yield a finding per external source: each is contacted as the service would."""
     control = factory.control()
     try:
-        rows = [row for row in control.list_sources() if row.type != "postgres"]
+        rows = [row for row in control.list_sources() if not row.is_database]
     except TidemarkError as error:
         if error.code != "control.missing":  # before the first start no source is declared
             yield Finding("sources", problem=error)
@@ -212,11 +211,11 @@ def _declared(factory: ServiceFactory) -> Iterator[Finding]:
     finally:
         control.close()
     for row in rows:
-        yield _probe(f"source {row.name}: {row.type}", lambda row=row: _feed(row))
+        yield _probe(f"source {row.name}: {row.type}", lambda row=row: _feed(factory, row))
 
 
-def _feed(row: SourceRow) -> str:
-    feed_source(row).check()
+def _feed(factory: ServiceFactory, row: SourceRow) -> str:
+    factory.feed_source(row).check()
     return f"{len(row.relations)} relations"
 
 

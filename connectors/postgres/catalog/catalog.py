@@ -25,6 +25,7 @@ from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.postgres.session.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
+from connectors.source import MAIN_SOURCE
 from connectors.view_states import INITIAL, DesiredState, ViewEvent
 from dataflow.errors import InvariantError, SinkError, TemporaryError
 from dataflow.notes import FROZEN_ROW, LATE_APPLIED, LATE_LEFT_OUT, WATERMARK
@@ -77,8 +78,8 @@ class ViewRow:
 class SourceRow:
     """A row of tidemark.sources.
 
-    type: "postgres" for the source database, with its dsn (without password), slot and server;
-    otherwise the connector, with options and relations as they were declared.
+    The row of a group's source database has its dsn (without password), slot and server. That of a
+    declared source has type (the connector), options and relations as they were declared.
     """
 
     name: str
@@ -99,6 +100,11 @@ class SourceRow:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     retry_at: datetime | None = None
+
+    @property
+    def is_database(self) -> bool:
+        """Return True for the source database of a group, False for a declared source."""
+        return self.name.partition("/")[0] == MAIN_SOURCE
 
 
 _JSON = {

@@ -201,6 +201,11 @@ class Publication:
             published[table.oid] = name
             partly.discard(table.oid)
 
+    def check_tables(self, names: Sequence[RelationName]) -> None:
+        """Require that tables can be published; errors as of `add`. Nothing is changed."""
+        for name in names:
+            check_table(name, self._facts(name))
+
     def _sent_in_part(self) -> set[int]:
         """Return tables of which not every row or column is sent."""
         found = self._session.rows(

@@ -212,16 +212,24 @@ class Slot:
         deadline = time.monotonic() + wait_s
         while (state := self.state()) is not None:
             if state.active_pid is None:
-                self._session.execute(
-                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                    " WHERE slot_name = %s AND active_pid IS NULL",
-                    (self.name,),
-                    doing=f'cannot drop replication slot "{self.name}"',
-                )
+                try:
+                    self._drop_now()
+                except SourceError:
+                    # Another session may have dropped it meanwhile.
+                    if self.state() is not None:
+                        raise
             elif time.monotonic() > deadline:
                 raise in_use(self.name, state.active_pid)
             else:
                 time.sleep(0.05)
+
+    def _drop_now(self) -> None:
+        self._session.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND active_pid IS NULL",
+            (self.name,),
+            doing=f'cannot drop replication slot "{self.name}"',
+        )
 
     def evict(self, pid: int) -> None:
         """Terminate the backend that reads the slot, if it is one of ours."""

@@ -83,6 +83,8 @@ class ReplicationStream:
 
         self._confirmed = 0
         self._is_closing = False
+        # Called by the reader thread when transactions have arrived, or the stream has failed.
+        self.on_received: Callable[[], None] | None = None
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -103,6 +105,11 @@ class ReplicationStream:
     def silent_s(self) -> float:
         """Return for how long the server has been silent despite periodic probes, in seconds."""
         return time.monotonic() - self._heard_at
+
+    @property
+    def queued_rows(self) -> int:
+        """Return the rows that have arrived and wait."""
+        return self._queued_rows
 
     @property
     def queued_bytes(self) -> int:
@@ -300,6 +307,8 @@ class ReplicationStream:
             self._failure = error
             self._is_idle = True
             self._ready.notify_all()
+        if self.on_received is not None:
+            self.on_received()
 
     def _is_stalled(self) -> bool:
         return self._queued_bytes > self._limits.queue_bytes
@@ -371,7 +380,10 @@ class ReplicationStream:
             self._heard_at = time.monotonic()
         with self._ready:
             self._is_idle = payload is None
+            has_any = bool(self._queue)
             self._ready.notify_all()
+        if count and has_any and self.on_received is not None:
+            self.on_received()
         return payload is None
 
     def _reach(self, position: int) -> None:

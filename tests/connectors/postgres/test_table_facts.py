@@ -9,12 +9,12 @@ import pytest
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.replication.publication import Publication, give_publication
+from connectors.postgres.replication.table_changes import renamed, why_lost
 from connectors.postgres.replication.table_facts import TableCatalog
 from connectors.postgres.session.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.bind.analysis import Table
-from service.ingest.table_changes import renamed, why_lost
 from tests.harness.postgres import Database
 from tests.harness.psql import roles
 

@@ -70,7 +70,7 @@ def why_lost(
         error = _column_error(relation, position, numbers[position], before, now)
         if error is not None:
             return error
-    return _key_error(relation, numbers, now) or _parts_error(relation, before, now, is_reported)
+    return key_error(relation, numbers, now) or _parts_error(relation, before, now, is_reported)
 
 
 def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
@@ -147,8 +147,11 @@ def _is_rewritten(before: TableFacts, now: TableFacts) -> bool:
     )
 
 
-def _key_error(relation: Relation, numbers: Sequence[int], now: TableFacts) -> SourceError | None:
-    """Return an error if rows are identified otherwise than when the view's state was built."""
+def key_error(relation: Relation, numbers: Sequence[int], now: TableFacts) -> SourceError | None:
+    """Return source.key_changed if a table identifies its rows otherwise than a relation does.
+
+    numbers: of the relation's columns.
+    """
     key = {numbers[position] for position in relation.key}
     why = ""
     if relation.is_full and now.identity != "f":

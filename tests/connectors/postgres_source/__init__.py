@@ -1,0 +1,1 @@
+"""Tables of other PostgreSQL databases as sources."""
