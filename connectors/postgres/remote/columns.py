@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from connectors.postgres.remote.options import TableOptions
+from connectors.postgres.replication.publication import GENERATED_VERSION
 from connectors.postgres.replication.table_changes import key_error
 from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.errors import SourceError
@@ -84,6 +85,31 @@ def wire_relation(
     if error is not None:
         raise error
     return relation
+
+
+def check_generated(
+    relation: RelationName, table: TableOptions, facts: TableFacts, version: int
+) -> None:
+    """Refuse a replica identity with columns that are generated, and so not sent.
+
+    version: of the server. From PostgreSQL 18 on, publishing such a table would make everybody's
+    UPDATE and DELETE fail. SourceError source.no_identity.
+    """
+    identity: Mapping[str, tuple[int, ...]] = {
+        "d": facts.key,
+        "i": facts.identity_key,
+        "f": tuple(facts.columns) if version >= GENERATED_VERSION else (),
+    }
+    found = [facts.columns[n] for n in identity.get(facts.identity, ()) if n in facts.columns]
+    names = ", ".join(c.field.name for c in found if not c.is_sent)
+    if names:
+        raise SourceError(
+            "source.no_identity",
+            f'table "{table.title}" has generated columns in its replica identity',
+            detail=f"columns: {names}; PostgreSQL does not send generated columns",
+            hint=f"ALTER TABLE {table.title} REPLICA IDENTITY USING INDEX ... of other columns",
+            relation=relation,
+        )
 
 
 def discovered(table: TableOptions, facts: TableFacts) -> dict[str, Any]:

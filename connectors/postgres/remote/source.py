@@ -24,7 +24,7 @@ from connectors.feed_source import (
     Reader,
     SourceFeed,
 )
-from connectors.postgres.remote.columns import discovered, wire_relation
+from connectors.postgres.remote.columns import check_generated, discovered, wire_relation
 from connectors.postgres.remote.feed import Connection, RemoteFeed
 from connectors.postgres.remote.options import RemoteOptions, TableOptions, read_options
 from connectors.postgres.remote.positions import identity_of, lsn_of, position_at
@@ -123,7 +123,9 @@ class RemoteSource:
                 table = self._options.table_of(relation.name.name)
                 with _about(relation):
                     source.check_tables([table.name])
-                wire_relation(relation, table, _facts(session, catalog, table))
+                facts = _facts(session, catalog, table)
+                check_generated(relation.name, table, facts, session.server_version)
+                wire_relation(relation, table, facts)
 
     def start_position(self, relation: Relation) -> FeedStart:
         """See FeedSource: a place in the WAL after which the slot has all changes of the table."""
@@ -132,6 +134,7 @@ class RemoteSource:
         with use.lock, self._connected() as (source, session, catalog):
             use.begun_at = time.monotonic()
             facts = _facts(session, catalog, table)
+            check_generated(relation.name, table, facts, session.server_version)
             wire = wire_relation(relation, table, facts)
             source.drop_lost_slot()
             with _about(relation):

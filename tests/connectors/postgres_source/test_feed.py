@@ -38,11 +38,12 @@ IDENTITIES = {
     ),
     "full without a key": ("ALTER TABLE items REPLICA IDENTITY FULL", False),
 }
+GENERATED = "doubled int GENERATED ALWAYS AS (id * 2) STORED, "
 ITEMS = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok'); "
     "CREATE DOMAIN cents AS numeric(8,2) CHECK (value >= 0); "
     "CREATE TABLE items (id int NOT NULL, code text NOT NULL, price cents, feeling mood, "
-    "note text, doubled int GENERATED ALWAYS AS (id * 2) STORED, tags int[], at timestamptz);"
+    f"note text, {GENERATED}tags int[], at timestamptz);"
     "ALTER TABLE items ALTER note SET STORAGE EXTERNAL"
 )
 FILL = (
@@ -55,7 +56,9 @@ FILL = (
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_every_kind_of_change(database: Database, identity: str) -> None:
     statement, has_key = IDENTITIES[identity]
-    database.execute(f"{ITEMS}; {statement}; {FILL.format(1, 30)}")
+    # PostgreSQL 18 lets nobody change such a table that has generated columns.
+    items = ITEMS if "full" not in identity else ITEMS.replace(GENERATED, "")
+    database.execute(f"{items}; {statement}; {FILL.format(1, 30)}")
     source = source_of(database, "public.items")
     (relation,) = source.relations()
     assert bool(relation.key) is has_key

@@ -64,6 +64,13 @@ def test_columns_and_keys(database: Database) -> None:
         assert _refusal(database, options).code == code
     columns = [*COLUMNS, {"name": "big", "type": "bigint"}]
     assert _refusal(database, _options(database, columns, key=["big"])).code == "source.key_changed"
+    database.execute("ALTER TABLE items REPLICA IDENTITY FULL")
+    is_refused = database.server.version >= 18
+    if is_refused:
+        assert _refusal(database, _options(database, COLUMNS)).code == "source.no_identity"
+    else:
+        made(database, _options(database, COLUMNS)).check()
+    database.execute("ALTER TABLE items REPLICA IDENTITY DEFAULT")
     error = _refusal(database, _options(database, COLUMNS, key=[]))
     assert error.code == "source.no_replica_identity" and "FULL" in error.hint
 
@@ -129,3 +136,12 @@ def test_slots(database: Database) -> None:
     source.release(float("inf"))
     assert not database.rows("SELECT FROM pg_replication_slots WHERE slot_name = %s", (name,))
     assert not database.rows("SELECT FROM pg_publication")
+
+
+def test_a_database_that_cannot_be_reached(database: Database) -> None:
+    options = {**_options(database, COLUMNS), "port": 1}
+    assert _refusal(database, options).code == "source.unreachable"
+    with pytest.raises(TidemarkError) as found:
+        made(database, options).release(float("inf"))
+    assert found.value.code == "source.slot_not_dropped"
+    assert "pg_drop_replication_slot('tidemark_default_from_erp')" in found.value.hint
