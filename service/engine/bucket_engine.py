@@ -148,7 +148,7 @@ class BucketEngine(Engine):
             first = found[0][0].progress.epoch if found else self.epoch + 1
             if first != self.epoch + 1:
                 # This store was restored, and what came between went with the other one.
-                lost.append(behind(self.epoch, first))
+                lost.append(lacks_epochs(self.epoch, first))
                 self.remove(name)
                 self.commit(None, written=written, sync=True)
                 continue
@@ -303,7 +303,7 @@ def _figures(
     )
 
 
-def behind(epoch: int, found: int) -> TidemarkError:
+def lacks_epochs(epoch: int, found: int) -> TidemarkError:
     """Return the error of a store that lacks epochs before one that the driver has committed."""
     return TidemarkError(
         "spark.state_lost",

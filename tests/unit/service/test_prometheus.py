@@ -81,7 +81,9 @@ def figures(folder: Path) -> dict[str, Any]:
     source = {"status": "running", "lag": 4, "lag_seconds": 0.0, "rows_total": 1}
     more = {"rejected_total": 2, "skipped_total": 3, "gaps_total": 1}
     metrics.sources = {"shop": {**source, **more}}
-    metrics.sink_workers = {"public.one/topic": {"status": "live", "rows_total": 7}}
+    metrics.sink_workers = {
+        "public.one/topic": {"status": "live", "rows_total": 7, "skipped_total": 1}
+    }
     metrics.sink_workers["public.one/topic"]["backlog_bytes"] = 11
     names = ("sink_waiting_epochs", "memory_limit_bytes", "state_disk_bytes", "outbox_bytes")
     copies = ("bytes", "sent_bytes", "seconds", "interval_seconds")

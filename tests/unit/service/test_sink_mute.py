@@ -68,8 +68,10 @@ def test_what_nothing_reads_has_no_position() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
         rest: Any = dict.fromkeys(
-            ("epochs", "mute", "reconciler", "schema_recovery", "database", "external_sources")
+            ("epochs", "mute", "schema_recovery", "database", "external_sources")
         )
+        # No source is declared that retains changes for its readers.
+        rest["reconciler"] = SimpleNamespace(sources=SimpleNamespace(rows=[]))
         subscriptions = SourceSubscriptions(
             engine=core.engine, builds=core.builds, failures=core.failures, reset=rest, **rest
         )
