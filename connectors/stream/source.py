@@ -235,8 +235,8 @@ def _samples(relation: StreamRelation) -> list[bytes]:
 
 def _by_pin(rows: Delta) -> dict[str, Delta]:
     """Return rejected rows by the beginning of the relation that they are of."""
-    pins = [(text or "").partition(":")[0] for text in rows.columns[2].texts()]
+    beginnings = [(text or "").partition(":")[0] for text in rows.columns[2].texts()]
     return {
-        pin: rows.filter(np.array([one == pin for one in pins], np.bool_))
-        for pin in dict.fromkeys(pins)
+        pin: rows.filter(np.array([one == pin for one in beginnings], np.bool_))
+        for pin in dict.fromkeys(beginnings)
     }

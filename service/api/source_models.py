@@ -38,6 +38,7 @@ SourceType = Literal[
     "mongodb",
     "mysql",
     "clickhouse",
+    "clickhouse",
     "clock",
 ]
 
