@@ -39,6 +39,7 @@ SourceType = Literal[
     "mysql",
     "postgres",
     "clickhouse",
+    "clickhouse",
     "clock",
 ]
 
