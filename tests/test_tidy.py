@@ -49,7 +49,7 @@ WORDS = tuple(
     )
 )
 # What every connector may use.
-SHARED = ("connectors.formats", "connectors.polled")
+SHARED = ("connectors.formats", "connectors.polled", "connectors.objects", "connectors.lake")
 SHARED += ("storage.failpoints", "storage.clock", "storage.backoff")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
@@ -106,7 +106,7 @@ HOMES = {
     "pymysqlreplication": ("connectors/mysql",),
     "msgspec": ("connectors/formats",),
     "fastavro": ("connectors/formats",),
-    "obstore": ("connectors/files", "connectors/spark/maintained"),
+    "obstore": ("connectors/files", "connectors/objects"),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
@@ -22,35 +21,15 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from connectors import netguard, secrets
 from connectors.files.folder import file_changed
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
+from connectors.objects.bucket_options import BucketOptions, open_store
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.types import EPOCH_2000_US
 
 BLOCK_BYTES = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMEOUTS = {"timeout": timedelta(seconds=20), "connect_timeout": timedelta(seconds=5)}
-_RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
-
-
-@dataclass(frozen=True)
-class BucketOptions:
-    """Connection options of an object store.
-
-    access_key, secret_key, session_token: references to secrets; all empty for anonymous access.
-    endpoint: empty for AWS. is_virtual_host: the bucket's name is part of the host, not of the
-    path.
-    """
-
-    endpoint: str = ""
-    region: str = "us-east-1"
-    access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-    is_virtual_host: bool = False
-    ca_file: str = ""
 
 
 class BucketFolder:
@@ -100,7 +79,7 @@ class BucketFolder:
 
     def _opened(self) -> S3Store:
         if self._store is None:
-            self._store = _open_store(self.bucket, self._options)
+            self._store = open_store(self.bucket, self._options)
         return self._store
 
     def _failed(self, error: Exception) -> TidemarkError:
@@ -150,38 +129,6 @@ class _ObjectFile(io.RawIOBase):
         view[: len(found)] = found
         self._at += len(found)
         return len(found)
-
-
-def _open_store(bucket: str, options: BucketOptions) -> S3Store:
-    keys = {
-        "access_key_id": options.access_key,
-        "secret_access_key": options.secret_key,
-        "session_token": options.session_token,
-    }
-    host = options.endpoint or f"https://s3.{options.region}.amazonaws.com"
-    netguard.check_url(host.replace("://", f"://{bucket}.") if options.is_virtual_host else host)
-    netguard.check_certificate(options.ca_file)
-    settings: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
-    if not settings:
-        settings["skip_signature"] = True
-    if options.endpoint:
-        settings["endpoint"] = options.endpoint
-    client: dict[str, Any] = {"allow_http": options.endpoint.startswith("http://"), **_TIMEOUTS}
-    if options.ca_file:
-        client["root_certificate"] = _certificate(options.ca_file)
-    settings |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
-    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **settings)
-
-
-def _certificate(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        what = f'certificate file "{path}" cannot be read'
-        raise SourceError(
-            "source.bad_option", what, detail=str(error), hint="check the option ca_file"
-        ) from None
 
 
 def _stat(path: str, meta: Mapping[str, Any]) -> FileStat:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from connectors.files.bucket import BucketFolder, BucketOptions
+from connectors.files.bucket import BucketFolder
 from connectors.files.folder import Folder, LocalFolder
 from connectors.files.pattern import DEFAULT_IGNORE, split_pattern
 from connectors.files.stream import UTF8, canonical_encoding
 from connectors.formats.csv_reader import Dialect, read_dialect
+from connectors.objects.bucket_options import BucketOptions
 from connectors.secrets import refuse_plain
 from dataflow.errors import SourceError
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from connectors.feed_source import RangePlanner
+from connectors.objects.shared_storage import SharedStorage
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.bases import open_state
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.maintained.tasks import Figures
 from dataflow.changes import Changes
 from dataflow.delta import Column

@@ -86,7 +86,7 @@ def remove_buckets(settings: Settings) -> None:
 
     TemporaryError spark.storage.
     """
-    from connectors.spark.maintained.shared_storage import open_storage
+    from connectors.objects.shared_storage import open_storage
 
     if settings.spark_storage:
         storage = open_storage(storage_url(settings))

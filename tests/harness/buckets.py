@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from connectors.objects.shared_storage import NameTakenError
 from connectors.spark.frame import Row
 from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.maintained.layout import Layout, Spread, spread_of
 from connectors.spark.maintained.scheduler import Work
-from connectors.spark.maintained.shared_storage import NameTakenError
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.stages import Stage
 from dataflow.errors import TemporaryError, TidemarkError

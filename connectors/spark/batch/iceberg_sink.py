@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from connectors import secrets
-from connectors.spark.batch.lake_rows import arrow_column, lake_type, row_keys
+from connectors.lake.lake_rows import arrow_column, lake_type, row_keys
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.session import GONE

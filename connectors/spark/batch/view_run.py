@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.feed_source import BY_EXECUTORS, BoundedSource, read_in_ranges, reader_of
+from connectors.objects.shared_storage import SharedStorage
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.maintained.commits import lost
 from connectors.spark.maintained.driver import Batch, Driver, EpochSink, Limits
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.maintained.shared_storage import SharedStorage
 from dataflow.changes import Changes
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from connectors.objects.shared_storage import SharedStorage
 from connectors.spark.maintained.files import Base, numbered
 from connectors.spark.maintained.layout import Layout
-from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.stages import Spec, Stage, key_columns
 from dataflow.delta import Column, Delta
 from dataflow.operators.joins.spreading import side_of_state

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection
 
+from connectors.objects.shared_storage import NameTakenError, SharedStorage
 from connectors.spark.maintained.files import (
     EpochInput,
     Manifest,
@@ -17,7 +18,6 @@ from connectors.spark.maintained.files import (
     number_of,
     numbered,
 )
-from connectors.spark.maintained.shared_storage import NameTakenError, SharedStorage
 from dataflow.errors import TidemarkError
 
 

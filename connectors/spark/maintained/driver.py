@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 
 from connectors.feed_source import REJECTED_KINDS, RangePlanner
+from connectors.objects.shared_storage import SharedStorage
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.frame import Row
@@ -55,7 +56,6 @@ from connectors.spark.maintained.layout import (
 )
 from connectors.spark.maintained.reading import FEW_RECORDS, ReadWork, read_next
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.maintained.shared_storage import SharedStorage
 from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, KeyReport, count_state
 from connectors.spark.maintained.tasks import (
     DueWork,

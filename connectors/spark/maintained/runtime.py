@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from connectors.shuffle_storage import url_below
-from connectors.spark.maintained.shared_storage import (
+from connectors.objects.shared_storage import (
     SharedStorage,
     check_conditions,
     open_storage,
 )
+from connectors.shuffle_storage import url_below
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
 from connectors.spark.session import LazySession, is_local
 from dataflow.errors import TidemarkError
@@ -58,4 +58,4 @@ def check_storage(url: str, master: str) -> None:
             detail=f"the executors of {master} may be other machines",
             hint="set TIDEMARK_SPARK_STORAGE to a folder that they all see, or to s3://bucket/prefix",
         )
-    check_conditions(open_storage(url))
+    check_conditions(open_storage(url), code="spark.storage_unsafe")

@@ -24,6 +24,7 @@ from pathlib import Path
 import orjson
 
 from connectors import netguard
+from connectors.objects.shared_storage import NameTakenError, SharedStorage
 from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import (
@@ -54,7 +55,6 @@ from connectors.spark.maintained.layout import (
     MaintainedView,
     Spread,
 )
-from connectors.spark.maintained.shared_storage import NameTakenError, SharedStorage
 from connectors.spark.records import encode_error
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator

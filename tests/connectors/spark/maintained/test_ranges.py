@@ -21,12 +21,12 @@ from kafka import TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
+from connectors.objects.shared_storage import FolderStorage
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
 from connectors.spark.maintained.driver import Batch, Driver
 from connectors.spark.maintained.layout import MaintainedView
 from connectors.spark.maintained.scheduler import InProcessScheduler, Scheduler
-from connectors.spark.maintained.shared_storage import FolderStorage
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.session import LazySession

@@ -11,8 +11,8 @@ from pathlib import Path
 import obstore
 import pytest
 
-from connectors.spark.maintained import shared_storage
-from connectors.spark.maintained.shared_storage import (
+from connectors.objects import shared_storage
+from connectors.objects.shared_storage import (
     BucketStorage,
     FolderStorage,
     NameTakenError,

@@ -14,8 +14,8 @@ from random import Random
 import psutil
 import pytest
 
+from connectors.objects.shared_storage import FolderStorage
 from connectors.spark.maintained.driver import Driver, Limits
-from connectors.spark.maintained.shared_storage import FolderStorage
 from connectors.spark.maintained.spark_scheduler import DAEMON, SETTINGS, SparkScheduler
 from connectors.spark.session import LazySession
 from tests.connectors.spark.clusters import HOST, ROOT, standalone

@@ -1,9 +1,10 @@
-"""Storage that the driver and all tasks of a distributed view share: a folder, or an S3 bucket.
+"""Storage that several writers share: a folder, or an S3 bucket with conditional writes.
 
-It is the truth; everything else is a cache of it. Invariant: a file is whole or absent, and durable
-when a call returns. A name is written once: `create` refuses a name that is taken, and names that
-`put` writes contain something unique. Instances are picklable and used from any process. Listings
-may be stale; nothing but garbage collection and the search for the newest commit relies on them.
+Distributed views and sinks in files keep their commits in it. Invariant: a file is whole or absent,
+and durable when a call returns. A name is written once: `create` refuses a name that is taken, and
+names that `put` writes contain something unique. Instances are picklable and used from any process.
+Listings may be stale; nothing but garbage collection and the search for the newest commit relies on
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,8 @@ _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 # Parameters of a storage's URL, as in `connectors.shuffle_storage`.
 _PARAMETERS = ("region", "scheme", "endpoint_override")
 _COPY_BYTES = 8 << 20
+# The error of a storage that cannot be reached; a user of it may have its own.
+CODE = "spark.storage"
 
 
 class NameTakenError(Exception):
@@ -86,19 +89,21 @@ def open_storage(url: str) -> SharedStorage:
     spark.storage_url.
     """
     if not url.startswith(S3):
-        return FolderStorage(Path(url))
+        return FolderStorage(Path(url), code="spark.storage")
     _opened(url)
-    return BucketStorage(url)
+    return BucketStorage(url, code="spark.storage")
 
 
 @dataclass(frozen=True)
 class FolderStorage:
     """A folder on a disk that all machines see, with links and durable renames (not object mounts).
 
-    A name appears by a link to a synced draft, which fails if the name is taken.
+    A name appears by a link to a synced draft, which fails if the name is taken. code: of the error
+    of a failure.
     """
 
     path: Path
+    code: str = CODE
 
     def create(self, name: str, content: bytes) -> None:
         """See SharedStorage."""
@@ -126,25 +131,25 @@ class FolderStorage:
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See SharedStorage."""
-        with _reached(str(self.path)), (self.path / name).open("rb") as file:
+        with _reached(str(self.path), self.code), (self.path / name).open("rb") as file:
             file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
 
     def download(self, name: str, path: Path) -> None:
         """See SharedStorage."""
-        with _reached(str(self.path)):
+        with _reached(str(self.path), self.code):
             shutil.copyfile(self.path / name, path)
 
     def names(self, folder: str) -> list[str]:
         """See SharedStorage."""
-        with _reached(str(self.path)):
+        with _reached(str(self.path), self.code):
             found = (self.path / folder).rglob("*")
             paths = [p for p in found if not p.name.startswith(".") and p.is_file()]
         return sorted(p.relative_to(self.path).as_posix() for p in paths)
 
     def delete(self, name: str) -> None:
         """See SharedStorage."""
-        with _reached(str(self.path)):
+        with _reached(str(self.path), self.code):
             (self.path / name).unlink(missing_ok=True)
 
     @contextmanager
@@ -152,7 +157,7 @@ class FolderStorage:
         """Yield a path beside a name; make the name durable if the block succeeds."""
         path = self.path / name
         draft = path.with_name(f".{uuid.uuid4().hex}")
-        with _reached(str(self.path)):
+        with _reached(str(self.path), self.code):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 yield draft
@@ -162,20 +167,25 @@ class FolderStorage:
 
 
 @dataclass(frozen=True)
-class BucketStorage:
+class ObjectStorage:
     """A prefix in an S3 bucket whose server has conditional writes (If-None-Match: *).
 
     Amazon, MinIO, Ceph, Garage and SeaweedFS have them; a server that ignores the condition would
-    let two drivers commit one epoch, so `check_conditions` refuses it. Credentials are those of the
-    environment or the machine's role.
+    let two writers commit one epoch, so `check_conditions` refuses it. url: as errors show it. A
+    subclass opens the client.
     """
 
     url: str
+    code: str = field(default=CODE, kw_only=True)
+
+    def opened(self) -> tuple[S3Store, str]:
+        """Return the client, and the prefix of names: empty, or with a slash at its end."""
+        raise NotImplementedError
 
     def create(self, name: str, content: bytes) -> None:
         """See SharedStorage."""
-        with _reached(self.url):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code):
+            store, base = self.opened()
             try:
                 obstore.put(store, base + name, content, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
@@ -183,47 +193,59 @@ class BucketStorage:
 
     def put(self, name: str, content: bytes) -> None:
         """See SharedStorage."""
-        with _reached(self.url):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code):
+            store, base = self.opened()
             obstore.put(store, base + name, content)
 
     def send(self, path: Path, name: str) -> None:
         """See SharedStorage."""
-        with _reached(self.url):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code):
+            store, base = self.opened()
             obstore.put(store, base + name, path)
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See SharedStorage."""
-        with _reached(self.url):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code):
+            store, base = self.opened()
             if stop is not None:
                 return bytes(obstore.get_range(store, base + name, start=start, end=stop))
             return bytes(obstore.get(store, base + name).bytes())[start:]
 
     def download(self, name: str, path: Path) -> None:
         """See SharedStorage."""
-        with _reached(self.url), path.open("wb") as target:
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code), path.open("wb") as target:
+            store, base = self.opened()
             for part in obstore.get(store, base + name).stream(min_chunk_size=_COPY_BYTES):
                 target.write(part)
 
     def names(self, folder: str) -> list[str]:
         """See SharedStorage."""
-        with _reached(self.url):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code):
+            store, base = self.opened()
             listed = obstore.list(store, prefix=f"{base}{folder}" or None, chunk_size=1000)
             return sorted(meta["path"][len(base) :] for batch in listed for meta in batch)
 
     def delete(self, name: str) -> None:
         """See SharedStorage."""
-        with _reached(self.url), suppress(FileNotFoundError):
-            store, base = _opened(self.url)
+        with _reached(self.url, self.code), suppress(FileNotFoundError):
+            store, base = self.opened()
             obstore.delete(store, base + name)
 
 
-def check_conditions(storage: SharedStorage) -> None:
-    """Refuse a storage that lets two writers create one name. TidemarkError spark.storage_unsafe.
+@dataclass(frozen=True)
+class BucketStorage(ObjectStorage):
+    """A bucket as `open_storage` reads its URL.
+
+    Credentials are those of the environment or the machine's role.
+    """
+
+    def opened(self) -> tuple[S3Store, str]:
+        """See ObjectStorage."""
+        return _opened(self.url)
+
+
+def check_conditions(storage: SharedStorage, code: str = "spark.storage_unsafe") -> None:
+    """Refuse a storage that lets two writers create one name. TidemarkError with this code.
 
     It leaves no file.
     """
@@ -236,9 +258,9 @@ def check_conditions(storage: SharedStorage) -> None:
     finally:
         storage.delete(name)
     raise TidemarkError(
-        "spark.storage_unsafe",
+        code,
         "the shared storage overwrites files that exist",
-        detail="a second write with If-None-Match: * succeeded, so two drivers could both commit",
+        detail="a second write with If-None-Match: * succeeded, so two writers could both commit",
         hint="use a server with conditional writes, or a folder",
     )
 
@@ -262,7 +284,7 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _reached(where: str) -> Iterator[None]:
+def _reached(where: str, code: str) -> Iterator[None]:
     """Turn a failure of the storage into a TemporaryError; a missing file keeps its own."""
     try:
         yield
@@ -270,10 +292,10 @@ def _reached(where: str) -> Iterator[None]:
         raise
     except (OSError, BaseError) as error:
         raise TemporaryError(
-            "spark.storage",
+            code,
             f'cannot reach the shared storage "{shown_url(where)}"',
             detail=str(error).partition("\n")[0][:500],
-            hint="no action needed if it is a short failure: the epoch is run again",
+            hint="no action needed if it is a short failure: the epoch is repeated",
         ) from error
 
 
