@@ -12,7 +12,12 @@ from typing import cast
 from connectors.view_sink import SinkConnector
 from dataflow.errors import SinkError
 
-MODULES: Mapping[str, str] = {"kafka": "connectors.kafka.sink"}
+MODULES: Mapping[str, str] = {
+    "kafka": "connectors.kafka.sink",
+    "delta": "connectors.delta.sink",
+    "iceberg": "connectors.iceberg.sink",
+    "parquet": "connectors.parquet.sink",
+}
 
 
 def sink_connector(type_name: str) -> SinkConnector:

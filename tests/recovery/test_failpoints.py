@@ -21,6 +21,7 @@ from tests.recovery.special import (
     BUCKETS,
     CHECKPOINTS,
     HANDOVER,
+    LAKES,
     RUNS,
     SET_BACK,
     SPECIAL,
@@ -57,7 +58,7 @@ def _together(points: Sequence[str]) -> list[str]:
 
 def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
-    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *RUNS]
+    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *RUNS, *LAKES]
     assert sorted(reached) == sorted(set(names_in_source()))
 
 
