@@ -110,6 +110,7 @@ HOMES = {
     "deltalake": ("connectors/delta",),
     "pyiceberg": ("connectors/iceberg",),
     "sqlalchemy": ("connectors/iceberg",),
+    "clickhouse_connect": ("connectors/clickhouse",),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),

@@ -14,6 +14,7 @@ from dataflow.errors import SinkError
 
 MODULES: Mapping[str, str] = {
     "kafka": "connectors.kafka.sink",
+    "clickhouse": "connectors.clickhouse.sink",
     "delta": "connectors.delta.sink",
     "iceberg": "connectors.iceberg.sink",
     "parquet": "connectors.parquet.sink",

@@ -1,5 +1,5 @@
-"""Oracle: PostgreSQL's own answer to the view's query; independent readers of the lake
-have the same rows at the epoch of the view's table."""
+"""Oracle: PostgreSQL's own answer to the view's query; independent readers of the lake and of
+ClickHouse have the same rows at the epoch of the view's table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tests.harness.clickhouse import clickhouse
 from tests.harness.lake_texts import apart
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -99,3 +100,25 @@ def _iceberg_rows(lake: Path) -> list[dict[str, Any]]:
         "default", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/wh"
     )
     return catalog.load_table("tidemark.totals").scan().to_arrow().to_pylist()
+
+
+@pytest.mark.whole
+def test_a_view_in_clickhouse(shop: Database, tmp_path: Path) -> None:
+    with (
+        clickhouse(tmp_path / "data") as server,
+        RunningService(shop.dsn, tmp_path / "state") as service,
+    ):
+        service.create("totals", QUERY, backfill="local")
+        add_sink(service, "totals", "olap", type_name="clickhouse", url=server.url, max_delay_s=0.2)
+        for step in range(1, 12):
+            change(shop, step)
+            if step == 6:
+                service.kill()
+                service.start()
+        reached(service, shop, "olap")
+        answer = server.query("SELECT region, n, total FROM totals_now").decode()
+        lines = [line.split("\t") for line in answer.splitlines()]
+        found = Counter((r, int(n), Decimal(t)) for r, n, t in lines)
+        assert found == Counter((r, n, Decimal(t)) for r, n, t in shop.rows(QUERY))
+        drop_sink(service, "totals", "olap", "?drop_data=true")
+        assert server.query("SELECT name FROM system.tables WHERE name LIKE 'totals%'") == b""
