@@ -34,7 +34,10 @@ class ViewEpoch:
 
 
 class ViewSink(Protocol):
-    """An additional destination of one view beside its table. Used by one thread."""
+    """An additional destination of one view beside its table. Used by one thread.
+
+    One that may leave out what its target refuses counts that in an attribute `skipped_total`.
+    """
 
     def open(self, known: int | None = None) -> int | None:
         """Fence every earlier writer, resolve its open transaction, and return the newest epoch.

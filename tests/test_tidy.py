@@ -73,7 +73,7 @@ LAYERS = {
     "dataflow/sql": ("parse", "bind", "rules", "lower", "."),
     "connectors/postgres": (
         *("session", "types", "evaluation", "schema", "replication", "analysis", "snapshot"),
-        *("sink", "catalog", "query", "embedded", "."),
+        *("sink", "additional", "catalog", "query", "embedded", "."),
     ),
     "service": (
         *("runtime", "metrics", "engine", "views", "ingest", "backfill", "factory", "access"),

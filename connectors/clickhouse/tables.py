@@ -143,7 +143,7 @@ def _arrays(table: SinkTable, rows: Delta) -> list[pa.Array]:
 
 def _out_of_range(field: Field, first: Column) -> SinkError:
     return SinkError(
-        "sink.value",
+        "sink.value_unfit",
         f'a value of column "{field.name}" has no form in ClickHouse',
         detail=f"{to_text(field.type, first).texts()[0]} is not in the years 1900 to 2299",
         hint=f'select it as text ("{field.name}"::text), or leave such rows out',

@@ -142,7 +142,7 @@ class DeltaSink:
     # --- epochs ----------------------------------------------------------------------------
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
-        """See ViewSink. SinkError sink.value, sink.table_changed."""
+        """See ViewSink. SinkError sink.value_unfit, sink.table_changed."""
         table, self._table = self._table, None
         if table is None:
             raise TemporaryError(UNREACHABLE, "the sink is not open")

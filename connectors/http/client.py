@@ -38,7 +38,7 @@ class Page:
     next_url: str = ""
 
 
-class _GuardedTransport(httpx.BaseTransport):
+class GuardedTransport(httpx.BaseTransport):
     """Opens the very addresses that the guard has checked, in turn; the name stays that of the
     request."""
 
@@ -70,7 +70,7 @@ class Client:
     def __init__(self, options: HttpOptions) -> None:
         self._limits: Limits = options.limits
         self._left = options.limits.max_bytes
-        inner = httpx.HTTPTransport(verify=_context(options.ca), trust_env=False)
+        inner = httpx.HTTPTransport(verify=tls_context(options.ca), trust_env=False)
         headers = {"User-Agent": _AGENT, "Accept": "application/json"}
         auth = None
         if options.token:
@@ -78,7 +78,7 @@ class Client:
         elif options.user:
             auth = httpx.BasicAuth(secrets.resolve(options.user), secrets.resolve(options.password))
         self._client = httpx.Client(
-            transport=_GuardedTransport(inner),
+            transport=GuardedTransport(inner),
             headers=headers,
             auth=auth,
             timeout=options.limits.timeout_s,
@@ -148,7 +148,8 @@ def next_request(request: Request, page_url: str) -> Request:
     return Request(str(url), request.method, request.headers, {}, request.body)
 
 
-def _context(ca: str) -> ssl.SSLContext:
+def tls_context(ca: str) -> ssl.SSLContext:
+    """Return the context that trusts a PEM file, or what the system trusts."""
     netguard.check_certificate(ca)
     try:
         return ssl.create_default_context(cafile=ca or None)
@@ -165,7 +166,7 @@ def _check_status(answer: httpx.Response, request: Request) -> None:
     shown, detail = _shown(request), f"HTTP {status}"
     if status in _BUSY or status >= 500:
         error = RetryLaterError("http.unavailable", f"{shown} cannot answer now", detail=detail)
-        error.retry_after_s = _retry_after_s(answer.headers.get("retry-after", ""))
+        error.retry_after_s = retry_after_s(answer.headers.get("retry-after", ""))
         raise error
     if status in _LOGIN:
         what, hint = f"{shown} rejects the login", "check user, password, token and headers"
@@ -180,10 +181,10 @@ def _check_status(answer: httpx.Response, request: Request) -> None:
     raise SourceError("http.refused", what, detail=f"{detail}: {text}", hint=hint)
 
 
-def _retry_after_s(text: str) -> float:
+def retry_after_s(text: str) -> float:
     """Return the seconds of a Retry-After header: a number, or a date; 0 if it has none.
 
-    >>> _retry_after_s("120"), _retry_after_s("soon")
+    >>> retry_after_s("120"), retry_after_s("soon")
     (120.0, 0.0)
     """
     if text.strip().isdigit():

@@ -95,9 +95,9 @@ class HttpOptions:
 def read_options(options: Mapping[str, Any]) -> HttpOptions:
     """Return the options of a source. SourceError source.bad_option, secret.plain."""
     reader = OptionReader(options, "source", page=PAGE)
-    base = _url(reader, "url", reader.take("url", str))
-    headers = _headers(reader)
-    query = _texts(reader, "query")
+    base = read_url(reader, "url", reader.take("url", str))
+    headers = read_headers(reader)
+    query = read_texts(reader, "query")
     shared = read_shared(reader)
     limits = Limits(
         read_number(reader, "timeout_ms", 30_000, 600_000) / 1000,
@@ -130,7 +130,7 @@ class _Defaults:
 def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
     reader = OptionReader(supplied, "source", f"relations.{name}", PAGE)
     path = reader.take("path", str, "")
-    url = _url(reader, "path", defaults.url.rstrip("/") + path if path else defaults.url)
+    url = read_url(reader, "path", defaults.url.rstrip("/") + path if path else defaults.url)
     body = reader.raw("body")
     method = reader.choice("method", ("GET", "POST"), "GET" if body is None else "POST")
     if body is not None and method == "GET":
@@ -138,8 +138,8 @@ def _relation(name: str, supplied: Any, defaults: _Defaults) -> HttpRelation:
     request = Request(
         url,
         method,
-        {**defaults.headers, **_headers(reader)},
-        {**defaults.query, **_texts(reader, "query")},
+        {**defaults.headers, **read_headers(reader)},
+        {**defaults.query, **read_texts(reader, "query")},
         body,
     )
     rows = read_rows(reader, name, defaults.shared)
@@ -175,7 +175,8 @@ def _pagination(reader: OptionReader | None, *, has_body: bool) -> Pagination:
     return Pagination(kind, parameter, variable, source, more, first, size, size_parameter)
 
 
-def _url(reader: OptionReader, option: str, text: str) -> str:
+def read_url(reader: OptionReader, option: str, text: str) -> str:
+    """Return the text if it is a URL without a login. Errors `<side>.bad_option`."""
     try:
         parts = urlsplit(text)
         is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -188,8 +189,9 @@ def _url(reader: OptionReader, option: str, text: str) -> str:
     return text
 
 
-def _headers(reader: OptionReader) -> dict[str, str]:
-    found = _texts(reader, "headers")
+def read_headers(reader: OptionReader) -> dict[str, str]:
+    """Read headers that may be set. Errors `<side>.bad_option`."""
+    found = read_texts(reader, "headers")
     for name in found:
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or name.lower() in _OWN_HEADERS:
             raise reader.refused("headers", f'has the name "{name}", which cannot be set')
@@ -198,7 +200,7 @@ def _headers(reader: OptionReader) -> dict[str, str]:
     return found
 
 
-def _texts(reader: OptionReader, option: str) -> dict[str, str]:
+def read_texts(reader: OptionReader, option: str) -> dict[str, str]:
     """Return an object of texts. What looks like a secret by its name must be a reference."""
     found = reader.take(option, dict, {})
     for name, value in found.items():

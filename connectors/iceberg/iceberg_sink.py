@@ -90,7 +90,7 @@ class IcebergSink:
         )
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
-        """See ViewSink. SinkError sink.value."""
+        """See ViewSink. SinkError sink.value_unfit."""
         table, self._table = self._table, None
         if table is None:
             raise TemporaryError(UNREACHABLE, "the sink is not open")

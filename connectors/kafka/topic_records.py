@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from connectors.kafka import record_format as form
-from connectors.kafka.record_format import Piece
-from connectors.kafka.record_kernels import murmur2
+from connectors.formats import encode_rows as form
+from connectors.formats.encode_rows import Piece
+from connectors.formats.record_kernels import murmur2
 from connectors.sink import SinkTable
 from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.schema import Field

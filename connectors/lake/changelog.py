@@ -61,7 +61,7 @@ def require_free_names(table: SinkTable, reserved: Sequence[str] = ()) -> None:
 
 
 def changes(fields: Sequence[Field], epoch: ViewEpoch) -> Iterator[pa.RecordBatch]:
-    """Yield an epoch as rows of the changelog, batch by batch. SinkError sink.value."""
+    """Yield an epoch as rows of the changelog, batch by batch. SinkError sink.value_unfit."""
     schema = changelog_schema(fields)
     position = pa.scalar(json.dumps(epoch.positions))
     for rows in batches(epoch.deltas):
@@ -82,8 +82,10 @@ def batches(deltas: Iterable[Delta]) -> Iterator[Delta]:
 
 
 def row_arrays(fields: Sequence[Field], rows: Delta) -> list[pa.Array]:
-    """Return the columns of rows as arrays of `row_schema`. SinkError sink.value."""
+    """Return the columns of rows as arrays of `row_schema`. SinkError sink.value_unfit."""
     try:
         return [arrow_column(f, c) for f, c in zip(fields, rows.columns, strict=True)]
     except ViewError as error:
-        raise SinkError("sink.value", error.what, detail=error.detail, hint=error.hint) from None
+        raise SinkError(
+            "sink.value_unfit", error.what, detail=error.detail, hint=error.hint
+        ) from None

@@ -131,7 +131,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     ('orders', 'shop.orders')
     """
     reader = OptionReader(options, "source", page=PAGE)
-    login = _login(reader)
+    login = read_login(reader, PAGE)
     server_id = reader.take("server_id", int, 0)
     if not 0 <= server_id <= MAX_SERVER_ID:
         raise reader.refused("server_id", f"must be 1 to {MAX_SERVER_ID}")
@@ -159,7 +159,8 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     return MySqlOptions(login, tables, server_id, buffer_bytes)
 
 
-def _login(reader: OptionReader) -> Login:
+def read_login(reader: OptionReader, page: str) -> Login:
+    """Read how to reach the server. Errors `<side>.bad_option`; SourceError secret.plain."""
     host, user = reader.take("host", str), reader.take("user", str)
     port = reader.take("port", int, 3306)
     if not host or not 0 < port < 65536:
@@ -170,7 +171,7 @@ def _login(reader: OptionReader) -> Login:
     found = reader.raw("tls")
     if found is None or found is False:
         return Login(host, port, user, password)
-    inner = OptionReader({} if found is True else found, "source", "tls", PAGE)
+    inner = OptionReader({} if found is True else found, reader.side, "tls", page)
     files = [inner.take(name, str, "") for name in ("ca_file", "certificate_file", "key_file")]
     verifies = inner.optional("verify_host", bool)
     inner.end()

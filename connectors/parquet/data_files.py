@@ -70,7 +70,7 @@ class DataFiles:
         self._folder.cleanup()
 
     def write(self, rows: pa.RecordBatch, epoch: int) -> None:
-        """Add changes of one epoch. TemporaryError, SinkError sink.value."""
+        """Add changes of one epoch. TemporaryError, SinkError sink.value_unfit."""
         for partition, part in self._parts(rows):
             file = self._open.get(partition)
             if file is None:
@@ -177,7 +177,7 @@ def _folder(name: str, value: str | None) -> str:
     found = f"{quote(name, safe='')}={NULL_FOLDER if value is None else quote(value, safe='')}"
     if len(found) > _MAX_FOLDER_BYTES:
         raise SinkError(
-            "sink.value",
+            "sink.value_unfit",
             f'a value of column "{name}" is too long for the name of a folder',
             detail=found[:100],
             hint="partition by a column with short values",

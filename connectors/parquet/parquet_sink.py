@@ -88,7 +88,7 @@ class ParquetSink:
         )
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
-        """See ViewSink. SinkError sink.value."""
+        """See ViewSink. SinkError sink.value_unfit."""
         storage, newest = self._storage, self._newest
         if storage is None or newest is None:
             raise TemporaryError(UNREACHABLE, "the sink is not open")

@@ -181,6 +181,7 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
         page.add("tidemark_sink_live", facts["status"] == "live", group, sink)
         page.add("tidemark_sink_rows_total", facts["rows_total"], group, sink)
         page.add("tidemark_sink_backlog_bytes", facts.get("backlog_bytes"), group, sink)
+        page.add("tidemark_sink_skipped_total", facts.get("skipped_total"), group, sink)
 
 
 def _add_views(page: Page, scrape: ScrapeFacts) -> None:

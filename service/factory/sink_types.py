@@ -18,6 +18,9 @@ MODULES: Mapping[str, str] = {
     "delta": "connectors.delta.sink",
     "iceberg": "connectors.iceberg.sink",
     "parquet": "connectors.parquet.sink",
+    "postgres": "connectors.postgres.additional.sink",
+    "mysql": "connectors.mysql.sink",
+    "webhook": "connectors.http.sink",
 }
 
 

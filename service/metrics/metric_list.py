@@ -180,5 +180,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_sink_live", "gauge", _SINK, "1 when the sink accepts epochs"),
     Metric("tidemark_sink_rows_total", "counter", _SINK, "rows written to the sink"),
     Metric("tidemark_sink_backlog_bytes", "gauge", _SINK, "backlog of the sink on disk"),
+    Metric(
+        "tidemark_sink_skipped_total",
+        "counter",
+        _SINK,
+        "messages that the sink's receiver refused",
+    ),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -75,11 +75,12 @@ class Reached:
     """A worker's state after a restart.
 
     epoch: up to this one, the sink has everything or does not need it. has_begun: the sink has its
-    first rows.
+    first rows. written: the newest epoch that it has acknowledged, 0 if that is unknown.
     """
 
     epoch: int
     has_begun: bool = False
+    written: int = 0
 
 
 class SinkWorker:
@@ -106,6 +107,7 @@ class SinkWorker:
         self.live_at: datetime | None = None
         self.rows_total = 0
         self.transactions_total = 0
+        self.skipped_total = 0
         self._route = route
         self._newest = newest
         self._runtime = runtime
@@ -191,7 +193,9 @@ class SinkWorker:
 
     def _follow(self) -> None:
         """Bring the sink from its epoch to the newest one, and continue."""
-        found = self._route.sink.open(self.reached.epoch if self.reached.has_begun else None)
+        before = self.reached
+        known = before.written or before.epoch
+        found = self._route.sink.open(known if before.has_begun else None)
         if found is None:
             if self.reached.has_begun:
                 raise SinkError(
@@ -206,8 +210,15 @@ class SinkWorker:
             found = self._begin()
         elif self._is_untouched or found > self._newest:
             raise _lost(f"the sink is at epoch {found}, the state at {self._newest}")
+        elif found < before.written:
+            raise SinkError(
+                "sink.lost",
+                "the sink has lost data that it had acknowledged",
+                detail=f"it is at epoch {found}, and had acknowledged epoch {before.written}",
+                hint=ADD_AGAIN,
+            )
         self._unreported = None
-        self.reached = Reached(max(self.reached.epoch, found), has_begun=True)
+        self.reached = Reached(max(self.reached.epoch, found), has_begun=True, written=found)
         self.status, self.error = LIVE, None
         self.live_at = self.live_at or clock.utc()
         while not self._stopping.is_set():
@@ -265,7 +276,8 @@ class SinkWorker:
             failpoint("sink.notify.before")
             self.rows_total += rows
             self._written(epochs[-1])
-        self.reached = Reached(reached, has_begun=True)
+        written = epochs[-1].number if epochs else self.reached.written
+        self.reached = Reached(reached, has_begun=True, written=written)
 
     def _await_more(self, reached: int) -> bool:
         """Wait for an epoch after this one, if changes may wait; return True if there is one."""
@@ -285,7 +297,15 @@ class SinkWorker:
             self._unreported = None
         self.positions = epoch.positions
         self.transactions_total += 1
+        self._note_skipped()
         self._reported_at = self._written_at = self._runtime.monotonic()
+
+    def _note_skipped(self) -> None:
+        """Log what the sink's target has refused and the sink has left out."""
+        skipped = getattr(self._route.sink, "skipped_total", 0)
+        if skipped > self.skipped_total:
+            log.warning("sink.skipped", sink=self.title, messages=skipped - self.skipped_total)
+        self.skipped_total = skipped
 
     def _idle_left_s(self) -> float:
         """Return the seconds until skipped epochs must be reported."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from connectors.postgres.catalog import sink_records
@@ -187,6 +188,13 @@ class SinkWorkers:
                 detail="the state has no entry for the sink",
                 hint=ADD_AGAIN,
             )
+        if row.epoch is not None and row.epoch > self._engine.epoch:
+            raise SinkError(
+                "sink.state_lost",
+                "the state lacks epochs that the sink needs",
+                detail=f"the sink is at epoch {row.epoch}, the state at {self._engine.epoch}",
+                hint=ADD_AGAIN,
+            )
         table = found[0].published
         route = SinkRoute(
             table,
@@ -294,6 +302,7 @@ class SinkWorkers:
                 "epoch": f.reached.epoch,
                 "rows_total": f.rows_total,
                 "transactions_total": f.transactions_total,
+                "skipped_total": f.skipped_total,
                 "backlog_bytes": self._engine.outbox_bytes(f.reached.epoch),
             }
             for f in self._sink_workers.values()
@@ -315,8 +324,7 @@ class SinkWorkers:
     def _note(self, identity: str, reached: Reached) -> None:
         if self._noted.get(identity) != reached:
             self._noted[identity] = reached
-            facts = {"epoch": reached.epoch, "has_begun": reached.has_begun}
-            self._engine.store.put(_KEY + identity, json.dumps(facts).encode())
+            self._engine.store.put(_KEY + identity, json.dumps(asdict(reached)).encode())
 
     def _report(self, identity: str, **changes: Any) -> None:
         """Report to the catalog; what cannot be written is reported the next time."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.kafka import record_format as form
+from connectors.formats import encode_rows as form
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import Field

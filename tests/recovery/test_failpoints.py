@@ -21,9 +21,9 @@ from tests.recovery.special import (
     BUCKETS,
     CHECKPOINTS,
     HANDOVER,
-    LAKES,
     RUNS,
     SET_BACK,
+    SINKS,
     SPECIAL,
     STORAGE,
     Special,
@@ -58,7 +58,7 @@ def _together(points: Sequence[str]) -> list[str]:
 
 def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
-    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *RUNS, *LAKES]
+    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *SINKS, *RUNS]
     assert sorted(reached) == sorted(set(names_in_source()))
 
 

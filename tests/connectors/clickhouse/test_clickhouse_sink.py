@@ -211,7 +211,7 @@ def test_dates_that_it_lacks_are_refused(server: ClickHouse, kind: Any, text: st
     sink.open(None)
     with pytest.raises(SinkError) as raised:
         sink.write([ViewEpoch(1, POSITION, [delta_of(table, {("1", text): 1})], 1, True)])
-    assert raised.value.code == "sink.value" and text in raised.value.detail
+    assert raised.value.code == "sink.value_unfit" and text in raised.value.detail
     sink.close()
 
 

@@ -180,7 +180,7 @@ def test_values_that_a_lake_lacks_are_refused_by_name(tmp_path: Path) -> None:
         sink.open(None)
         with pytest.raises(SinkError) as raised:
             sink.write([ViewEpoch(1, POSITION, [delta_of(table, {("1", text): 1})], 1, True)])
-        assert raised.value.code == "sink.value" and '"odd"' in raised.value.what
+        assert raised.value.code == "sink.value_unfit" and '"odd"' in raised.value.what
 
 
 def test_special_values_that_fit(tmp_path: Path) -> None:

@@ -140,3 +140,14 @@ def test_a_stop_does_not_wait_for_more_changes() -> None:
     time.sleep(0.1)
     follower.close()
     assert sink.epochs == [1, 2]
+
+
+def test_one_that_lacks_what_it_had_acknowledged_is_lost() -> None:
+    sink = RefusingSink(holds=[1])
+    follower = _follow(sink, Reached(2, has_begun=True, written=2))
+    assert follower.status == FAILED and follower.error is not None
+    assert follower.error.code == "sink.lost"
+    assert sink.epochs == [1]
+    # Epochs that do not change the view are not written: it may have fewer than it has reached.
+    follower = _follow(RefusingSink(holds=[1]), Reached(2, has_begun=True, written=1))
+    assert (follower.status, follower.error) == (LIVE, None)

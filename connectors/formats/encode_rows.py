@@ -1,4 +1,4 @@
-"""Encode rows as JSON or Avro records of a topic, a whole batch at a time.
+"""Encode rows as JSON or Avro, a whole batch at a time.
 
 Values are exact in both formats. Integers, floats and booleans are native; everything else is a
 string of PostgreSQL's text (including numerics, since readers round numbers). JSON columns are JSON
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.kafka import record_kernels
+from connectors.formats import record_kernels
 from dataflow.delta import Column
 from dataflow.schema import Field
 from dataflow.types import TypeKind

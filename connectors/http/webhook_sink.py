@@ -1,0 +1,195 @@
+"""A view as webhooks: signed messages with its changes, in order, at least once.
+
+A receiver cannot say which messages it has, so the sink's progress is in the service's state: the
+worker passes the newest acknowledged epoch to `open`, and what may have been sent after it is sent
+again, with the same ids and bodies. A message is acknowledged by its answer's status. While the
+process runs, acknowledged parts of an epoch are not sent again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+
+import httpx
+
+from connectors import netguard
+from connectors.http.client import GuardedTransport, retry_after_s, tls_context
+from connectors.http.webhook_messages import Message, Messages, key_of, signature
+from connectors.http.webhook_options import SKIP, WebhookOptions
+from connectors.secrets import hide, resolve
+from connectors.view_sink import ViewEpoch
+from dataflow.errors import SinkError, TemporaryError
+from storage import clock
+from storage.backoff import Backoff
+from storage.failpoints import failpoint
+
+# Of one message, before the worker pauses and begins again.
+ATTEMPTS = 5
+RETRY_S, JITTER = (0.2, 5.0), (0.5, 1.0)
+# A receiver that asks for more is asked again by the worker's own pauses.
+MAX_PAUSE_S = 60.0
+_AGENT = "tidemark"
+_GONE = 410
+_BUSY = (408, 425, 429)
+# The address or the login is wrong, not the message: none is skipped.
+_NOT_THE_MESSAGE = (401, 403, 404, 405, 407)
+_SHOWN_BYTES = 200
+
+
+class WebhookSink:
+    """One sink. skipped_total: messages that the receiver refused and that were left out."""
+
+    def __init__(self, options: WebhookOptions, messages: Messages, title: str) -> None:
+        self.skipped_total = 0
+        self._options = options
+        self._messages = messages
+        self._title = title
+        self._interrupted = threading.Event()
+        self._client: httpx.Client | None = None
+        self._acknowledged: set[str] = set()
+
+    def open(self, known: int | None = None) -> int | None:
+        """Return `known`. SinkError sink.bad_option; SourceError secret.missing, host.forbidden;
+        TemporaryError host.unknown.
+        """
+        self.close()
+        self._check_interrupt()
+        self._keys()
+        netguard.check_url(self._options.url)
+        return known
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        """Send the messages of epochs in order, each once the one before is acknowledged.
+
+        TemporaryError webhook.unreachable, webhook.unavailable: some of them may have arrived.
+        SinkError webhook.gone, webhook.refused.
+        """
+        for epoch in epochs:
+            attempt = secrets.token_hex(4) if epoch.is_initial else ""
+            for message in self._messages.of(epoch, attempt):
+                if message.id not in self._acknowledged:
+                    self._deliver(message)
+                    self._acknowledged.add(message.id)
+                    failpoint("webhook.message.after", _cut)
+        self._acknowledged.clear()
+
+    def send_test(self) -> None:
+        """Send a message without changes once. Errors as of `write`."""
+        self._send(self._messages.test())
+
+    def remove(self) -> None:
+        """Nothing is stored."""
+
+    def interrupt(self) -> None:
+        """Interrupt from any thread: `write` ends before its next message."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- one message -----------------------------------------------------------------------
+
+    def _deliver(self, message: Message) -> None:
+        backoff = Backoff(*RETRY_S, jitter=JITTER)
+        for attempt in range(1, ATTEMPTS + 1):
+            self._check_interrupt()
+            try:
+                self._send(message)
+                return
+            except _RetryError as error:
+                pause_s = max(error.retry_after_s, backoff.next_s())
+                if attempt == ATTEMPTS or pause_s > MAX_PAUSE_S:
+                    raise
+                self._interrupted.wait(pause_s)
+
+    def _send(self, message: Message) -> None:
+        timestamp_s = clock.wall_ns() // 10**9
+        headers = {name: resolve(text) for name, text in self._options.headers.items()}
+        headers |= {
+            "content-type": "application/json",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(timestamp_s),
+            "webhook-signature": signature(message, timestamp_s, self._keys()),
+        }
+        deadline = time.monotonic() + self._options.timeout_s
+        try:
+            request = self._connected().stream(
+                "POST", self._options.url, headers=headers, content=message.body
+            )
+            with request as answer:
+                self._check_status(answer, message, deadline)
+        except httpx.TransportError as error:
+            detail = hide(f"{type(error).__name__}: {error}")
+            hint = "check that the receiver runs and is reachable from the service"
+            what = f'the receiver of sink "{self._title}" cannot be reached'
+            raise _RetryError("webhook.unreachable", what, detail=detail, hint=hint) from None
+
+    def _check_status(self, answer: httpx.Response, message: Message, deadline: float) -> None:
+        status = answer.status_code
+        if 200 <= status < 300:
+            return
+        named = f'the receiver of sink "{self._title}"'
+        if status == _GONE:
+            hint = "drop the sink, or let the receiver accept messages, and add it again"
+            raise SinkError("webhook.gone", f"{named} wants no more messages", hint=hint)
+        text = _first_text(answer, deadline)
+        detail = f"HTTP {status} for message {message.id}: {text}"
+        if status in _BUSY or status >= 500:
+            error = _RetryError("webhook.unavailable", f"{named} cannot take it now", detail=detail)
+            error.retry_after_s = retry_after_s(answer.headers.get("retry-after", ""))
+            raise error
+        is_content = 400 <= status < 500 and status not in _NOT_THE_MESSAGE
+        if is_content and self._options.on_refused == SKIP:
+            self.skipped_total += 1
+            return
+        raise SinkError(
+            "webhook.refused",
+            f"{named} refuses a message",
+            detail=detail,
+            hint='correct the receiver and add the sink again, or choose on_refused "skip"',
+        )
+
+    def _connected(self) -> httpx.Client:
+        if self._client is None:
+            inner = httpx.HTTPTransport(verify=tls_context(self._options.ca), trust_env=False)
+            self._client = httpx.Client(
+                transport=GuardedTransport(inner),
+                headers={"User-Agent": _AGENT},
+                timeout=self._options.timeout_s,
+                follow_redirects=False,
+                trust_env=False,
+            )
+        return self._client
+
+    def _keys(self) -> list[bytes]:
+        return [key_of(resolve(reference)) for reference in self._options.secrets]
+
+    def _check_interrupt(self) -> None:
+        if self._interrupted.is_set():
+            raise TemporaryError("sink.stopped", "the sink is being stopped")
+
+
+class _RetryError(TemporaryError):
+    """retry_after_s: as the receiver asks, 0 if it does not."""
+
+    retry_after_s = 0.0
+
+
+def _first_text(answer: httpx.Response, deadline: float) -> str:
+    """Return how an answer's body begins."""
+    found = b""
+    for part in answer.iter_bytes():
+        found += part
+        if len(found) >= _SHOWN_BYTES or time.monotonic() > deadline:
+            break
+    return hide(found[:_SHOWN_BYTES].decode(errors="replace"))
+
+
+def _cut(text: str) -> TemporaryError:
+    return TemporaryError("webhook.unreachable", text)
