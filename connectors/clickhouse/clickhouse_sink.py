@@ -44,7 +44,8 @@ class ClickHouseSink:
         self._identity = identity
         self._owner = f"tidemark sink {identity}"
         self._writer = uuid.uuid4().hex
-        self._generation: int | None = None
+        self._has_claimed = False
+        self._generation = 0
         self._first: int | None = None
         self._interrupted = threading.Event()
         self._client: Client | None = None
@@ -58,15 +59,15 @@ class ClickHouseSink:
         self._client = connect(self._options)
         there = existing(self._client, self._options)
         if there and there.get(PROGRESS) != self._owner:
-            if self._generation is not None:
+            if self._has_claimed:
                 raise self._lost("others have created its tables again")
             raise not_empty(self._options, ", ".join(there))
         newest = self._newest() if there else None
         missing = [suffix for suffix in ("", PROGRESS, NOW) if suffix not in there]
-        if known is not None or self._generation is not None or (newest and newest["has_begun"]):
+        if known is not None or self._has_claimed or (newest and newest["has_begun"]):
             if newest is None or missing:
                 raise self._lost("its tables or its progress are gone")
-            if self._generation is not None and newest["writer"] != self._writer:
+            if self._has_claimed and newest["writer"] != self._writer:
                 raise self._fenced()
         for suffix, statement in statements(self._options, self._table, self._owner).items():
             if suffix in missing:
@@ -82,6 +83,7 @@ class ClickHouseSink:
         self._generation = 1 + (0 if newest is None else newest["generation"])
         positions = "{}" if newest is None else newest["positions"]
         self._write_progress(epoch, positions)
+        self._has_claimed = True
         return epoch
 
     def interrupt(self) -> None:

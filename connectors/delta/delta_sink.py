@@ -1,13 +1,15 @@
 """A view as a Delta Lake table: one commit for whole epochs, which has the newest one's number.
 
 The number is an application transaction of the table, in the same commit as the rows, so a repeated
-write is recognised. A second one is the number of the takeover: `open` raises it, and since every
-commit has it too, a commit of an earlier writer conflicts with it. Invariant: each epoch is in the
-table once and whole. Other jobs may compact the table meanwhile; their conflicts are retried.
+write is recognised. A second one is the number of the takeover: `open` draws a new one, and since
+every commit has it too, a commit of an earlier writer conflicts with it. Invariant: each epoch is
+in the table once and whole. Other jobs may compact the table meanwhile; their conflicts are
+retried.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -52,7 +54,10 @@ class DeltaSink:
         self._view = table
         self._epochs = f"tidemark-{identity}"
         self._takeovers = f"tidemark-{identity}-writer"
-        self._generation: int | None = None
+        self._has_claimed = False
+        self._number = 0
+        # Those of this writer, also where the outcome of the commit is unknown.
+        self._numbers: set[int] = set()
         self._interrupted = threading.Event()
         self._table: DeltaTable | None = None
 
@@ -64,12 +69,12 @@ class DeltaSink:
         self._options.location.check()
         table = self._loaded()
         if table is None:
-            if known is not None or self._generation is not None:
+            if known is not None or self._has_claimed:
                 raise self._lost("there is no table")
             table = self._created()
         else:
             self._claim(table)
-        self._table = table
+        self._has_claimed, self._table = True, table
         return self._reached(table, self._epochs)
 
     def _loaded(self) -> DeltaTable | None:
@@ -83,7 +88,7 @@ class DeltaSink:
 
     def _created(self) -> DeltaTable:
         options = self._options
-        self._generation = 1
+        self._draw()
         try:
             return DeltaTable.create(
                 options.location.path,
@@ -95,21 +100,21 @@ class DeltaSink:
                 commit_properties=self._properties(None),
             )
         except (DeltaError, OSError) as error:
-            self._generation = None
             raise self._failure(error) from None
 
     def _claim(self, table: DeltaTable) -> None:
         found = self._reached(table, self._takeovers)
         if found is None:
             raise not_empty(self._options.location.path)
-        if self._generation is not None and found != self._generation:
+        if self._has_claimed and found not in self._numbers:
             raise self._fenced()
-        earlier, self._generation = self._generation, found + 1
-        try:
-            self._commit_progress(table, self._reached(table, self._epochs))
-        except TidemarkError:
-            self._generation = earlier
-            raise
+        self._draw()
+        self._commit_progress(table, self._reached(table, self._epochs))
+
+    def _draw(self) -> None:
+        """Draw a number for a takeover, which no other writer has."""
+        self._number = random.getrandbits(52)
+        self._numbers.add(self._number)
 
     def interrupt(self) -> None:
         """See ViewSink."""
@@ -237,12 +242,11 @@ class DeltaSink:
             found = self._reached(table, self._takeovers)
         except (DeltaError, OSError) as error:
             raise self._failure(error) from None
-        if is_claimed and found != self._generation:
+        if is_claimed and found != self._number:
             raise self._fenced()
 
     def _properties(self, number: int | None) -> CommitProperties:
-        assert self._generation is not None
-        found = [Transaction(self._takeovers, self._generation)]
+        found = [Transaction(self._takeovers, self._number)]
         if number is not None:
             found.append(Transaction(self._epochs, number))
         return CommitProperties(app_transactions=found)

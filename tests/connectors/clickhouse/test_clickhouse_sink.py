@@ -113,6 +113,32 @@ def test_of_two_writers_the_later_continues(target: ClickHouseTarget) -> None:
     contract.check_fencing(target, Model(POOLS))
 
 
+def test_a_takeover_that_fails_is_tried_again(
+    target: ClickHouseTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, identity = Model(FEW), new_identity()
+    insert = ClickHouseSink._insert
+
+    def fail(sink: ClickHouseSink, *args: Any) -> None:
+        raise TemporaryError("sink.unreachable", "gone")
+
+    def lose_the_reply(sink: ClickHouseSink, *args: Any) -> None:
+        insert(sink, *args)
+        fail(sink)
+
+    for known in (None, 3):
+        sink = target.sink(model.table, identity)
+        for fault in (fail, lose_the_reply, fail):
+            monkeypatch.setattr(ClickHouseSink, "_insert", fault)
+            with pytest.raises(TemporaryError):
+                sink.open(known)
+            monkeypatch.undo()
+        assert sink.open(known) == known
+        sink.write([model.epoch()])
+        contract.require(target, model, model.number)
+        sink.close()
+
+
 def test_removal_and_loss(target: ClickHouseTarget) -> None:
     model = Model(POOLS)
     contract.check_removal(target, model, lambda: not target.tables(model.table))

@@ -16,7 +16,7 @@ from connectors.delta.sink import check, make
 from connectors.lake import location
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewEpoch
-from dataflow.errors import SinkError
+from dataflow.errors import SinkError, TemporaryError
 from dataflow.schema import Field
 from dataflow.types import INT4, TEXT
 from tests.connectors.delta.reading import DeltaTarget
@@ -124,6 +124,38 @@ def test_a_table_that_others_compact(target: DeltaTarget) -> None:
         DeltaTable(target.chosen(model.table)["path"]).optimize.compact()
         contract.require(target, model, model.number)
     sink.close()
+
+
+def test_a_takeover_whose_reply_is_lost_is_no_other_writer(
+    target: DeltaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, identity = Model(FINITE[:2]), new_identity()
+    first = target.sink(model.table, identity)
+    first.open(None)
+    first.write([model.epoch()])
+    commit = DeltaTable.create_write_transaction
+
+    def lose_the_reply(table: DeltaTable, *args: Any, **options: Any) -> None:
+        commit(table, *args, **options)
+        raise OSError("the connection is gone")
+
+    for sink in (target.sink(model.table, identity), first):
+        if sink is first:
+            # Another one has taken over: that is no lost reply.
+            with pytest.raises(SinkError) as raised:
+                sink.open(model.number)
+            assert raised.value.code == "sink.fenced"
+            continue
+        for _ in range(2):
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_the_reply)
+            with pytest.raises(TemporaryError):
+                sink.open(model.number)
+            monkeypatch.undo()
+            sink.close()
+            assert sink.open(model.number) == model.number
+        sink.write([model.epoch()])
+        contract.require(target, model, model.number)
+        sink.close()
 
 
 def test_many_epochs_are_merged_as_one(tmp_path: Path) -> None:
