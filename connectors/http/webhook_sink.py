@@ -19,6 +19,7 @@ from connectors import netguard
 from connectors.http.client import GuardedTransport, retry_after_s, tls_context
 from connectors.http.webhook_messages import Message, Messages, key_of, signature
 from connectors.http.webhook_options import SKIP, WebhookOptions
+from connectors.polled.schedule import RetryLaterError
 from connectors.secrets import hide, resolve
 from connectors.view_sink import ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
@@ -102,7 +103,7 @@ class WebhookSink:
             try:
                 self._send(message)
                 return
-            except _RetryError as error:
+            except RetryLaterError as error:
                 pause_s = max(error.retry_after_s, backoff.next_s())
                 if attempt == ATTEMPTS or pause_s > MAX_PAUSE_S:
                     raise
@@ -128,7 +129,7 @@ class WebhookSink:
             detail = hide(f"{type(error).__name__}: {error}")
             hint = "check that the receiver runs and is reachable from the service"
             what = f'the receiver of sink "{self._title}" cannot be reached'
-            raise _RetryError("webhook.unreachable", what, detail=detail, hint=hint) from None
+            raise RetryLaterError("webhook.unreachable", what, detail=detail, hint=hint) from None
 
     def _check_status(self, answer: httpx.Response, message: Message, deadline: float) -> None:
         status = answer.status_code
@@ -141,7 +142,9 @@ class WebhookSink:
         text = _first_text(answer, deadline)
         detail = f"HTTP {status} for message {message.id}: {text}"
         if status in _BUSY or status >= 500:
-            error = _RetryError("webhook.unavailable", f"{named} cannot take it now", detail=detail)
+            error = RetryLaterError(
+                "webhook.unavailable", f"{named} cannot take it now", detail=detail
+            )
             error.retry_after_s = retry_after_s(answer.headers.get("retry-after", ""))
             raise error
         is_content = 400 <= status < 500 and status not in _NOT_THE_MESSAGE
@@ -173,12 +176,6 @@ class WebhookSink:
     def _check_interrupt(self) -> None:
         if self._interrupted.is_set():
             raise TemporaryError("sink.stopped", "the sink is being stopped")
-
-
-class _RetryError(TemporaryError):
-    """retry_after_s: as the receiver asks, 0 if it does not."""
-
-    retry_after_s = 0.0
 
 
 def _first_text(answer: httpx.Response, deadline: float) -> str:

@@ -59,7 +59,11 @@ class SinkSession:
         self._connection = self._do(
             "connecting", lambda: self._package.connections.Connection(**settings)
         )
-        self.rows(_SETTINGS)
+        try:
+            self.rows(_SETTINGS)
+        except TidemarkError:
+            self.close()
+            raise
 
     def run(self, sql: bytes) -> int:
         """Run a statement; return the number of rows that it met. TidemarkError."""

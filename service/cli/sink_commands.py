@@ -22,6 +22,7 @@ def create_sink(
     view: str,
     name: str,
     options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    *,
     type_name: Annotated[str, typer.Option("--type", help="type of the sink")] = "kafka",
     wait_s: Annotated[float, typer.Option(help="seconds to wait until it is live")] = 60,
     url: Url = tidemark.DEFAULT_URL,

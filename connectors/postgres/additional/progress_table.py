@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from psycopg2 import errors as states
+
 from connectors.postgres.session.quoting import quote_name
 
 NAME = "tidemark_sink_progress"
@@ -109,9 +111,14 @@ class ProgressTable:
         )
 
     def remove(self, cursor: Any) -> None:
-        """Delete the sink's row, and the table with its last row."""
-        cursor.execute(f"LOCK TABLE {self.sql} IN ACCESS EXCLUSIVE MODE")
+        """Delete the sink's row, and the table with its last row, unless another sink uses it."""
         cursor.execute(f"DELETE FROM {self.sql} WHERE sink = %s", (self._identity,))
-        cursor.execute(f"SELECT 1 FROM {self.sql} LIMIT 1")
-        if cursor.fetchone() is None:
-            cursor.execute(f"DROP TABLE {self.sql}")
+        cursor.execute("SAVEPOINT removed")
+        try:
+            # Other sinks must not wait behind this one.
+            cursor.execute(f"LOCK TABLE {self.sql} IN ACCESS EXCLUSIVE MODE NOWAIT")
+            cursor.execute(f"SELECT 1 FROM {self.sql} LIMIT 1")
+            if cursor.fetchone() is None:
+                cursor.execute(f"DROP TABLE {self.sql}")
+        except (states.LockNotAvailable, states.InsufficientPrivilege):
+            cursor.execute("ROLLBACK TO removed")

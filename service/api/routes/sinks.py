@@ -59,6 +59,7 @@ async def drop_sink(
     request: Request,
     view: str,
     sink: str,
+    *,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
     drop_data: Annotated[bool, Query(description="also delete what it has written")] = False,
     drop_topic: Annotated[bool, Query(description="earlier name", deprecated=True)] = False,

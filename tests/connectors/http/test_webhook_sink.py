@@ -148,7 +148,7 @@ def test_a_write_that_fails_in_the_middle(receiver: Receiver) -> None:
     sink_contract.check_unknown_outcome(WebhookTarget(receiver, {"part_rows": 5}), model_of())
 
 
-def test_one_that_wants_no_more(receiver: Receiver) -> None:
+def test_a_receiver_that_is_gone(receiver: Receiver) -> None:
     model = model_of()
     sink = WebhookTarget(receiver).sink(model.table, new_identity())
     sink.open(None)
