@@ -5,6 +5,7 @@ They are imported where they are first needed, so that everything else works wit
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,11 @@ from dataflow.errors import TidemarkError
 
 # The first parts of the names of modules. pyproject.toml has the packages of each extra.
 EXTRAS = {
+    "clickhouse_connect": "clickhouse",
     "confluent_kafka": "kafka",
+    "deltalake": "lake",
+    "pyiceberg": "lake",
+    "sqlalchemy": "lake",
     "fastavro": "avro",
     "google.protobuf": "protobuf",
     "grpc_tools": "protobuf",
@@ -46,3 +51,12 @@ def extra_required(user: str) -> Iterator[None]:
             detail=f'no module "{module}"',
             hint=f'install it where the service runs: pip install "tidemark[{found[0]}]"',
         ) from None
+
+
+def require_package(module: str, user: str) -> None:
+    """Refuse what needs a package that is not installed, without importing it. TidemarkError
+    package.missing.
+    """
+    with extra_required(user):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"no module {module}", name=module)

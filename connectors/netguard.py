@@ -47,7 +47,7 @@ class Guard:
     hosts: globs of names, addresses and networks; () allows any host that is not always refused.
     folders: roots of files; () allows none. is_local: whether this machine's own addresses are
     allowed. credentials: folders of secrets, for certificates only. modules: Python modules that
-    may be imported.
+    may be imported. writable: roots of folders that sinks write to; () allows none.
     """
 
     hosts: Sequence[str] = ()
@@ -56,6 +56,7 @@ class Guard:
     credentials: Sequence[str] = ()
     is_local: bool = True
     modules: Sequence[str] = ()
+    writable: Sequence[str] = ()
 
     def why_not(self, host: str, addresses: Iterable[Address]) -> str:
         """Return why a host with these addresses must not be opened; "" if it may be.
@@ -87,6 +88,17 @@ class Guard:
         if any(_is_below(path, folder) for folder in hidden):
             return False
         return any(_is_below(path, folder) for folder in self.folders)
+
+    def may_write(self, path: str) -> bool:
+        """Return True if a sink may write to the file or folder with this real path.
+
+        >>> Guard(folders=["/data"]).may_write("/data"), Guard(writable=["/a"]).may_write("/a/b")
+        (False, True)
+        """
+        hidden = (*_NEVER, *self.forbidden, *self.credentials)
+        if any(_is_below(path, folder) for folder in hidden):
+            return False
+        return any(_is_below(path, folder) for folder in self.writable)
 
     def may_trust(self, path: str) -> bool:
         """Return True if the file with this real path may be used as a certificate or its key."""
@@ -172,6 +184,12 @@ def check_path(path: str) -> None:
         raise _forbidden(path, "TIDEMARK_ALLOW_FOLDERS")
 
 
+def check_sink_path(path: str) -> None:
+    """Refuse a folder that sinks may not write to. SourceError path.forbidden."""
+    if not _guard.may_write(os.path.realpath(path)):
+        raise _forbidden(path, "TIDEMARK_SINK_FOLDERS")
+
+
 def check_module(name: str) -> None:
     """Refuse a Python module that is not allowed by its whole name. SourceError
     module.forbidden."""
@@ -197,11 +215,13 @@ def check_open(number: int, path: str) -> None:
 
 def _forbidden(path: str, setting: str) -> SourceError:
     detail = "after following links, it is outside the folders that the service's settings allow"
-    if setting == "TIDEMARK_ALLOW_FOLDERS" and not _guard.folders:
+    listed = {"TIDEMARK_ALLOW_FOLDERS": _guard.folders, "TIDEMARK_SINK_FOLDERS": _guard.writable}
+    if not listed.get(setting, True):
         detail = f"no folder is allowed: {setting} is empty"
+    use = "written to" if setting == "TIDEMARK_SINK_FOLDERS" else "read"
     return SourceError(
         "path.forbidden",
-        f'path "{path}" must not be read',
+        f'path "{path}" must not be {use}',
         detail=detail,
         hint=f"ask the operator to list the folder in {setting}",
     )

@@ -67,7 +67,7 @@ make_venv() {
     fi
     say "installing the packages of pyproject.toml (the first time takes a few minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --use-pep517 --editable '.[dev]' >&2
+        --use-pep517 --editable '.[dev,lake,clickhouse]' >&2
 }
 
 has_postgres() {

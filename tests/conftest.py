@@ -124,7 +124,7 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
 def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Connectors used in this process may read what tests write; a service has its own setting."""
     roots = (str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())
-    netguard.install(netguard.Guard(folders=roots))
+    netguard.install(netguard.Guard(folders=roots, writable=roots))
 
 
 @pytest.fixture(scope="session")

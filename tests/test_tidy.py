@@ -110,6 +110,8 @@ HOMES = {
     "obstore": ("connectors/files", "connectors/objects"),
     "deltalake": ("connectors/delta",),
     "pyiceberg": ("connectors/iceberg",),
+    "sqlalchemy": ("connectors/iceberg",),
+    "clickhouse_connect": ("connectors/clickhouse",),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),

@@ -1,5 +1,7 @@
-"""ClickHouse as a source: tables and queries, compared by key, or read above a cursor.
+"""ClickHouse as a source and as a sink of views.
 
-`options.py` reads what users declare, `client.py` runs queries over HTTP, `column_types.py` says
-how values of each type are read. May import `polled` and `formats`; start with `source.py`.
+The source reads tables and queries, compared by key or above a cursor: `options.py` reads what
+users declare, `client.py` runs queries over HTTP, `column_types.py` says how values of each type
+are read; start with `source.py`. The sink writes a view to tables, so that a repeated write changes
+nothing; start with `clickhouse_sink.py`. May import `polled`, `formats` and `lake`.
 """

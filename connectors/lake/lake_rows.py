@@ -12,7 +12,7 @@ import pyarrow as pa
 from dataflow.delta import Column, row_hashes
 from dataflow.errors import ViewError
 from dataflow.schema import Field
-from dataflow.types import EPOCH_2000_US, NUMERIC_OID, TypeKind
+from dataflow.types import EPOCH_2000_US, FIXED_NAN, NUMERIC_OID, TypeKind
 from dataflow.values import to_text
 
 _DAYS_2000 = 10_957
@@ -66,6 +66,8 @@ def arrow_column(field: Field, column: Column) -> pa.Array:
     if kind in _PLAIN and kind is not TypeKind.BYTEA:
         with np.errstate(over="ignore"):
             return pa.array(column.values.astype(target.to_pandas_dtype()), target, mask=mask)
+    if pa.types.is_decimal(target) and kind is TypeKind.FIXED:
+        return _decimals(field, column, target)
     texts = _texts(to_text(field.type, column))
     if kind is TypeKind.BYTEA:
         found = [None if t is None else bytes.fromhex(t[2:]) for t in texts.to_pylist()]
@@ -76,13 +78,26 @@ def arrow_column(field: Field, column: Column) -> pa.Array:
         raise _misfit(field, str(error)) from None
 
 
+def _decimals(field: Field, column: Column, target: pa.DataType) -> pa.Array:
+    if (_valid(column) & (column.values == FIXED_NAN)).any():
+        raise _misfit(field, "NaN is not a decimal")
+    # 128 bits in two's complement, the low half first.
+    halves = np.empty((len(column), 2), np.int64)
+    halves[:, 0], halves[:, 1] = column.values, column.values >> 63
+    return pa.Array.from_buffers(target, len(column), [_bitmap(column), pa.py_buffer(halves)])
+
+
+def _bitmap(column: Column) -> pa.Buffer | None:
+    if column.valid is None:
+        return None
+    return pa.py_buffer(np.packbits(column.valid, bitorder="little").tobytes())
+
+
 def _texts(column: Column) -> pa.Array:
     assert column.data is not None
-    valid = None
-    if column.valid is not None:
-        valid = pa.py_buffer(np.packbits(column.valid, bitorder="little").tobytes())
-    buffers = [valid, pa.py_buffer(column.values), pa.py_buffer(column.data)]
-    return pa.LargeStringArray.from_buffers(len(column), *buffers[1:], buffers[0]).cast(pa.string())
+    offsets, data = pa.py_buffer(column.values), pa.py_buffer(column.data)
+    found = pa.LargeStringArray.from_buffers(len(column), offsets, data, _bitmap(column))
+    return found.cast(pa.string())
 
 
 def _valid(column: Column) -> np.ndarray:

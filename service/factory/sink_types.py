@@ -15,6 +15,10 @@ from dataflow.errors import SinkError
 
 MODULES: Mapping[str, str] = {
     "kafka": "connectors.kafka.sink",
+    "clickhouse": "connectors.clickhouse.sink",
+    "delta": "connectors.delta.sink",
+    "iceberg": "connectors.iceberg.sink",
+    "parquet": "connectors.parquet.sink",
     "postgres": "connectors.postgres.additional.sink",
     "mysql": "connectors.mysql.sink",
     "webhook": "connectors.http.sink",

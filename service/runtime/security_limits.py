@@ -31,6 +31,7 @@ def protect(settings: Settings) -> None:
             credentials=tuple(folders),
             is_local=is_loopback(settings.host),
             modules=tuple(settings.allow_modules.split()),
+            writable=tuple(map(os.path.abspath, settings.sink_folders.split())),
         )
     )
     session.LIMITS.statement_s = settings.statement_timeout_s

@@ -86,7 +86,8 @@ class Settings(BaseModel):
 
     Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
     allow_folders, allow_modules: what sources and sinks of API users may reach, and Python modules
-    that sources may import. secret_variables, secret_folders: what references in their options may
+    that sources may import. sink_folders: where sinks may write.
+    secret_variables, secret_folders: what references in their options may
     name.
 
     statement_timeout_s: for ordinary statements. long_statement_timeout_s: for those over whole
@@ -148,6 +149,7 @@ class Settings(BaseModel):
     allow_hosts: str = ""
     allow_folders: str = ""
     allow_modules: str = ""
+    sink_folders: str = ""
     secret_variables: str = "SECRET_*"
     secret_folders: str = "/run/secrets"
     statement_timeout_s: float = Field(60.0, ge=0)

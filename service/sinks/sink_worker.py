@@ -30,6 +30,9 @@ IDLE_PROGRESS_S = 5.0
 # One transaction takes the waiting epochs, up to this many rows.
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 << 20
+# Of a sink that waits for more changes.
+LARGE_BATCH_ROWS = 500_000
+LARGE_BATCH_BYTES = 32 << 20
 
 # An error of the sink that has no code of its own.
 UNNAMED = "sink.failed"
@@ -48,6 +51,7 @@ class SinkRoute:
     - shown: returns positions in the form that users read
     - has_rows: the sink starts with the view's rows; otherwise it starts at their epoch
     - begins: the epoch from which on the view's table is certainly the one expected here
+    - max_delay_s: how long changes may wait for more of them, so that a transaction has many
     """
 
     table: SinkTable
@@ -57,6 +61,13 @@ class SinkRoute:
     shown: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     has_rows: bool = True
     begins: int = 0
+    max_delay_s: float = 0.0
+
+    def is_full(self, rows: int, buffered_bytes: int) -> bool:
+        """Return True if so many rows are enough for a transaction."""
+        if self.max_delay_s:
+            return rows >= LARGE_BATCH_ROWS or buffered_bytes >= LARGE_BATCH_BYTES
+        return rows >= BATCH_ROWS or buffered_bytes >= BATCH_BYTES
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,7 @@ class SinkWorker:
         self._newest = newest
         self._runtime = runtime
         self._reported_at = runtime.monotonic()
+        self._written_at: float | None = None
         self._unreported: ViewEpoch | None = None
         self._stopping = runtime.event()
         self._moved = runtime.condition()
@@ -245,8 +257,10 @@ class SinkWorker:
     def _write_waiting(self) -> None:
         """Write the waiting epochs, as many as fit a transaction; skip those without rows."""
         epochs: list[ViewEpoch] = []
-        rows, buffered_bytes, reached, newest = 0, 0, self.reached.epoch, self._newest
-        while reached < newest and rows < BATCH_ROWS and buffered_bytes < BATCH_BYTES:
+        rows, buffered_bytes, reached = 0, 0, self.reached.epoch
+        while not self._route.is_full(rows, buffered_bytes):
+            if reached >= self._newest and not (epochs and self._await_more(reached)):
+                break
             reached += 1
             epoch, size = self._read(reached)
             if epoch.rows:
@@ -255,6 +269,8 @@ class SinkWorker:
             self._unreported = None if epoch.rows else epoch
         if not epochs and self._unreported is not None and self._idle_left_s() <= 0:
             epochs = [self._unreported]
+        if self._stopping.is_set():
+            return
         if epochs:
             self._route.sink.write(epochs)
             failpoint("sink.notify.before")
@@ -263,13 +279,26 @@ class SinkWorker:
         written = epochs[-1].number if epochs else self.reached.written
         self.reached = Reached(reached, has_begun=True, written=written)
 
+    def _await_more(self, reached: int) -> bool:
+        """Wait for an epoch after this one, if changes may wait; return True if there is one."""
+        if self._written_at is None:
+            return False
+        ends = self._written_at + self._route.max_delay_s
+        with self._moved:
+            while self._newest <= reached and not self._stopping.is_set():
+                left_s = ends - self._runtime.monotonic()
+                if left_s <= 0:
+                    return False
+                self._moved.wait(left_s)
+        return not self._stopping.is_set()
+
     def _written(self, epoch: ViewEpoch) -> None:
         if self._unreported is epoch:
             self._unreported = None
         self.positions = epoch.positions
         self.transactions_total += 1
         self._note_skipped()
-        self._reported_at = self._runtime.monotonic()
+        self._reported_at = self._written_at = self._runtime.monotonic()
 
     def _note_skipped(self) -> None:
         """Log what the sink's target has refused and the sink has left out."""

@@ -204,6 +204,7 @@ class SinkWorkers:
             shown_positions,
             has_rows=row.options.get("initial", "rows") == "rows",
             begins=self._engine.epoch,
+            max_delay_s=float(row.options.get("max_delay_s", 0)),
         )
         worker = SinkWorker(row.title, route, reached, self._written(), self._runtime)
         self._sink_workers[row.identity] = worker

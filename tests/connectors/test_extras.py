@@ -15,11 +15,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from connectors.extras import EXTRAS
+from service.factory.sink_types import MODULES
 from service.ingest.declared_sources import TYPES
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.test_documentation import ROOT
 
+EXTRA_OF = {"delta": "lake", "iceberg": "lake"}
 # Names that are in the way of the packages' own.
 ABSENT = f"""
 import sys
@@ -97,7 +99,13 @@ def test_sources_without_their_packages_name_the_extra() -> None:
 
 def test_sinks_without_their_packages_name_the_extra() -> None:
     use = "from service.factory.sink_types import sink_connector as USE"
-    assert answers(["kafka"], use) == {"kafka": missing("kafka")}
+    assert answers(list(MODULES), use) == {
+        name: missing("kafka") if name == "kafka" else "" for name in MODULES
+    }
+    use = "from service.factory.sink_types import sink_connector\ndef USE(name):\n"
+    use += "    sink_connector(name).make({'path': '/x'}, None, 'i', 't')"
+    found = answers(["delta", "iceberg", "clickhouse"], use)
+    assert found == {name: missing(EXTRA_OF.get(name, name)) for name in found}
 
 
 def test_s3_without_its_package_names_the_extra(tmp_path: Path) -> None:

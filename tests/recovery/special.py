@@ -247,7 +247,11 @@ HANDOVER = tuple(
 )
 # Failed at in the tests of each type of sinks, by tests/harness/sink_contract.py.
 SINKS = (
+    *("clickhouse.rows.written", "clickhouse.progress.written"),
     *("copy.commit.before", "copy.commit.after"),
+    *("delta.commit.before", "delta.commit.after"),
+    *("iceberg.commit.before", "iceberg.commit.after"),
+    *("lake.files.sent", "lake.manifest.before", "lake.manifest.after"),
     *("mysql.commit.before", "mysql.commit.after"),
     "webhook.message.after",
 )

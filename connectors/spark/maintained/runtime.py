@@ -58,4 +58,4 @@ def check_storage(url: str, master: str) -> None:
             detail=f"the executors of {master} may be other machines",
             hint="set TIDEMARK_SPARK_STORAGE to a folder that they all see, or to s3://bucket/prefix",
         )
-    check_conditions(open_storage(url))
+    check_conditions(open_storage(url), code="spark.storage_unsafe")

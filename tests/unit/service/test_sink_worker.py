@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -102,6 +103,43 @@ def test_a_refusal_is_for_good(error: TidemarkError, holds: list[int]) -> None:
     follower = _follow(sink, Reached(1, has_begun=True) if holds else None)
     assert (follower.status, follower.error) == (FAILED, error)
     assert sink.epochs == holds
+
+
+def test_changes_wait_for_more_of_them() -> None:
+    sink, writes = RefusingSink(holds=[1]), []
+    route = SinkRoute(TABLE, sink, _epoch, _rows, dict, max_delay_s=0.5)
+    follower = SinkWorker("totals/copy", route, Reached(1, has_begun=True), 1, NoPause())
+    write = sink.write
+
+    def note(epochs: Sequence[ViewEpoch]) -> None:
+        write(epochs)
+        writes.append([epoch.number for epoch in epochs])
+
+    sink.write = note
+    follower.start()
+    for number in range(2, 40):
+        follower.advance(number)
+        time.sleep(0.01)
+    deadline = time.monotonic() + 60
+    while sink.epochs[-1] != 39 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    follower.close()
+    assert sink.epochs == list(range(1, 40))
+    assert len(writes) < 10, writes
+
+
+def test_a_stop_does_not_wait_for_more_changes() -> None:
+    sink = RefusingSink(holds=[1])
+    route = SinkRoute(TABLE, sink, _epoch, _rows, dict, max_delay_s=3600)
+    follower = SinkWorker("totals/copy", route, Reached(1, has_begun=True), 2, NoPause())
+    follower.start()
+    deadline = time.monotonic() + 60
+    while sink.epochs[-1] != 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    follower.advance(3)
+    time.sleep(0.1)
+    follower.close()
+    assert sink.epochs == [1, 2]
 
 
 def test_one_that_lacks_what_it_had_acknowledged_is_lost() -> None:

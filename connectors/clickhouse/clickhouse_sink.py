@@ -1,0 +1,312 @@
+"""A view in ClickHouse: its rows first, then the progress, both of which may be repeated.
+
+ClickHouse has no transactions. So each row carries its epoch, and a write that is repeated after a
+kill puts the same rows in the place of the earlier ones. Invariant: the progress names an epoch
+only if all rows up to it are there. A writer that was replaced is refused before its next write;
+what it has in flight is what its successor writes too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+import pyarrow as pa
+import xxhash
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+
+from connectors import secrets
+from connectors.clickhouse.sink_options import ClickHouseOptions, literal
+from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
+from connectors.lake.location import UNREACHABLE
+from connectors.sink import SinkTable
+from connectors.view_sink import ViewEpoch
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from storage.failpoints import failpoint
+
+CONNECT_S, RECEIVE_S = 5, 60
+INSERT_ROWS, INSERT_BYTES = 1_000_000, 64 << 20
+
+
+class ClickHouseSink:
+    """One sink; see ViewSink. identity: new for each creation."""
+
+    def __init__(self, options: ClickHouseOptions, table: SinkTable, identity: str) -> None:
+        self._options = options
+        self._table = table
+        self._identity = identity
+        self._owner = f"tidemark sink {identity}"
+        self._writer = uuid.uuid4().hex
+        self._has_claimed = False
+        self._generation = 0
+        self._first: int | None = None
+        self._interrupted = threading.Event()
+        self._client: Client | None = None
+
+    # --- life ------------------------------------------------------------------------------
+
+    def open(self, known: int | None = None) -> int | None:
+        """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
+        self._check_interrupt()
+        self.close()
+        self._client = connect(self._options)
+        there = existing(self._client, self._options)
+        if there and there.get(PROGRESS) != self._owner:
+            if self._has_claimed:
+                raise self._lost("others have created its tables again")
+            raise not_empty(self._options, ", ".join(there))
+        newest = self._newest() if there else None
+        missing = [suffix for suffix in ("", PROGRESS, NOW) if suffix not in there]
+        if known is not None or self._has_claimed or (newest and newest["has_begun"]):
+            if newest is None or missing:
+                raise self._lost("its tables or its progress are gone")
+            if self._has_claimed and newest["writer"] != self._writer:
+                raise self._fenced()
+        for suffix, statement in statements(self._options, self._table, self._owner).items():
+            if suffix in missing:
+                self._command(statement)
+        return self._claim(newest)
+
+    def _claim(self, newest: dict[str, Any] | None) -> int | None:
+        """Put our name into the progress, as a later one than every other."""
+        epoch = None
+        self._first = None
+        if newest is not None and newest["has_begun"]:
+            epoch, self._first = newest["epoch"], newest["first_epoch"]
+        self._generation = 1 + (0 if newest is None else newest["generation"])
+        positions = "{}" if newest is None else newest["positions"]
+        self._write_progress(epoch, positions)
+        self._has_claimed = True
+        return epoch
+
+    def interrupt(self) -> None:
+        """See ViewSink."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """See ViewSink."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def remove(self) -> None:
+        """See ViewSink. SinkError sink.not_ours."""
+        self.close()
+        self._client = connect(self._options)
+        there = existing(self._client, self._options)
+        if not there:
+            return
+        if there.get(PROGRESS) != self._owner:
+            raise SinkError(
+                "sink.not_ours",
+                f"table {self._options.name()} cannot be dropped: another one has created it",
+                hint="drop the sink without its data",
+            )
+        # The progress names the sink, so it goes last.
+        self._command(f"DROP VIEW IF EXISTS {self._options.name(NOW)}")
+        self._command(f"DROP TABLE IF EXISTS {self._options.name()}")
+        self._command(f"DROP TABLE IF EXISTS {self._options.name(PROGRESS)}")
+
+    # --- epochs ----------------------------------------------------------------------------
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        """See ViewSink: repeating a write that was interrupted changes nothing."""
+        newest = self._newest()
+        if newest is None:
+            raise self._lost("its progress is gone")
+        if newest["writer"] != self._writer:
+            raise self._fenced()
+        make = rows_of if self._options.mode == "rows" else changes_of
+        span = f"{self._identity}-{epochs[0].number}-{epochs[-1].number}"
+        for number, chunk in enumerate(_chunks(make(self._table, epochs))):
+            self._check_interrupt()
+            body = _stream(chunk)
+            # The same rows only: other rows under one token would be ignored.
+            token = f"{span}-{number}-{xxhash.xxh128_hexdigest(body)}"
+            self._insert("", chunk[0].schema.names, body, token)
+        failpoint("clickhouse.rows.written", _failed)
+        self._first = epochs[0].number if self._first is None else self._first
+        last = epochs[-1]
+        self._write_progress(last.number, json.dumps(last.positions))
+        failpoint("clickhouse.progress.written", _failed)
+
+    def _write_progress(self, epoch: int | None, positions: str) -> None:
+        facts = {
+            "sink": self._identity,
+            "generation": self._generation,
+            "writer": self._writer,
+            "has_begun": int(epoch is not None),
+            "epoch": epoch or 0,
+            "first_epoch": self._first or 0,
+            "positions": positions,
+        }
+        body = json.dumps(facts).encode()
+        self._insert(PROGRESS, list(facts), body)
+
+    def _newest(self) -> dict[str, Any] | None:
+        """Return the progress of the last writer that has taken over."""
+        sql = (
+            "SELECT generation, writer, has_begun, epoch, first_epoch, positions"
+            f" FROM {self._options.name(PROGRESS)} WHERE sink = {literal(self._identity)}"
+            " ORDER BY generation DESC, writer DESC, has_begun DESC, epoch DESC LIMIT 1"
+        )
+        found = _query(self._opened(), sql)
+        return found[0] if found else None
+
+    # --- the server ------------------------------------------------------------------------
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            raise TemporaryError(UNREACHABLE, "the sink is not open")
+        return self._client
+
+    def _command(self, sql: str) -> None:
+        try:
+            self._opened().command(sql)
+        except (ClickHouseError, OSError) as error:
+            raise failure(error) from None
+
+    def _insert(self, suffix: str, names: Sequence[str], body: bytes, token: str = "") -> None:
+        form = "ArrowStream" if token else "JSONEachRow"
+        settings = {"insert_deduplication_token": token} if token else {}
+        try:
+            self._opened().raw_insert(
+                self._options.name(suffix), names, body, settings=settings, fmt=form
+            )
+        except (ClickHouseError, OSError) as error:
+            raise failure(error) from None
+
+    def _check_interrupt(self) -> None:
+        if self._interrupted.is_set():
+            raise TemporaryError("sink.stopped", "the sink is being stopped")
+
+    def _fenced(self) -> SinkError:
+        return SinkError(
+            "sink.fenced",
+            f"another service writes to table {self._options.name()} for this sink",
+            hint="stop one of the two services",
+        )
+
+    def _lost(self, detail: str) -> SinkError:
+        return SinkError(
+            "sink.lost",
+            f"table {self._options.name()} is missing",
+            detail=detail,
+            hint="drop the sink's other tables too, then drop the sink and add it again",
+        )
+
+
+def connect(options: ClickHouseOptions) -> Client:
+    """Return a client. TemporaryError; SourceError host.forbidden, secret.missing."""
+    options.check()
+    parts = urlsplit(options.url)
+    is_secure = parts.scheme == "https"
+    try:
+        return clickhouse_connect.get_client(
+            host=parts.hostname or "",
+            port=parts.port or (8443 if is_secure else 8123),
+            username=options.user,
+            password=secrets.resolve(options.password),
+            secure=is_secure,
+            ca_cert=options.ca_file or None,
+            database=options.database,
+            compress=False,
+            connect_timeout=CONNECT_S,
+            send_receive_timeout=RECEIVE_S,
+            autogenerate_session_id=False,
+        )
+    except (ClickHouseError, OSError) as error:
+        raise failure(error) from None
+
+
+def existing(client: Client, options: ClickHouseOptions) -> dict[str, str]:
+    """Return the comment of each of the tables that are there, by the end of its name."""
+    names = {options.table + suffix: suffix for suffix in ("", PROGRESS, NOW)}
+    sql = (
+        f"SELECT name, comment FROM system.tables WHERE database = {literal(options.database)}"
+        f" AND name IN ({', '.join(map(literal, names))})"
+    )
+    return {names[row["name"]]: row["comment"] for row in _query(client, sql)}
+
+
+def lasting(error: TemporaryError) -> TidemarkError:
+    """Return the error of a new sink: one that only the user can change is not temporary."""
+    if "AUTHENTICATION_FAILED" in error.detail:
+        what = "ClickHouse refuses the user or the password"
+        return SinkError("sink.login", what, detail=error.detail, hint="check user and password")
+    if "UNKNOWN_DATABASE" in error.detail:
+        what = "the database does not exist in ClickHouse"
+        return SinkError("sink.database", what, detail=error.detail, hint="create or correct it")
+    if "ACCESS_DENIED" in error.detail or "NOT_ENOUGH_PRIVILEGES" in error.detail:
+        what, hint = "the user of ClickHouse lacks a right", "grant what the detail names"
+        return SinkError("sink.privilege", what, detail=error.detail, hint=hint)
+    return error
+
+
+def not_empty(options: ClickHouseOptions, detail: str) -> SinkError:
+    """Return the error of a table that is not free for a new sink."""
+    return SinkError(
+        "sink.not_empty",
+        f"table {options.name()}, or one beside it, exists",
+        detail=detail,
+        hint="choose another table, or drop this one",
+    )
+
+
+def failure(error: Exception) -> TidemarkError:
+    """Return what a client's error means."""
+    detail = secrets.hide(str(error)).partition("\n")[0][:500]
+    is_answer = isinstance(error, DatabaseError)
+    for words, code in (("UNKNOWN_TABLE", "sink.lost"), ("TYPE_MISMATCH", "sink.table_changed")):
+        if is_answer and words in detail:
+            hint = "drop the sink and add it again, with another table"
+            return SinkError(code, "a table of the sink was changed", detail=detail, hint=hint)
+    return TemporaryError(
+        UNREACHABLE,
+        "ClickHouse does not accept a statement" if is_answer else "ClickHouse cannot be reached",
+        detail=detail,
+        hint="no action needed if it is a short failure; else see the detail",
+    )
+
+
+def _failed(detail: str) -> TemporaryError:
+    return TemporaryError(UNREACHABLE, "ClickHouse cannot be reached", detail=detail)
+
+
+def _query(client: Client, sql: str) -> list[dict[str, Any]]:
+    try:
+        answer = client.raw_query(sql, fmt="JSONEachRow")
+    except (ClickHouseError, OSError) as error:
+        raise failure(error) from None
+    found = [json.loads(line) for line in answer.splitlines() if line]
+    numbers = ("generation", "epoch", "first_epoch")
+    return [{n: int(v) if n in numbers else v for n, v in row.items()} for row in found]
+
+
+def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield batches together, as many as one insert takes."""
+    chunk: list[pa.RecordBatch] = []
+    n, size = 0, 0
+    for batch in rows:
+        if chunk and (n + len(batch) > INSERT_ROWS or size + batch.nbytes > INSERT_BYTES):
+            yield chunk
+            chunk, n, size = [], 0, 0
+        chunk.append(batch)
+        n, size = n + len(batch), size + batch.nbytes
+    if chunk:
+        yield chunk
+
+
+def _stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    found = io.BytesIO()
+    with pa.ipc.new_stream(found, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return found.getvalue()

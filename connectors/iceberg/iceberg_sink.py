@@ -1,0 +1,238 @@
+"""A view as an Iceberg table of its changes: one commit for whole epochs, whose snapshot has the
+newest one's number.
+
+Snapshots form a line, and a commit requires that the snapshot before it is still the newest. `open`
+adds a snapshot with a writer's name of its own, so every commit of an earlier writer fails.
+Invariant: each epoch is in the table once and whole. Other jobs may compact the table meanwhile:
+the progress is that of the newest snapshot of this sink.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table, TableProperties
+from sqlalchemy.exc import SQLAlchemyError
+
+from connectors import secrets
+from connectors.iceberg.options import IcebergOptions
+from connectors.lake.changelog import changelog_schema, changes
+from connectors.lake.location import UNREACHABLE, unreached
+from connectors.sink import SinkTable
+from connectors.view_sink import ViewEpoch
+from dataflow.errors import SinkError, TemporaryError
+from storage.failpoints import failpoint
+
+SINK, EPOCH, WRITER = "tidemark.sink", "tidemark.epoch", "tidemark.writer"
+POSITIONS = "tidemark.positions"
+# Rows of this size are one file of a commit.
+FILE_BYTES = 64 << 20
+# After so many commits, older metadata files are deleted.
+_TABLE_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+class IcebergSink:
+    """One sink; see ViewSink. identity: new for each creation."""
+
+    def __init__(self, options: IcebergOptions, table: SinkTable, identity: str) -> None:
+        self._options = options
+        self._view = table
+        self._identity = identity
+        self._writer = uuid.uuid4().hex
+        self._has_claimed = False
+        self._interrupted = threading.Event()
+        self._table: Table | None = None
+
+    def open(self, known: int | None = None) -> int | None:
+        """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
+        self._check_interrupt()
+        with self._reported():
+            table = load(self._options)
+            if table is None:
+                if known is not None or self._has_claimed:
+                    raise self._lost("there is no table")
+                table = self._created()
+            elif table.properties.get(SINK) != self._identity:
+                raise not_empty(self._options)
+            newest = self._newest(table)
+            if self._has_claimed and newest.get(WRITER) != self._writer:
+                raise self._fenced()
+            epoch = int(newest[EPOCH]) if EPOCH in newest else None
+            if epoch is None and known is not None:
+                raise self._lost("its snapshots are gone")
+            self._commit(table, [], {POSITIONS: newest.get(POSITIONS, "{}")}, epoch)
+        self._has_claimed, self._table = True, table
+        return epoch
+
+    def _created(self) -> Table:
+        options = self._options
+        catalog = opened(options)
+        catalog.create_namespace_if_not_exists(options.namespace)
+        return catalog.create_table(
+            (*options.namespace, options.table),
+            changelog_schema(self._view.fields),
+            properties={**_TABLE_PROPERTIES, SINK: self._identity},
+        )
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        """See ViewSink. SinkError sink.value_unfit."""
+        table, self._table = self._table, None
+        if table is None:
+            raise TemporaryError(UNREACHABLE, "the sink is not open")
+        last = epochs[-1]
+        with self._reported():
+            failpoint("iceberg.commit.before", unreached)
+            rows = self._changes(epochs)
+            self._commit(table, rows, {POSITIONS: json.dumps(last.positions)}, last.number)
+            failpoint("iceberg.commit.after", unreached)
+        self._table = table
+
+    def _commit(
+        self,
+        table: Table,
+        rows: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch],
+        facts: dict[str, str],
+        epoch: int | None,
+    ) -> None:
+        """Add the rows, and a last snapshot with the progress, in one commit."""
+        summary = {SINK: self._identity, WRITER: self._writer, **facts}
+        if epoch is not None:
+            summary[EPOCH] = str(epoch)
+        # In memory alone: a conflict must be seen here, not repeated on top of it.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        schema = changelog_schema(self._view.fields)
+        with table.transaction() as transaction:
+            waiting: list[pa.RecordBatch] = []
+            for batch in rows:
+                waiting.append(batch)
+                if sum(one.nbytes for one in waiting) >= FILE_BYTES:
+                    transaction.append(pa.Table.from_batches(waiting, schema))
+                    waiting = []
+            last = pa.Table.from_batches(waiting, schema)
+            transaction.append(last, snapshot_properties=summary)
+
+    def _changes(self, epochs: Sequence[ViewEpoch]) -> Iterator[pa.RecordBatch]:
+        for epoch in epochs:
+            for rows in changes(self._view.fields, epoch):
+                self._check_interrupt()
+                yield rows
+
+    def _newest(self, table: Table) -> dict[str, str]:
+        """Return the summary of this sink's newest snapshot; {} if it has none."""
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            found = snapshot.summary.additional_properties if snapshot.summary else {}
+            if found.get(SINK) == self._identity:
+                return found
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else table.snapshot_by_id(parent)
+        return {}
+
+    def remove(self) -> None:
+        """See ViewSink. SinkError sink.not_ours."""
+        with self._reported():
+            table = load(self._options)
+            if table is None:
+                return
+            if table.properties.get(SINK) != self._identity:
+                raise SinkError(
+                    "sink.not_ours",
+                    f'table "{self._options.title}" cannot be dropped: another one has created it',
+                    hint="drop the sink without its data",
+                )
+            storage = self._options.location.storage()
+            below = table.location().removeprefix("file://")
+            below = below.removeprefix(self._options.location.path).strip("/")
+            for name in storage.names(below):
+                # The catalog's entry goes last, and needs the newest metadata to be read.
+                if not table.metadata_location.endswith(name):
+                    self._check_interrupt()
+                    storage.delete(name)
+            catalog = opened(self._options)
+            catalog.drop_table((*self._options.namespace, self._options.table))
+            for name in storage.names(below):
+                storage.delete(name)
+
+    def interrupt(self) -> None:
+        """See ViewSink."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """See ViewSink."""
+        self._table = None
+
+    # --- errors ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Turn the client's errors into ours."""
+        try:
+            yield
+        except (CommitFailedException, TableAlreadyExistsError) as error:
+            raise TemporaryError(
+                "sink.transaction_lost",
+                "another writer changed the table at the same time",
+                detail=secrets.hide(str(error)).partition("\n")[0][:500],
+                hint="no action needed: it is written again",
+            ) from None
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise self._lost(str(error)) from None
+        except (OSError, SQLAlchemyError) as error:
+            raise unreached(secrets.hide(str(error)).partition("\n")[0]) from None
+
+    def _check_interrupt(self) -> None:
+        if self._interrupted.is_set():
+            raise TemporaryError("sink.stopped", "the sink is being stopped")
+
+    def _fenced(self) -> SinkError:
+        return SinkError(
+            "sink.fenced",
+            f'another service writes to table "{self._options.title}" for this sink',
+            hint="stop one of the two services",
+        )
+
+    def _lost(self, detail: str) -> SinkError:
+        return SinkError(
+            "sink.lost",
+            f'table "{self._options.title}" is missing',
+            detail=detail,
+            hint="drop the table, then drop the sink and add it again",
+        )
+
+
+def opened(options: IcebergOptions) -> SqlCatalog:
+    """Return the catalog. SourceError path.forbidden, host.forbidden, secret.missing."""
+    options.check()
+    return SqlCatalog(options.catalog_name, **options.properties())
+
+
+def load(options: IcebergOptions) -> Table | None:
+    """Return the table; None if there is none."""
+    try:
+        return opened(options).load_table((*options.namespace, options.table))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def not_empty(options: IcebergOptions) -> SinkError:
+    """Return the error of a table that is not free for a new sink."""
+    return SinkError(
+        "sink.not_empty",
+        f'table "{options.title}" exists',
+        hint="choose another table, or drop this one",
+    )
