@@ -414,7 +414,9 @@ def check_kills(
         is_last = number == kills
         upto = (epoch or 2) + (3 if is_last else 1_000_000)
         known = None if epoch is None else max(epoch - pick.randint(0, lag), model_of().number + 1)
-        child = context.Process(target=_write_until, args=(target, model_of, identity, upto, known))
+        # A daemon, so that it ends with a check that fails.
+        args = target, model_of, identity, upto, known
+        child = context.Process(target=_write_until, args=args, daemon=True)
         child.start()
         if is_last:
             child.join(TIMEOUT_S)
