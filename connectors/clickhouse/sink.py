@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> ClickHouseSink:
     """See SinkConnector. TidemarkError package.missing."""
-    chosen = ClickHouseOptions.of(options, table)
     require_package("clickhouse_connect", 'sink type "clickhouse"')
+    chosen = ClickHouseOptions.of(options, table)
     from connectors.clickhouse.clickhouse_sink import ClickHouseSink
 
     return ClickHouseSink(chosen, table, identity)
@@ -30,8 +30,8 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
     """See SinkConnector. SinkError sink.column_name, sink.not_empty."""
-    chosen = ClickHouseOptions.of(options, table)
     require_package("clickhouse_connect", 'sink type "clickhouse"')
+    chosen = ClickHouseOptions.of(options, table)
     from connectors.clickhouse.clickhouse_sink import (
         connect,
         existing,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> DeltaSink:
     """See SinkConnector. TidemarkError package.missing."""
-    chosen = DeltaOptions.of(options, table)
     require_package("deltalake", 'sink type "delta"')
+    chosen = DeltaOptions.of(options, table)
     from connectors.delta.delta_sink import DeltaSink
 
     return DeltaSink(chosen, table, identity)
@@ -29,8 +29,8 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
     """See SinkConnector. SinkError sink.column_name, sink.not_empty, sink.unsafe_storage."""
-    chosen = DeltaOptions.of(options, table)
     require_package("deltalake", 'sink type "delta"')
+    chosen = DeltaOptions.of(options, table)
     from connectors.delta.delta_sink import KEY_COLUMN, not_empty
 
     require_free_names(table, [KEY_COLUMN])

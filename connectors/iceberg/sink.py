@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> IcebergSink:
     """See SinkConnector. TidemarkError package.missing."""
-    chosen = IcebergOptions.of(options, table)
     require_package("pyiceberg", 'sink type "iceberg"')
+    chosen = IcebergOptions.of(options, table)
     from connectors.iceberg.iceberg_sink import IcebergSink
 
     return IcebergSink(chosen, table, identity)
@@ -32,8 +32,8 @@ def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str,
     """See SinkConnector; a new catalog gets its own tables. SinkError sink.column_name,
     sink.not_empty.
     """
-    chosen = IcebergOptions.of(options, table)
     require_package("pyiceberg", 'sink type "iceberg"')
+    chosen = IcebergOptions.of(options, table)
     from sqlalchemy.exc import SQLAlchemyError
 
     from connectors.iceberg.iceberg_sink import load, not_empty

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from sqlalchemy.exc import OperationalError
 
 from connectors.iceberg.iceberg_sink import EPOCH, IcebergSink
 from connectors.iceberg.sink import make
@@ -35,6 +36,8 @@ class IcebergTarget(LakeFiles):
         if self.endpoint:
             keys = {"s3.access-key-id": "test", "s3.secret-access-key": "test"}
             place = {"warehouse": f"{self.path}/wh", "s3.endpoint": self.endpoint, **keys}
+        # The sink makes the catalog's own tables.
+        place["init_catalog_tables"] = "false"
         return SqlCatalog("default", uri=f"sqlite:///{self.catalog}", **place)
 
     def read(self, table: SinkTable) -> tuple[Counter[Row], int | None]:
@@ -43,7 +46,7 @@ class IcebergTarget(LakeFiles):
     def _read(self, table: SinkTable) -> tuple[Counter[Row], int | None]:
         try:
             found = self.lake().load_table(f"shop.{table.name}")
-        except (NoSuchTableError, NoSuchNamespaceError):
+        except (NoSuchTableError, NoSuchNamespaceError, OperationalError):
             return Counter(), None
         snapshot = found.current_snapshot()
         if snapshot is None or snapshot.summary is None:
