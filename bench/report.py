@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import (
     buckets,
+    connector_records,
     engine_refresh,
     estimate,
     fire_record,
@@ -72,6 +73,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
     lines += skewed_joins.section() + scale_out.section() + tpch_spark.section()
     lines += topic_ranges.section()
+    lines += connector_records.sources() + connector_records.sinks()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]
