@@ -258,7 +258,10 @@ class RetainingSource(FeedSource, Protocol):
 
 
 class RetainingFeed(SourceFeed, Protocol):
-    """The feed of a RetainingSource."""
+    """The feed of a RetainingSource.
+
+    The last_commit of its batches is of the order of `order_of`, 0 of one without transactions.
+    """
 
     def durable(self, positions: FeedPositions) -> None:
         """Let the source discard what is before these positions; never wait.

@@ -42,10 +42,11 @@ class SourceBatch:
     first chunk if `later` has more. `later` is decoded while it is read, and only once. The chunks
     up to any one leave each relation in a legal state: keys are unique, and no update is torn.
     source: the source's name. An external source has no position but `positions`, the positions of
-    all its relations after the batch; `notes` to store with the state (None removes one), and
-    `rejected` records (see connectors/feed_source.py). commit_time_us: microseconds since 1970 at
-    which the newest transaction committed at the source, 0 if there was none. stored: changes that
-    are not in the batch, because tasks of the one view that reads them have stored them.
+    all its relations after the batch, and last_commit only if it chooses its snapshots' positions;
+    `notes` to store with the state (None removes one), and `rejected` records (see
+    connectors/feed_source.py). commit_time_us: microseconds since 1970 at which the newest
+    transaction committed at the source, 0 if there was none. stored: changes that are not in the
+    batch, because tasks of the one view that reads them have stored them.
     """
 
     position: int

@@ -49,9 +49,10 @@ def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed from messages that come now."""
+    found = read_options(options)
     given: Mapping[str, Any] = options["relations"]
     proposed = dict(given)
-    for relation in read_options(options):
+    for relation in found:
         if not relation.columns:
             columns = propose_columns({"format": relation.format}, _samples(relation))
             proposed[relation.name] = {**given[relation.name], "columns": columns}

@@ -16,7 +16,7 @@ class ShardOperator:
     State: none. Cost: O(rows of the delta). NULL: as any other value.
     """
 
-    traits = Traits(needs_evaluator=False)
+    traits = Traits(is_linear=True, has_state=False, needs_evaluator=False)
 
     def __init__(self, plan: Shard, context: Context) -> None:
         del context

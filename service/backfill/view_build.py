@@ -273,9 +273,8 @@ class ViewBuild:
     def _is_in_snapshot(self, batch: SourceBatch) -> bool:
         if batch.source == MAIN_SOURCE:
             return batch.last_commit <= self.position
-        if batch.source not in self._chosen or not batch.positions:
-            return False
-        return self._order(batch.source, batch.positions) <= self._chosen[batch.source]
+        # Not by its positions: they may lie far beyond the transactions that it has.
+        return batch.last_commit <= self._chosen.get(batch.source, -1)
 
     def feed(self, batch: SourceBatch) -> None:
         """Spool a batch that the live views have just stepped over."""

@@ -155,7 +155,7 @@ def _life(face: Face) -> None:
 
 @case(
     *("create_source", "discover_source", "sources", "source", "change_source", "drop_source"),
-    *("retry_source", "dead_letters", "retry_dead_letters", "drop_dead_letters"),
+    *("retry_source", "reset_source", "dead_letters", "retry_dead_letters", "drop_dead_letters"),
 )
 def _sources(face: Face) -> None:
     (face.folder / "a.csv").write_text("id,price\n1,2.50\n2,many\n")
@@ -178,6 +178,8 @@ def _sources(face: Face) -> None:
     assert face.ask(face.client.source("shop")).relations[0].views == ("public.prices",)
     assert [s.name for s in face.ask(face.client.sources())] == ["shop"]
     assert face.ask(face.client.retry_source("shop")).status == "running"
+    reset = lambda: face.client.reset_source("shop", "prices", "earliest")  # noqa: E731
+    assert face.refused(reset) == "source.no_start"
     assert face.refused(lambda: face.client.drop_source("shop")) == "source.in_use"
     assert face.ask(view.drop())
     assert face.ask(face.client.drop_source("shop")) is True

@@ -37,6 +37,7 @@ from dataflow.plan.nodes import (
     Project,
     Remember,
     SetCall,
+    Shard,
     SortKey,
     TableFunction,
     Window,
@@ -108,6 +109,7 @@ _WHOLE = Frame("rows", FrameBound("unbounded preceding"), FrameBound("unbounded 
 _RUNNING = Frame("rows", FrameBound("unbounded preceding"), FrameBound("current row"))
 
 MORE: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "shard": lambda r, a, b, w: Shard(w, r.choice([1, 2, 64])),
     "remember": lambda r, a, b, w: _remember(a, by_arguments=False),
     "remember by arguments": lambda r, a, b, w: _remember(a, by_arguments=True),
     "table function": lambda r, a, b, w: _function(a),

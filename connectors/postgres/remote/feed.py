@@ -126,6 +126,7 @@ class RemoteFeed:
             transactions=batch.transactions,
             rows=batch.rows,
             commit_time_us=batch.commit_time_us,
+            last_commit=batch.last_commit,
             later=None if later is None else map(convert, later),
         )
 

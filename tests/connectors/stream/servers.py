@@ -28,6 +28,7 @@ class WebSocketServer:
         self.refuse: int = 0
         self._lock = threading.Condition()
         self._open: list[ServerConnection] = []
+        self.opened: list[ServerConnection] = []
         self._server = serve(
             self._serve, "127.0.0.1", 0, process_request=self._request, compression="deflate"
         )
@@ -42,6 +43,11 @@ class WebSocketServer:
         """Wait until so many clients are connected."""
         with self._lock:
             assert self._lock.wait_for(lambda: len(self._open) >= count, 60)
+
+    def await_opened(self, count: int) -> None:
+        """Wait until so many connections were ever opened."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: len(self.opened) >= count, 60)
 
     def await_received(self, count: int) -> None:
         with self._lock:
@@ -73,6 +79,7 @@ class WebSocketServer:
     def _serve(self, connection: ServerConnection) -> None:
         with self._lock:
             self._open.append(connection)
+            self.opened.append(connection)
             self._lock.notify_all()
         try:
             for message in connection:

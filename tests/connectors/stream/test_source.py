@@ -140,7 +140,10 @@ def test_a_crash_loses_nothing_that_was_stored(socket_server: WebSocketServer) -
     for number in range(50):
         socket_server.send(row(number))
     mirror.follow(lambda m: len(m.rows) == 50)
+    before = len(socket_server.opened)
     mirror.crash()
+    # The server knows of a connection a moment later than its client.
+    socket_server.await_opened(before + 1)
     mirror.follow(lambda m: m.position["gaps"] == 1)
     socket_server.send(row(50))
     mirror.follow(lambda m: len(m.rows) == 51)
@@ -196,8 +199,9 @@ def test_rows_of_messages_by_key(socket_server: WebSocketServer, monkeypatch: An
     # What is stored is about what there is, and not all that ever was.
     stored = sum(len(row_log.decode_delta(note)) for note in mirror.notes.values())
     assert stored <= 3 * len(expected) + 64
+    before = len(socket_server.opened)
     mirror.crash()
-    socket_server.await_connected()
+    socket_server.await_opened(before + 1)
     mirror.follow(lambda m: m.position["gaps"] == 1)
     socket_server.send({"type": "book", "data": [{"id": 77, "op": "delete"}]})
     mirror.follow(lambda m: all(r[0] != "77" for r in m.rows))
