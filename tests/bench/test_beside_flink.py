@@ -17,6 +17,7 @@ from bench.timed import CHANGED, INPUTS, LATE, TABLES, TIMED, in_duckdb, streams
 ROWS = ["--rows", "3000", "--checked", "2000", "--users", "50"]
 
 
+@pytest.mark.whole
 def test_ours_gives_the_answers_of_duckdb(tmp_path: Path) -> None:
     assert main([*ROWS, "--runners", "ours,duckdb", "--records", str(tmp_path)]) == 0
     duckdb_record, ours = read_all(tmp_path)

@@ -41,6 +41,7 @@ def test_every_epoch_is_the_view(target: IcebergTarget, is_keyed: bool) -> None:
     contract.check_life(target, Model(is_keyed=is_keyed))
 
 
+@pytest.mark.whole
 def test_a_bucket(bucket: IcebergTarget) -> None:
     contract.check_life(bucket, Model(FINITE[:6]))
     gone = Model(FINITE[:2])

@@ -17,6 +17,7 @@ from storage.rocks import RocksStore
 from tests.connectors.spark.maintained.test_moves import Local
 from tests.connectors.spark.maintained.test_skew import view
 from tests.harness.buckets import MemoryStorage, TableSink, counted, memory_folder
+from tests.harness.tiers import count
 from tests.property.plans import JOINS
 from tests.property.test_buckets import EPOCHS, History
 
@@ -60,7 +61,7 @@ def test_more_buckets_are_made_when_they_are_configured() -> None:
     assert Growth(GrowthLimits(least=2)).buckets(Layout(view(), 4), {}, 1) == 4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_BUCKET_GROWTH", 1, 6)))
 def test_the_state_of_a_moved_view_decides_and_it_grows(seed: int) -> None:
     """Buckets begin at what the state needs, and are split by an epoch's first step."""
     history = History(Random(seed), JOINS)
