@@ -288,8 +288,21 @@ class Life:
     def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:
         """Request that a view keeps its rows and is no longer maintained.
 
-        cascade: also the views that read it. TidemarkError view.not_live, view.busy,
-        view.has_sinks, view.has_children.
+        cascade: also the views that read it. TidemarkError as `require_pausable`.
+        """
+        row, *readers = self.require_pausable(name, by=by, cascade=cascade)
+        for found in (*reversed(readers), row):
+            if not change_requests.request_pause(self._control, found.identity):
+                raise busy(found)
+        return [
+            AcceptedRequest(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
+            for r in (row, *readers)
+        ]
+
+    def require_pausable(self, name: str, *, by: Caller, cascade: bool = False) -> list[ViewRow]:
+        """Return the views that would be paused with a view, itself first; request nothing.
+
+        TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children; auth.rights.
         """
         row = self._row(name, "view.pause", by)
         rows = self._control.list_views()
@@ -307,13 +320,7 @@ class Life:
             require_free(found)
             require_status(found, ViewState.LIVE)
             self._require_no_sinks(found, "they would not be updated but look current")
-        for found in (*reversed(readers), row):
-            if not change_requests.request_pause(self._control, found.identity):
-                raise busy(found)
-        return [
-            AcceptedRequest(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
-            for r in (row, *readers)
-        ]
+        return [row, *readers]
 
     def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:
         """Request that a paused view is rebuilt and maintained again.

@@ -7,7 +7,9 @@ continues where the last one stopped. Thread-safe.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from connectors.feed_source import with_starts
@@ -66,9 +68,11 @@ class SourceReset:
         readers = readers_of_relation(self._control.list_views(), name, relation)
         titles = tuple(sorted(view.title for view in readers))
         waits_for = [view for view in readers if view.status != ViewState.PAUSED]
-        for view in waits_for:
-            if view.desired != DesiredState.PAUSED:
-                self._pause(view, by)
+        live = [view for view in waits_for if view.desired != DesiredState.PAUSED]
+        # All or none of them: what cannot be paused, or not by this caller, refuses the whole.
+        for call in (self._life.require_pausable, self._life.pause):
+            for view in live:
+                _unless_busy(partial(call, _path(view), by=by, cascade=True))
         if waits_for:
             return ResetProgress(titles, tuple(view.title for view in waits_for))
         self._sources.change(name, options, by)
@@ -76,13 +80,14 @@ class SourceReset:
             self._life.resume(_path(view), by=by, cascade=True)
         return ResetProgress(titles)
 
-    def _pause(self, view: ViewRow, by: Caller) -> None:
-        try:
-            self._life.pause(_path(view), by=by, cascade=True)
-        except TidemarkError as error:
-            # It is being changed, or a view that reads it: the next step tries again.
-            if error.code != "view.busy":
-                raise
+
+def _unless_busy(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except TidemarkError as error:
+        # A view is being changed, or one that reads it: the next step tries again.
+        if error.code != "view.busy":
+            raise
 
 
 def _path(view: ViewRow) -> str:

@@ -21,6 +21,7 @@ from tests.harness.broker import (
     producer_of,
     send,
     topic_names,
+    unique_name,
     wait_until,
 )
 from tests.harness.postgres import Database, new_database
@@ -320,3 +321,10 @@ def test_a_relation_is_read_from_another_start(
         assert answer.json()["code"] == code, answer.text
     send(broker, topic, [(0, None, _click(8))])
     _await(lambda: shows(*range(9)), service)
+    options = {"bootstrap_servers": broker.bootstrap, "topic": unique_name("copies")}
+    sink = {"name": "copy", "type": "kafka", "options": options}
+    assert service.call("POST", "/views/counted/sinks", sink).status_code == 201
+    answer = service.call("POST", "/sources/shop/reset", body)
+    assert answer.json()["code"] == "view.has_sinks", answer.text
+    views = service.call("GET", "/views").json()["views"]
+    assert {view["status"] for view in views} == {"live"}, "one of them was paused"
