@@ -9,12 +9,14 @@ of `SinkConnector`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
+from dataflow.errors import TemporaryError
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,26 @@ class ViewEpoch:
     deltas: Iterable[Delta]
     rows: int
     is_initial: bool = False
+
+
+class Interruption:
+    """What `ViewSink.interrupt` sets, from any thread, and the thread that writes checks."""
+
+    def __init__(self) -> None:
+        self._is_set = threading.Event()
+
+    def set(self) -> None:
+        """Let every later check fail."""
+        self._is_set.set()
+
+    def check(self) -> None:
+        """Fail if it is set. TemporaryError sink.stopped."""
+        if self._is_set.is_set():
+            raise TemporaryError("sink.stopped", "the sink is being stopped")
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds, or until it is set."""
+        self._is_set.wait(seconds)
 
 
 class ViewSink(Protocol):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from connectors.clickhouse.sink_options import ClickHouseOptions, literal
 from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
 from connectors.lake.location import UNREACHABLE
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
@@ -47,14 +46,14 @@ class ClickHouseSink:
         self._has_claimed = False
         self._generation = 0
         self._first: int | None = None
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._client: Client | None = None
 
     # --- life ------------------------------------------------------------------------------
 
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
-        self._check_interrupt()
+        self._interrupted.check()
         self.close()
         self._client = connect(self._options)
         there = existing(self._client, self._options)
@@ -126,7 +125,7 @@ class ClickHouseSink:
         make = rows_of if self._options.mode == "rows" else changes_of
         span = f"{self._identity}-{epochs[0].number}-{epochs[-1].number}"
         for number, chunk in enumerate(_chunks(make(self._table, epochs))):
-            self._check_interrupt()
+            self._interrupted.check()
             body = _stream(chunk)
             # The same rows only: other rows under one token would be ignored.
             token = f"{span}-{number}-{xxhash.xxh128_hexdigest(body)}"
@@ -182,10 +181,6 @@ class ClickHouseSink:
             )
         except (ClickHouseError, OSError) as error:
             raise failure(error) from None
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _fenced(self) -> SinkError:
         return SinkError(

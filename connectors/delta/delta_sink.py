@@ -10,7 +10,6 @@ retried.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -30,7 +29,7 @@ from connectors.lake.lake_rows import row_keys
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.lake.net_changes import net_changes
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -58,14 +57,14 @@ class DeltaSink:
         self._number = 0
         # Those of this writer, also where the outcome of the commit is unknown.
         self._numbers: set[int] = set()
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._table: DeltaTable | None = None
 
     # --- life ------------------------------------------------------------------------------
 
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
-        self._check_interrupt()
+        self._interrupted.check()
         self._options.location.check()
         table = self._loaded()
         if table is None:
@@ -141,7 +140,7 @@ class DeltaSink:
         entries = sorted((n for n in names if n.startswith(f"{_LOG}/0")), reverse=True)
         entries.sort(key=lambda name: name.endswith(".json"))
         for name in [*(n for n in names if n not in set(entries)), *entries]:
-            self._check_interrupt()
+            self._interrupted.check()
             storage.delete(name)
 
     # --- epochs ----------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class DeltaSink:
 
     def _changes(self, epoch: ViewEpoch) -> Iterator[pa.RecordBatch]:
         for rows in changes(self._view.fields, epoch):
-            self._check_interrupt()
+            self._interrupted.check()
             yield rows
 
     def _new_rows(self, epochs: Sequence[ViewEpoch]) -> Iterator[pa.RecordBatch]:
@@ -282,7 +281,7 @@ class DeltaSink:
             [[d for e in epochs for d in e.deltas]] if many else ([d] for d in epochs[0].deltas)
         )
         for deltas in groups:
-            self._check_interrupt()
+            self._interrupted.check()
             if deltas:
                 found = net_changes(deltas, self._view.key)
                 yield [found.rows.weighted(1 - 2 * found.is_gone.astype("int64"))]
@@ -298,10 +297,6 @@ class DeltaSink:
             return table.transaction_version(application)
         except (DeltaError, OSError) as error:
             raise self._failure(error) from None
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _failure(self, error: Exception) -> TidemarkError:
         detail = secrets.hide(str(error)).partition("\n")[0]

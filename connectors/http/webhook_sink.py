@@ -9,7 +9,6 @@ process runs, acknowledged parts of an epoch are not sent again.
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from connectors.http.webhook_messages import Message, Messages, key_of, signatur
 from connectors.http.webhook_options import SKIP, WebhookOptions
 from connectors.polled.schedule import RetryLaterError
 from connectors.secrets import hide, resolve
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
 from storage import clock
 from storage.backoff import Backoff
@@ -49,7 +48,7 @@ class WebhookSink:
         self._options = options
         self._messages = messages
         self._title = title
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._client: httpx.Client | None = None
         self._acknowledged: set[str] = set()
 
@@ -58,7 +57,7 @@ class WebhookSink:
         TemporaryError host.unknown.
         """
         self.close()
-        self._check_interrupt()
+        self._interrupted.check()
         self._keys()
         netguard.check_url(self._options.url)
         return known
@@ -100,7 +99,7 @@ class WebhookSink:
     def _deliver(self, message: Message) -> None:
         backoff = Backoff(*RETRY_S, jitter=JITTER)
         for attempt in range(1, ATTEMPTS + 1):
-            self._check_interrupt()
+            self._interrupted.check()
             try:
                 self._send(message)
                 return
@@ -173,10 +172,6 @@ class WebhookSink:
 
     def _keys(self) -> list[bytes]:
         return [key_of(resolve(reference)) for reference in self._options.secrets]
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
 
 def _first_text(answer: httpx.Response, deadline: float) -> str:

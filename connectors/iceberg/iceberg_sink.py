@@ -10,7 +10,6 @@ the progress is that of the newest snapshot of this sink.
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from connectors.iceberg.options import IcebergOptions
 from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -55,12 +54,12 @@ class IcebergSink:
         self._identity = identity
         self._writer = uuid.uuid4().hex
         self._has_claimed = False
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._table: Table | None = None
 
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
-        self._check_interrupt()
+        self._interrupted.check()
         with self._reported():
             table = load(self._options)
             if table is None:
@@ -129,7 +128,7 @@ class IcebergSink:
     def _changes(self, epochs: Sequence[ViewEpoch]) -> Iterator[pa.RecordBatch]:
         for epoch in epochs:
             for rows in changes(self._view.fields, epoch):
-                self._check_interrupt()
+                self._interrupted.check()
                 yield rows
 
     def _newest(self, table: Table) -> dict[str, str]:
@@ -161,7 +160,7 @@ class IcebergSink:
             for name in storage.names(below):
                 # The catalog's entry goes last, and needs the newest metadata to be read.
                 if not table.metadata_location.endswith(name):
-                    self._check_interrupt()
+                    self._interrupted.check()
                     storage.delete(name)
             catalog = opened(self._options)
             catalog.drop_table((*self._options.namespace, self._options.table))
@@ -194,10 +193,6 @@ class IcebergSink:
             raise self._lost(str(error)) from None
         except (OSError, SQLAlchemyError) as error:
             raise unreached(secrets.hide(str(error)).partition("\n")[0]) from None
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _fenced(self) -> SinkError:
         return SinkError(

@@ -11,7 +11,6 @@ ids: rows are never written to a recreated topic. Failures of a transaction are 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
@@ -83,7 +82,7 @@ class TopicSink:
         self._make_records = records
         self._setup = TopicSetup(client, options)
         self._timeout_ms = options.transaction_timeout_ms
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._producer: Producer | None = None
         self._in_transaction = False
         self._records: TopicRecords | None = None
@@ -240,7 +239,7 @@ class TopicSink:
                 except BufferError:
                     self._await_space()
         self._producer.poll(0)
-        self._check_interrupt()
+        self._interrupted.check()
 
     def _await_space(self) -> None:
         """Wait until the client may buffer more records: some must be acknowledged first."""
@@ -248,7 +247,7 @@ class TopicSink:
         waiting, began = len(self._producer), time.monotonic()
         while len(self._producer) >= waiting:
             self._producer.poll(_QUEUE_FULL)
-            self._check_interrupt()
+            self._interrupted.check()
             if time.monotonic() - began > STALLED_S:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records not acknowledged"))
 
@@ -257,7 +256,7 @@ class TopicSink:
         assert self._producer is not None
         least, moved_at = 1 << 62, time.monotonic()
         while left := self._producer.flush(STEP_S):
-            self._check_interrupt()
+            self._interrupted.check()
             if left < least:
                 least, moved_at = left, time.monotonic()
             if time.monotonic() - moved_at > STALLED_S:
@@ -292,11 +291,7 @@ class TopicSink:
             except KafkaException as error:
                 if not error_of(error).retriable() or time.monotonic() > deadline:
                     raise
-            self._check_interrupt()
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
+            self._interrupted.check()
 
     def _failure(self, error: KafkaException, doing: str = "writing an epoch") -> TidemarkError:
         reported = error_of(error)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.sink_session import SinkSession, lost
 from connectors.mysql.written_table import Changelog, RowsTable
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
@@ -60,7 +59,7 @@ class TableSink:
         # Of the writer before us, "" for none; None until we have tried to take over.
         self._earlier: str | None = None
         self._session: SinkSession | None = None
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
 
     # --- life ------------------------------------------------------------------------------
 
@@ -137,14 +136,14 @@ class TableSink:
             self._write(session, epochs)
         except TemporaryError:
             self.close()
-            self._check_interrupt()
+            self._interrupted.check()
             raise
         except BaseException:
             self.close()
             raise
 
     def _write(self, session: SinkSession, epochs: Sequence[ViewEpoch]) -> None:
-        watched = [replace(e, deltas=_Checked(e.deltas, self._check_interrupt)) for e in epochs]
+        watched = [replace(e, deltas=_Checked(e.deltas, self._interrupted.check)) for e in epochs]
         if epochs[0].is_initial:
             self._ensure_table(session)
         standing = self._find(session, is_locked=True)
@@ -200,13 +199,9 @@ class TableSink:
 
     def _connect(self) -> SinkSession:
         self.close()
-        self._check_interrupt()
+        self._interrupted.check()
         self._session = SinkSession(self._options, self._title)
         return self._session
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def _fenced(self) -> SinkError:
         return SinkError(

@@ -9,7 +9,6 @@ lists; a lost reply is resolved by `open`, which reads the newest manifest.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from connectors.parquet.data_files import DataFiles
 from connectors.parquet.manifests import FENCED, FOLDER, Manifest, Manifests, lost
 from connectors.parquet.options import ParquetOptions
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -37,13 +36,13 @@ class ParquetSink:
         self._identity = identity
         self._writer = uuid.uuid4().hex
         self._has_claimed = False
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
         self._storage: SharedStorage | None = None
         self._newest: Manifest | None = None
 
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
-        self._check_interrupt()
+        self._interrupted.check()
         self._storage = self._options.location.storage()
         manifests = self._manifests(self._storage)
         newest = manifests.newest()
@@ -101,7 +100,7 @@ class ParquetSink:
                 for epoch in epochs:
                     for rows in changes(self._table.fields, epoch):
                         files.write(rows, epoch.number)
-                        self._check_interrupt()
+                        self._interrupted.check()
                 sent = files.finish()
         except OSError as error:
             what = f'files of "{options.location.path}" cannot be made'
@@ -112,7 +111,7 @@ class ParquetSink:
         made = manifests.next_version(
             newest, sent, epoch=last.number, first_epoch=first, positions=dict(last.positions)
         )
-        self._check_interrupt()
+        self._interrupted.check()
         manifests.commit(made)
         self._newest = made
 
@@ -130,7 +129,7 @@ class ParquetSink:
                 hint="drop the sink without its data",
             )
         for name in storage.names(data_files.FOLDER):
-            self._check_interrupt()
+            self._interrupted.check()
             storage.delete(name)
         manifests.remove()
 
@@ -144,10 +143,6 @@ class ParquetSink:
 
     def _manifests(self, storage: SharedStorage) -> Manifests:
         return Manifests(storage, self._options.location.path)
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
 
 
 def require_empty(options: ParquetOptions) -> None:

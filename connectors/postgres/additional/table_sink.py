@@ -9,7 +9,6 @@ earlier rows. After a failure the row says which epochs are there.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -25,7 +24,7 @@ from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, to_error
 from connectors.postgres.sink.apply_deltas import LOOKED_UP
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -53,7 +52,7 @@ class TableSink:
         # Of the writer before us, "" for none; None until we have tried to take over.
         self._earlier: str | None = None
         self._session: Watched | None = None
-        self._interrupted = threading.Event()
+        self._interrupted = Interruption()
 
     # --- life ------------------------------------------------------------------------------
 
@@ -64,7 +63,7 @@ class TableSink:
         of the server.
         """
         self.close()
-        self._check_interrupt()
+        self._interrupted.check()
         with self._translated("opening the sink"):
             session = self._connect()
             with session.cursor() as cursor:
@@ -136,7 +135,7 @@ class TableSink:
         session = self._session
         if session is None:
             raise TemporaryError("sink.unreachable", "the sink is not open")
-        watched = [_interruptible(epoch, self._check_interrupt) for epoch in epochs]
+        watched = [_interruptible(epoch, self._interrupted.check) for epoch in epochs]
         with self._translated("writing an epoch"), session.cursor() as cursor:
             standing = self._progress.find(cursor, is_locked=True)
             if standing is None:
@@ -193,10 +192,6 @@ class TableSink:
         )
         return self._session
 
-    def _check_interrupt(self) -> None:
-        if self._interrupted.is_set():
-            raise TemporaryError("sink.stopped", "the sink is being stopped")
-
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
         """Turn errors into ours; whatever happens, nothing of a failed transaction stays open."""
@@ -204,7 +199,7 @@ class TableSink:
             yield
         except psycopg2.Error as error:
             self.close()
-            self._check_interrupt()
+            self._interrupted.check()
             raise self._error(error, doing) from error
         except BaseException:
             self.close()
