@@ -15,38 +15,23 @@ from connectors import netguard
 from connectors.feed_source import DeclaredRelation
 from connectors.option_reader import OptionReader
 from connectors.secrets import refuse_plain, resolve
+from connectors.table_options import (
+    Naming,
+    Tls,
+    named_tables,
+    read_buffer_bytes,
+    read_table,
+    read_tls,
+    require_each_once,
+)
 from dataflow.errors import SourceError
 
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
 POLICIES = (FAIL, SKIP, DEAD_LETTER)
 REJECT, AS_NULL = "reject", "null"
 MAX_SERVER_ID = 2**32 - 1
-_LEAST_BUFFER_BYTES = 1 << 16
 PAGE = "docs/MYSQL.md"
-
-
-@dataclass(frozen=True)
-class Tls:
-    """TLS options; files are paths on the service's machine."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    verifies_host: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context of a connection made now. SourceError path.forbidden, source.tls."""
-        for path in (self.ca_file, self.certificate_file, self.key_file):
-            netguard.check_certificate(path)
-        try:
-            found = ssl.create_default_context(cafile=self.ca_file or None)
-            found.check_hostname = self.verifies_host
-            if self.certificate_file:
-                found.load_cert_chain(self.certificate_file, self.key_file or None)
-        except (OSError, ssl.SSLError) as error:
-            what = 'the certificates of option "tls" cannot be read'
-            raise SourceError("source.tls", what, detail=str(error), hint="check tls") from None
-        return found
+_NAMING = Naming("mysql", "database", "shop")
 
 
 @dataclass(frozen=True)
@@ -75,7 +60,7 @@ class Login:
         }
         if self.tls is None:
             return {**found, "ssl_disabled": True}
-        return {**found, "ssl": self.tls.context()}
+        return {**found, "ssl": _context(self.tls)}
 
 
 @dataclass(frozen=True)
@@ -135,27 +120,19 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     server_id = reader.take("server_id", int, 0)
     if not 0 <= server_id <= MAX_SERVER_ID:
         raise reader.refused("server_id", f"must be 1 to {MAX_SERVER_ID}")
-    buffer_bytes = reader.take("buffer_bytes", int, 16 << 20)
-    if buffer_bytes < _LEAST_BUFFER_BYTES:
-        raise reader.refused("buffer_bytes", "is too small", hint=f"{_LEAST_BUFFER_BYTES} or more")
+    buffer_bytes = read_buffer_bytes(reader)
     shared = {
         "on_error": reader.choice("on_error", POLICIES, FAIL),
         "zero_dates": reader.choice("zero_dates", (REJECT, AS_NULL), REJECT),
     }
-    named = _named(reader)
+    named = named_tables(reader, _NAMING)
     reader.end()
     tables = tuple(
         _table(name, OptionReader(one, "source", f"tables.{name}", PAGE), shared, needs_columns)
         for name, one in named.items()
     )
-    by_table: dict[str, str] = {}
-    for table in tables:
-        if by_table.setdefault(table.title.lower(), table.relation) != table.relation:
-            raise reader.refused(
-                f"tables.{table.relation}.table",
-                f'is also the table of "{by_table[table.title.lower()]}"',
-                hint="declare one relation with all columns, or a second source",
-            )
+    # The server may not tell upper from lower case.
+    require_each_once(reader, ((table.relation, table.title.lower()) for table in tables))
     return MySqlOptions(login, tables, server_id, buffer_bytes)
 
 
@@ -168,83 +145,37 @@ def read_login(reader: OptionReader, page: str) -> Login:
     password = reader.take("password", str, "")
     if password:
         refuse_plain("password", password)
-    found = reader.raw("tls")
-    if found is None or found is False:
-        return Login(host, port, user, password)
-    inner = OptionReader({} if found is True else found, reader.side, "tls", page)
-    files = [inner.take(name, str, "") for name in ("ca_file", "certificate_file", "key_file")]
-    verifies = inner.optional("verify_host", bool)
-    inner.end()
-    return Login(host, port, user, password, Tls(*files, verifies_host=verifies is not False))
+    return Login(host, port, user, password, read_tls(reader, page))
 
 
-def _named(reader: OptionReader) -> dict[str, Any]:
-    """Return the options of each table by its relation; a list names tables only."""
-    found = reader.raw("tables")
-    if isinstance(found, list):
-        named: dict[str, Any] = {}
-        for title in found:
-            relation = title.rpartition(".")[2] if isinstance(title, str) else ""
-            if not relation or relation in named:
-                why = f'needs distinct names of the form "database.table", not {title!r}'
-                hint = 'name relations: {"orders": {"table": "shop.orders"}}'
-                raise reader.refused("tables", why, hint=hint)
-            named[relation] = {"table": title}
-        found = named
-    if not isinstance(found, Mapping) or not found:
-        raise reader.refused("tables", "names no table", hint='["shop.orders"]')
-    return {
-        str(name): {"table": one} if isinstance(one, str) else one for name, one in found.items()
-    }
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Return the context of a connection made now. SourceError path.forbidden, source.tls."""
+    for path in tls.files:
+        netguard.check_certificate(path)
+    try:
+        found = ssl.create_default_context(cafile=tls.ca_file or None)
+        found.check_hostname = tls.verifies_host
+        if tls.certificate_file:
+            found.load_cert_chain(tls.certificate_file, tls.key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        what = 'the certificates of option "tls" cannot be read'
+        raise SourceError("source.tls", what, detail=str(error), hint="check tls") from None
+    return found
 
 
 def _table(
     name: str, reader: OptionReader, shared: Mapping[str, str], needs_columns: bool
 ) -> TableOptions:
-    if not name or len(name.encode()) > 63:
-        raise reader.refused("", "needs a name of 1 to 63 bytes")
-    schema, _, table = reader.take("table", str).partition(".")
-    if not schema or not table:
-        raise reader.refused("table", 'must be of the form "database.table"')
-    columns = _columns(reader, needs_columns)
-    key = tuple(reader.take("key", list, []))
-    names = [column for column, _ in columns]
-    for column in key:
-        if columns and column not in names:
-            raise reader.refused("key", f'names "{column}", which is not declared')
+    found = read_table(name, reader, _NAMING, needs_columns=needs_columns)
     on_error = reader.choice("on_error", POLICIES, shared["on_error"])
     zero_dates = reader.choice("zero_dates", (REJECT, AS_NULL), shared["zero_dates"])
     reader.end()
-    if columns and not key and on_error != FAIL:
+    if found.columns and not found.key and on_error != FAIL:
         raise reader.refused(
             "on_error",
             f"cannot be {on_error} for a table without a key",
             detail="a rejected row that is deleted later could not be identified",
             hint="declare the table's key, or keep on_error fail",
         )
-    return TableOptions(name, schema, table, columns, key, on_error, zero_dates)
-
-
-def _columns(reader: OptionReader, is_needed: bool) -> tuple[tuple[str, str], ...]:
-    found = reader.raw("columns")
-    if found is None and not is_needed:
-        return ()
-    if isinstance(found, list):
-        pairs = [
-            (one.get("name"), one.get("type")) if isinstance(one, Mapping) else (None, None)
-            for one in found
-        ]
-    elif isinstance(found, Mapping):
-        pairs = list(found.items())
-    else:
-        pairs = []
-    if not pairs:
-        hint = "tidemark sources discover mysql proposes them"
-        raise reader.refused("columns", "must name each column with its type", hint=hint)
-    names = [name for name, _ in pairs]
-    if not all(isinstance(part, str) and part for pair in pairs for part in pair):
-        raise reader.refused("columns", "must be names with types")
-    for name in names:
-        if names.count(name) > 1:
-            raise reader.refused("columns", f'names "{name}" twice')
-    return tuple((str(name), str(type_name)) for name, type_name in pairs)
+    table = found.schema, found.table, found.columns, found.key
+    return TableOptions(name, *table, on_error, zero_dates)

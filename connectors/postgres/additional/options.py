@@ -17,6 +17,7 @@ from connectors.option_reader import OptionReader
 from connectors.postgres.session.quoting import NAME_BYTES
 from connectors.secrets import has_reference, refuse_plain, resolve
 from connectors.sink import SinkTable
+from connectors.table_options import Tls
 
 PAGE = "docs/POSTGRES_SINK.md"
 Mode = Literal["rows", "changes"]
@@ -26,40 +27,6 @@ _NOT_THE_SERVICES = {
     "sslcert": "/nonexistent",
     "gssencmode": "disable",
 }
-
-
-@dataclass(frozen=True)
-class Tls:
-    """TLS options; files are paths on the service's machine. verifies_host: the name, too."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    verifies_host: bool = True
-
-    @staticmethod
-    def of(reader: OptionReader | None) -> Tls | None:
-        """Read the option `tls`. SinkError sink.bad_option."""
-        if reader is None:
-            return None
-        files = {n: reader.take(n, str, "") for n in ("ca_file", "certificate_file", "key_file")}
-        found = Tls(**files, verifies_host=reader.optional("verify_host", bool) is not False)
-        if bool(found.certificate_file) != bool(found.key_file):
-            raise reader.refused("key_file", "and certificate_file require each other")
-        reader.end()
-        return found
-
-    def settings(self) -> dict[str, str]:
-        """Return libpq's settings. SourceError path.forbidden."""
-        found = {
-            "sslmode": "verify-full" if self.verifies_host else "verify-ca",
-            "sslrootcert": self.ca_file or "system",
-            "sslcert": self.certificate_file,
-            "sslkey": self.key_file,
-        }
-        for path in (self.ca_file, self.certificate_file, self.key_file):
-            netguard.check_certificate(path)
-        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True)
@@ -91,7 +58,7 @@ class TableOptions:
         password = reader.take("password", str, "")
         if password:
             refuse_plain("password", password)
-        tls = Tls.of(reader.under("tls"))
+        tls = _tls(reader.under("tls"))
         named = reader.take("table", str, f"{table.schema}.{table.name}")
         schema, _, name = named.rpartition(".")
         for part in (schema or "public", name):
@@ -124,7 +91,7 @@ class TableOptions:
         SourceError secret.missing, host.forbidden, path.forbidden; TemporaryError host.unknown.
         """
         address = netguard.check_host(self.host, self.port)[0]
-        tls = {"sslmode": "prefer"} if self.tls is None else self.tls.settings()
+        tls = {"sslmode": "prefer"} if self.tls is None else _settings(self.tls)
         return make_dsn(
             host=self.host,
             hostaddr=address,
@@ -139,3 +106,25 @@ class TableOptions:
     def title(self) -> str:
         """The table's readable name."""
         return f"{self.schema}.{self.table}"
+
+
+def _tls(reader: OptionReader | None) -> Tls | None:
+    if reader is None:
+        return None
+    found = Tls.of(reader)
+    if bool(found.certificate_file) != bool(found.key_file):
+        raise reader.refused("key_file", "and certificate_file require each other")
+    return found
+
+
+def _settings(tls: Tls) -> dict[str, str]:
+    """Return libpq's settings. SourceError path.forbidden."""
+    found = {
+        "sslmode": "verify-full" if tls.verifies_host else "verify-ca",
+        "sslrootcert": tls.ca_file or "system",
+        "sslcert": tls.certificate_file,
+        "sslkey": tls.key_file,
+    }
+    for path in tls.files:
+        netguard.check_certificate(path)
+    return {name: value for name, value in found.items() if value}

@@ -20,23 +20,22 @@ from connectors.option_reader import OptionReader
 from connectors.postgres.replication.slot import object_name
 from connectors.postgres.replication.transactions import StreamLimits
 from connectors.secrets import refuse_plain
+from connectors.table_options import (
+    NAME_BYTES,
+    Naming,
+    Tls,
+    named_tables,
+    read_buffer_bytes,
+    read_table,
+    read_tls,
+    require_each_once,
+)
 from dataflow.schema import RelationName
 
 PAGE = "docs/POSTGRES.md"
-_LEAST_BUFFER_BYTES = 1 << 16
-_NAME_BYTES = 63
+_NAMING = Naming("postgres", "schema", "sales")
 # A file that does not exist: nothing is read from the service's home.
 _NO_FILE = "/nonexistent"
-
-
-@dataclass(frozen=True)
-class Tls:
-    """TLS options; files are paths on the service's machine."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    verifies_host: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,28 +144,19 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> R
     reader = OptionReader(options, "source", page=PAGE)
     login = _login(reader)
     names = [_own_name(reader, option) for option in ("slot", "publication")]
-    buffer_bytes = reader.take("buffer_bytes", int, 16 << 20)
-    if buffer_bytes < _LEAST_BUFFER_BYTES:
-        raise reader.refused("buffer_bytes", "is too small", hint=f"{_LEAST_BUFFER_BYTES} or more")
-    named = _named(reader)
+    buffer_bytes = read_buffer_bytes(reader)
+    named = named_tables(reader, _NAMING)
     reader.end()
     tables = tuple(
         _table(name, OptionReader(one, "source", f"tables.{name}", PAGE), needs_columns)
         for name, one in named.items()
     )
-    by_table: dict[str, str] = {}
-    for table in tables:
-        if by_table.setdefault(table.title, table.relation) != table.relation:
-            raise reader.refused(
-                f"tables.{table.relation}.table",
-                f'is also the table of "{by_table[table.title]}"',
-                hint="declare one relation with all columns, or a second source",
-            )
+    require_each_once(reader, ((table.relation, table.title) for table in tables))
     return RemoteOptions(login, tables, *names, buffer_bytes=buffer_bytes)
 
 
 def _tls_settings(tls: Tls) -> dict[str, str]:
-    for path in (tls.ca_file, tls.certificate_file, tls.key_file):
+    for path in tls.files:
         netguard.check_certificate(path)
     # libpq verifies the name whenever it uses the system's authorities.
     mode = "verify-full" if tls.verifies_host or not tls.ca_file else "verify-ca"
@@ -187,23 +177,15 @@ def _login(reader: OptionReader) -> Login:
     password = reader.take("password", str, "")
     if password:
         refuse_plain("password", password)
-    found = reader.raw("tls")
-    if found is None or found is False:
-        return Login(host, port, user, database, password)
-    inner = OptionReader({} if found is True else found, "source", "tls", PAGE)
-    files = [inner.take(name, str, "") for name in ("ca_file", "certificate_file", "key_file")]
-    verifies = inner.optional("verify_host", bool)
-    inner.end()
-    if verifies is False and not files[0]:
-        raise inner.refused("verify_host", "can be false only with ca_file")
-    return Login(
-        host, port, user, database, password, Tls(*files, verifies_host=verifies is not False)
-    )
+    tls = read_tls(reader, PAGE)
+    if tls is not None and not tls.verifies_host and not tls.ca_file:
+        raise reader.refused("tls.verify_host", "can be false only with ca_file")
+    return Login(host, port, user, database, password, tls)
 
 
 def _own_name(reader: OptionReader, option: str) -> str:
     name = reader.take(option, str, "")
-    if name and (name != object_name("", name)[1:] or len(name) > _NAME_BYTES - 1):
+    if name and (name != object_name("", name)[1:] or len(name) > NAME_BYTES - 1):
         raise reader.refused(option, "may have lower case letters, digits and _ only")
     return name
 
@@ -213,63 +195,10 @@ def _fitting(name: str) -> str:
     plain = object_name("", name)[1:]
     if plain == name:
         return plain
-    return f"{plain[: _NAME_BYTES - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _named(reader: OptionReader) -> dict[str, Any]:
-    """Return the options of each table by its relation; a list names tables only."""
-    found = reader.raw("tables")
-    if isinstance(found, list):
-        named: dict[str, Any] = {}
-        for title in found:
-            relation = title.rpartition(".")[2] if isinstance(title, str) else ""
-            if not relation or relation in named:
-                why = f'needs distinct names of the form "schema.table", not {title!r}'
-                hint = 'name relations: {"orders": {"table": "sales.orders"}}'
-                raise reader.refused("tables", why, hint=hint)
-            named[relation] = {"table": title}
-        found = named
-    if not isinstance(found, Mapping) or not found:
-        raise reader.refused("tables", "names no table", hint='["sales.orders"]')
-    return {
-        str(name): {"table": one} if isinstance(one, str) else one for name, one in found.items()
-    }
+    return f"{plain[: NAME_BYTES - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _table(name: str, reader: OptionReader, needs_columns: bool) -> TableOptions:
-    if not name or len(name.encode()) > _NAME_BYTES:
-        raise reader.refused("", "needs a name of 1 to 63 bytes")
-    schema, _, table = reader.take("table", str).partition(".")
-    if not schema or not table:
-        raise reader.refused("table", 'must be of the form "schema.table"')
-    columns = _columns(reader, needs_columns)
-    key = tuple(reader.take("key", list, []))
-    names = [column for column, _ in columns]
-    for column in key:
-        if columns and column not in names:
-            raise reader.refused("key", f'names "{column}", which is not declared')
+    found = read_table(name, reader, _NAMING, needs_columns=needs_columns)
     reader.end()
-    return TableOptions(name, schema, table, columns, key)
-
-
-def _columns(reader: OptionReader, is_needed: bool) -> tuple[tuple[str, str], ...]:
-    found = reader.raw("columns")
-    if found is None and not is_needed:
-        return ()
-    if isinstance(found, list):
-        pairs = [
-            (one.get("name"), one.get("type")) if isinstance(one, Mapping) else (None, None)
-            for one in found
-        ]
-    else:
-        pairs = list(found.items()) if isinstance(found, Mapping) else []
-    if not pairs:
-        hint = "tidemark sources discover postgres proposes them"
-        raise reader.refused("columns", "must name each column with its type", hint=hint)
-    names = [name for name, _ in pairs]
-    if not all(isinstance(part, str) and part for pair in pairs for part in pair):
-        raise reader.refused("columns", "must be names with types")
-    for name in names:
-        if names.count(name) > 1:
-            raise reader.refused("columns", f'names "{name}" twice')
-    return tuple((str(name), str(type_name)) for name, type_name in pairs)
+    return TableOptions(name, found.schema, found.table, found.columns, found.key)
