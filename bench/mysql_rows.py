@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import sys
 import threading
 import time
@@ -20,8 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.measure import machine, percentile
-from bench.record import revision
+from bench.feeds import read_rows
+from bench.measure import percentile
+from bench.record import save_figures
 from bench.server import session
 from bench.service_run import ServiceRun
 from connectors.mysql import source as mysql
@@ -73,35 +72,20 @@ def library(mariadb: MariaDb, position: dict[str, Any], count: int) -> tuple[flo
     return taken
 
 
-def feed(mariadb: MariaDb, position: dict[str, Any], count: int) -> tuple[float, float]:
-    """Return (seconds, CPU seconds) in which the feed gives the rows as columns."""
-    source = made(mysql.discover(mariadb.options("sales")))
-    is_ready = threading.Event()
-    started, cpu, read = time.perf_counter(), time.process_time(), 0
-    opened = source.open_feed(source.relations(), {"sales": position}, {}, is_ready.set)
-    while read < count:
-        batch = opened.poll(20_000)
-        if batch is None:
-            is_ready.wait(0.05)
-            is_ready.clear()
-        else:
-            read += sum(len(change) for chunk in batch.chunks() for change in chunk)
-    taken = time.perf_counter() - started, time.process_time() - cpu
-    opened.close()
-    return taken
-
-
 def rates(mariadb: MariaDb, count: int) -> dict[str, float]:
     """Return the rows and CPU microseconds a row of both, over the same log."""
     mariadb.execute(TABLE)
     source = made(mysql.discover(mariadb.options("sales")))
-    position = dict(source.start_position(source.relations()[0]).position)
+    start = source.start_position(source.relations()[0])
     fill(mariadb, 1, count)
     figures: dict[str, float] = {}
     # Compiled code is loaded before it is measured.
-    feed(mariadb, position, BATCH)
-    for name, read in (("library", library), ("feed", feed)):
-        seconds, cpu = read(mariadb, position, count)
+    read_rows(source, start, BATCH)
+    both = {
+        "library": library(mariadb, dict(start.position), count),
+        "feed": read_rows(source, start, count),
+    }
+    for name, (seconds, cpu) in both.items():
         figures[f"{name}_rows_a_second"] = count / seconds
         figures[f"{name}_cpu_us_a_row"] = cpu / count * 1e6
     return figures
@@ -167,11 +151,7 @@ def main(arguments: list[str]) -> int:
         for part, found in measured.items()
     }
     sizes = {"rows": options.rows, "rate": RATE, "seconds": options.seconds}
-    found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
-    found["load"] = round(os.getloadavg()[0], 1)
-    text = json.dumps(found, indent=2)
-    RESULT.write_text(text + "\n")
-    print(text)
+    save_figures(RESULT, sizes, figures)
     return 0
 
 

@@ -9,11 +9,8 @@ machine: above the number of its cores, only CPU times are reliable.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import select
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,9 @@ from typing import Any
 import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
 
-from bench.measure import machine
-from bench.record import revision
+from bench.feeds import read_rows
+from bench.record import save_figures
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from connectors.postgres.remote.source import RemoteSource
 from tests.connectors.postgres_source.reading import source_of
 from tests.harness.postgres import Database, new_database
 
@@ -69,40 +65,20 @@ def floor(database: Database, slot: str, count: int) -> tuple[float, float]:
     return taken
 
 
-def feed(
-    source: RemoteSource, start: tuple[dict[str, Any], dict[str, bytes]], count: int
-) -> tuple[float, float]:
-    """Return (seconds, CPU seconds) in which the feed gives the rows as columns."""
-    is_ready = threading.Event()
-    started, cpu, read = time.perf_counter(), time.process_time(), 0
-    opened = source.open_feed(source.relations(), *start, is_ready.set)
-    while read < count:
-        batch = opened.poll(20_000)
-        if batch is None:
-            is_ready.wait(0.05)
-            is_ready.clear()
-        else:
-            read += sum(len(change) for chunk in batch.chunks() for change in chunk)
-    taken = time.perf_counter() - started, time.process_time() - cpu
-    opened.close()
-    return taken
-
-
 def rates(database: Database, count: int) -> dict[str, float]:
     """Return the rows and CPU microseconds a row of both, over the same changes: the best of
     ROUNDS, in turn.
     """
     database.execute(TABLE)
     source = source_of(database, "public.sales")
-    begun = source.start_position(source.relations()[0])
-    start = {"sales": dict(begun.position)}, dict(begun.notes)
+    start = source.start_position(source.relations()[0])
     database.execute("SELECT pg_create_logical_replication_slot('floor', 'pgoutput')")
     fill(database, 1, count)
     # Compiled code is loaded before it is measured.
-    feed(source, start, BATCH)
+    read_rows(source, start, BATCH)
     figures: dict[str, float] = {}
     rounds = [
-        {"floor": floor(database, "floor", count), "feed": feed(source, start, count)}
+        {"floor": floor(database, "floor", count), "feed": read_rows(source, start, count)}
         for _ in range(ROUNDS)
     ]
     for name in ("floor", "feed"):
@@ -120,11 +96,7 @@ def main(arguments: list[str]) -> int:
     with EmbeddedPostgres() as server, new_database(server) as database:
         figures = {"rows": rates(database, options.rows)}
     sizes = {"rows": options.rows}
-    found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
-    found["load"] = round(os.getloadavg()[0], 1)
-    text = json.dumps(found, indent=2)
-    RESULT.write_text(text + "\n")
-    print(text)
+    save_figures(RESULT, sizes, figures)
     return 0
 
 

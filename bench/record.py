@@ -11,7 +11,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -85,6 +85,14 @@ def stamp() -> dict[str, Any]:
         "revision": revision(),
         "load": round(os.getloadavg()[0], 1),
     }
+
+
+def save_figures(path: Path, sizes: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+    """Print the record of one benchmark, and write it to its file."""
+    found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
+    text = json.dumps({**found, "load": round(os.getloadavg()[0], 1)}, indent=2)
+    path.write_text(text + "\n")
+    print(text)
 
 
 def commits_since(measured: str) -> int | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 import time
@@ -26,8 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.measure import machine
-from bench.record import revision
+from bench.record import save_figures
 from connectors import netguard
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import SinkTable
@@ -282,12 +280,8 @@ def main(arguments: list[str]) -> int:
         }
         print(name, figures[name], file=sys.stderr)
     sizes = {"epochs": EPOCHS, "rows": ROWS}
-    found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
-    found["load"] = round(os.getloadavg()[0], 1)
-    text = json.dumps(found, indent=2)
     if set(figures) == set(KINDS):
-        RESULT.write_text(text + "\n")
-    print(text)
+        save_figures(RESULT, sizes, figures)
     return 0
 
 

@@ -10,8 +10,6 @@ same process, for both alike.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import threading
 import time
@@ -23,8 +21,8 @@ import httpx
 import orjson
 from websockets.sync.client import connect
 
-from bench.measure import machine
-from bench.record import revision
+from bench.feeds import read_rows
+from bench.record import save_figures
 from connectors.clickhouse import source as clickhouse
 from connectors.feed_source import FeedSource
 from connectors.stream import source as stream
@@ -63,26 +61,8 @@ def measured(read: Callable[[], None]) -> Taken:
 
 def feed(source: FeedSource, count: int, begin: Callable[[], None]) -> Taken:
     """Return what a feed takes for so many rows, which `begin` lets the server send."""
-    [relation] = source.relations()
-    start, is_ready = source.start_position(relation), threading.Event()
-    name = relation.name.name
-
-    def read() -> None:
-        opened = source.open_feed(
-            [relation], {name: start.position}, dict(start.notes), is_ready.set
-        )
-        begin()
-        found = 0
-        while found < count:
-            batch = opened.poll(20_000)
-            if batch is None:
-                is_ready.wait(0.05)
-                is_ready.clear()
-            else:
-                found += batch.rows
-        opened.close()
-
-    taken = measured(read)
+    start = source.start_position(source.relations()[0])
+    taken = read_rows(source, start, count, begin)
     INBOXES.close()
     return taken
 
@@ -181,11 +161,7 @@ def main(arguments: list[str]) -> int:
                 ("cpu_us_a_row", cpu / options.rows * 1e6),
             )
         }
-    found = {"revision": revision(), "machine": machine(), "sizes": {"rows": options.rows}}
-    found |= {"figures": figures, "load": round(os.getloadavg()[0], 1)}
-    text = json.dumps(found, indent=2)
-    RESULT.write_text(text + "\n")
-    print(text)
+    save_figures(RESULT, {"rows": options.rows}, figures)
     return 0
 
 

@@ -9,7 +9,6 @@ record. The result is printed and written to bench/topics.json.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from bench.measure import machine, percentile
-from bench.record import revision
+from bench.measure import percentile
+from bench.record import save_figures
 from bench.server import session
 from bench.service_run import ServiceRun
 from connectors.kafka.embedded import EmbeddedKafka
@@ -180,10 +179,7 @@ def main(arguments: list[str]) -> int:
         for part, found in measured.items()
     }
     sizes = {"rows": options.rows, "epoch_rows": EPOCH_ROWS, "commits": options.commits}
-    found = {"revision": revision(), "machine": machine(), "sizes": sizes, "figures": figures}
-    text = json.dumps(found, indent=2)
-    RESULT.write_text(text + "\n")
-    print(text)
+    save_figures(RESULT, sizes, figures)
     return 0
 
 
