@@ -7,12 +7,12 @@ A type that cannot be read exactly as PostgreSQL would is refused here, never at
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dataflow.errors import SourceError
-from dataflow.schema import Field
+from dataflow.schema import Field, Relation
 from dataflow.types import ARRAY_HASH, SqlType, TypeKind, sql_type
 
 # Aliases of each type: PostgreSQL's name, its oid, the oid of its arrays.
@@ -194,3 +194,23 @@ def _bad_type(name: str, detail: str) -> SourceError:
 
 def _refusal(what: str, hint: str, detail: str = "") -> SourceError:
     return SourceError("format.column", what, detail=detail, hint=hint)
+
+
+def resolved(
+    columns: Iterable[DeclaredColumn], relation: Relation, key: Collection[str]
+) -> list[DeclaredColumn]:
+    """Return columns with the types that the catalog has; those of the key are never NULL.
+
+    SourceError source.bad_option: the catalog lacks one.
+    """
+    fields = {f.name: f for f in relation.fields}
+    found = []
+    for column in columns:
+        name = column.field.name
+        if name not in fields:
+            what = f'column "{name}" of relation "{relation.name}" is not in the catalog'
+            hint = "drop the source and declare it again"
+            raise SourceError("source.bad_option", what, hint=hint)
+        is_nullable = column.field.is_nullable and name not in key
+        found.append(replace(column, field=replace(fields[name], is_nullable=is_nullable)))
+    return found

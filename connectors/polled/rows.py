@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, DeclaredRelation, rejected_row
-from connectors.formats.declared import DeclaredColumn, declare_columns
+from connectors.formats.declared import DeclaredColumn, declare_columns, resolved
 from connectors.formats.discover import propose_columns
 from connectors.formats.open_format import open_format
 from connectors.formats.record_format import BadRecord, RecordFormat
@@ -134,7 +134,9 @@ class RowReader:
     def __init__(self, options: RowOptions, relation: Relation) -> None:
         self._options = options
         self._relation = relation
-        self._format: RecordFormat = open_format({"format": "json"}, _resolved(options, relation))
+        self._format: RecordFormat = open_format(
+            {"format": "json"}, resolved(_content(options), relation, options.key)
+        )
 
     def read(self, records: Sequence[bytes], validators: Mapping[str, str]) -> Fetched:
         """Return the rows. SourceError source.bad_record with `on_error: fail`."""
@@ -164,17 +166,3 @@ class RowReader:
             hint='change the columns, or set on_error to "skip" or "dead_letter"',
             relation=self._relation.name,
         )
-
-
-def _resolved(options: RowOptions, relation: Relation) -> list[DeclaredColumn]:
-    fields = {f.name: f for f in relation.fields}
-    found = []
-    for column in _content(options):
-        name = column.field.name
-        if name not in fields:
-            what = f'column "{name}" of relation "{relation.name}" is not in the catalog'
-            hint = "drop the source and declare it again"
-            raise SourceError("source.bad_option", what, hint=hint)
-        is_nullable = column.field.is_nullable and name not in options.key
-        found.append(replace(column, field=replace(fields[name], is_nullable=is_nullable)))
-    return found

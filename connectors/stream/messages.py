@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from connectors.feed_source import REJECTED_COLUMNS, rejected_row
-from connectors.formats.declared import DeclaredColumn, declare_columns, declared_type
+from connectors.formats.declared import DeclaredColumn, declare_columns, declared_type, resolved
 from connectors.formats.fields import Fault
 from connectors.formats.json_lists import JsonLists
 from connectors.formats.json_reader import JsonReader
@@ -75,7 +75,7 @@ class MessageReader:
         self._options = options
         self._relation = relation
         self._pin = pin
-        columns = _resolved(options, relation)
+        columns = resolved(declare_columns(options.value_columns()), relation, options.key)
         form = {"format": options.format}
         self._format = open_format(form, columns)
         in_key = set(options.key)
@@ -269,20 +269,6 @@ class _Matcher:
 
 def _is_unreadable(fault: Fault) -> bool:
     return fault.code == "record.malformed"
-
-
-def _resolved(options: StreamRelation, relation: Relation) -> list[DeclaredColumn]:
-    fields = {f.name: f for f in relation.fields}
-    found = []
-    for column in declare_columns(options.value_columns()):
-        name = column.field.name
-        if name not in fields:
-            what = f'column "{name}" of relation "{relation.name}" is not in the catalog'
-            hint = "drop the source and declare it again"
-            raise SourceError("source.bad_option", what, hint=hint)
-        is_nullable = column.field.is_nullable and name not in options.key
-        found.append(replace(column, field=replace(fields[name], is_nullable=is_nullable)))
-    return found
 
 
 def _metadata(name: str, items: Sequence[Item]) -> Column:

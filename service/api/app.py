@@ -48,7 +48,7 @@ from service.api.routes.rows import OPEN_PATH
 from service.api.scrape import Scrape
 from service.api.sink_catalog import SinkCatalog
 from service.api.source_catalog import SourceCatalog
-from service.api.source_reset import SourceReset
+from service.api.start_reset import StartReset
 from service.api.status_collector import Standings
 from service.api.subscription_catalog import SubscriptionCatalog
 from service.factory.planning import too_deep
@@ -97,7 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.life = Life(factory, authorization)
     app.state.sinks = SinkCatalog(factory, authorization)
     app.state.sources = SourceCatalog(settings, ServiceFactory(settings), authorization, standings)
-    app.state.reset = SourceReset(factory, authorization, app.state.sources, app.state.life)
+    app.state.reset = StartReset(factory, authorization, app.state.sources, app.state.life)
     app.state.glances = Glances(
         factory, authorization, app.state.catalog, app.state.sources, standings
     )

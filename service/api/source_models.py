@@ -5,11 +5,12 @@ Only a source's connector interprets its options (docs/SOURCES.md).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from service.api.models import FieldModel, ProblemModel, Text
+from service.ingest.declared_sources import SourceType
 
 
 def _storable(value: Any) -> Any:
@@ -28,20 +29,6 @@ def _storable(value: Any) -> Any:
 
 
 Options = Annotated[dict[str, Any], AfterValidator(_storable)]
-SourceType = Literal[
-    "kafka",
-    "files",
-    "http",
-    "stream",
-    "dbapi",
-    "python",
-    "mongodb",
-    "mysql",
-    "postgres",
-    "clickhouse",
-    "clickhouse",
-    "clock",
-]
 
 
 class CreateSource(BaseModel):

@@ -10,7 +10,7 @@ import importlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from connectors.extras import extra_required
 from connectors.feed_source import (
@@ -27,7 +27,7 @@ from service.engine import output_fields
 
 # Types whose connector is not in a folder of their own name.
 _MODULES = {"postgres": "connectors.postgres.remote.source"}
-TYPES = (
+SourceType = Literal[
     "kafka",
     "files",
     "http",
@@ -39,7 +39,8 @@ TYPES = (
     "postgres",
     "clickhouse",
     "clock",
-)
+]
+TYPES: tuple[str, ...] = get_args(SourceType)
 
 
 def connector(type_name: str) -> Connector:

@@ -27,7 +27,7 @@ from service.api.source_models import (
     SourceList,
     SourceModel,
 )
-from service.api.source_reset import ResetProgress
+from service.api.start_reset import ResetProgress
 
 router = APIRouter(tags=["sources"])
 POLL_S = 0.1

@@ -33,7 +33,7 @@ class ResetProgress:
     waits_for: tuple[str, ...] = ()
 
 
-class SourceReset:
+class StartReset:
     """One per API process."""
 
     def __init__(
