@@ -281,10 +281,11 @@ def test_a_relation_is_read_from_another_start(
     """Each start a user can choose; readers in two groups, one with a reader of its own."""
     topic = new_topic(broker, partitions=1)
     send(broker, topic, [(0, None, _click(n)) for n in range(6)])
-    _declare(service, broker, {"clicks": _clicks(topic)})
-    service.create("numbers", "SELECT n FROM shop.clicks", backfill="local")
+    # A name of its own: figures of an earlier source are shown for a second.
+    _declare(service, broker, {"clicks": _clicks(topic)}, "again")
+    service.create("numbers", "SELECT n FROM again.clicks", backfill="local")
     service.create("largest", "SELECT max(n) AS n FROM numbers", backfill="local")
-    service.create("counted", "SELECT count(*) AS c FROM shop.clicks", group="own")
+    service.create("counted", "SELECT count(*) AS c FROM again.clicks", group="own")
 
     def shows(*numbers: int) -> bool:
         found = database.rows("SELECT n FROM numbers ORDER BY 1")
@@ -294,7 +295,7 @@ def test_a_relation_is_read_from_another_start(
 
     def reset(start: Any) -> None:
         body = {"relation": "clicks", "start": start}
-        answer = service.call("POST", "/sources/shop/reset?wait_s=60", body)
+        answer = service.call("POST", "/sources/again/reset?wait_s=60", body)
         assert answer.status_code == 200, answer.text
         assert answer.json() == {"views": ["public.counted", "public.numbers"], "waits_for": []}
 
@@ -307,7 +308,7 @@ def test_a_relation_is_read_from_another_start(
     _await(lambda: shows(*range(3, 8)), service)
     # The call ends before its readers are paused: repeated, it goes on.
     body = {"relation": "clicks", "start": "earliest"}
-    answer = service.call("POST", "/sources/shop/reset?wait_s=0", body)
+    answer = service.call("POST", "/sources/again/reset?wait_s=0", body)
     assert answer.status_code == 202 and answer.json()["waits_for"], answer.text
     service.kill()
     service.start()
@@ -317,14 +318,16 @@ def test_a_relation_is_read_from_another_start(
         ("clicks", "yesterday", "source.bad_option"),
         ("nothing", "earliest", "source.no_relation"),
     ):
-        answer = service.call("POST", "/sources/shop/reset", {"relation": relation, "start": start})
+        answer = service.call(
+            "POST", "/sources/again/reset", {"relation": relation, "start": start}
+        )
         assert answer.json()["code"] == code, answer.text
     send(broker, topic, [(0, None, _click(8))])
     _await(lambda: shows(*range(9)), service)
     options = {"bootstrap_servers": broker.bootstrap, "topic": unique_name("copies")}
     sink = {"name": "copy", "type": "kafka", "options": options}
     assert service.call("POST", "/views/counted/sinks", sink).status_code == 201
-    answer = service.call("POST", "/sources/shop/reset", body)
+    answer = service.call("POST", "/sources/again/reset", body)
     assert answer.json()["code"] == "view.has_sinks", answer.text
     views = service.call("GET", "/views").json()["views"]
     assert {view["status"] for view in views} == {"live"}, "one of them was paused"
