@@ -12,6 +12,7 @@ programs are not there.
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from collections import Counter
@@ -63,6 +64,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before a test's module is imported, which may read how often it repeats."""
     tiers.configure(config)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker imports the test modules from another one on: what one has compiled, the others
+    only load."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    folder = tiers.TESTS
+    paths = sorted(folder.glob("**/test_*.py"))
+    begin = len(paths) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in paths[begin:] + paths[:begin]:
+        importlib.import_module(".".join(path.relative_to(folder.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)

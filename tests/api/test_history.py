@@ -156,6 +156,7 @@ def visible(service: RunningService, place: Database, view: str = "regions") -> 
     service.wait(view, place.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
 
+@pytest.mark.whole
 def test_the_past_while_the_pipeline_is_killed(service: RunningService, place: Database) -> None:
     draw, recorder = random.Random(5), Recorder(place)
     is_over = threading.Event()
@@ -344,6 +345,7 @@ def as_fold(rows: Counter[str], epoch: int) -> Fold:
     return Fold(rows=Counter(rows), epoch=epoch)
 
 
+@pytest.mark.whole
 def test_a_named_reader_outlives_the_log(service: RunningService, place: Database) -> None:
     draw = random.Random(8)
     path = "/views/notes/subscriptions"

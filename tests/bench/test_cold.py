@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.cold import BATCHES, Shape, measure_entries, measure_runs
 
 
+@pytest.mark.whole
 def test_runs_and_entries_find_the_same_rows(tmp_path):
     shape = Shape(rows=12_000, batch_rows=1_000, keys=2_400)
     written, probed = measure_runs(shape, str(tmp_path))

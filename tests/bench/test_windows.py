@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.windows import main, section
 
 
+@pytest.mark.whole
 def test_windows_are_measured_and_right(tmp_path: Path) -> None:
     out = tmp_path / "windows.json"
     titles = ["hopping, 5 of 1 minute", "sessions, gap of 30 minutes", "Nexmark q8"]

@@ -103,6 +103,7 @@ def test_a_draft_that_failed_is_not_there(exchange: Exchange) -> None:
         exchange.get("a/b")
 
 
+@pytest.mark.whole
 def test_a_storage_that_is_away_is_a_temporary_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with object_store(monkeypatch) as bucket:
         pass

@@ -51,6 +51,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.whole
 def test_rows_leave_with_the_answers_that_they_came_with(
     service: RunningService, database: Database
 ) -> None:

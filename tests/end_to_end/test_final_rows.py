@@ -113,6 +113,7 @@ def _folded(fold: Fold) -> Counter[tuple[str, int]]:
     return found
 
 
+@pytest.mark.whole
 def test_each_window_once_whatever_is_killed(
     feed: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

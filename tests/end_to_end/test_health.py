@@ -55,6 +55,7 @@ def statuses(service: RunningService) -> dict[str, str]:
     return {v["name"]: v["status"] for v in service.call("GET", "/views").json()["views"]}
 
 
+@pytest.mark.whole
 def test_all_faces_say_the_same(service: RunningService, database: Database, folder: Path) -> None:
     service.await_so(lambda: database.rows(STATUS) == WELL)
     assert database.rows("SELECT status, reasons FROM tidemark.health") == [("ok", [])]

@@ -390,12 +390,12 @@ def test_an_idle_view_has_no_epochs(service: RunningService, database: Database)
     """Its clock moves when rows have come and while a partition falls silent, and then stands."""
     table = _table(database, "quiet")
     _insert(database, table, (1, "01:00", 1), (2, "02:00", 2))
-    _create(service, table, idle_timeout_s=2, group="quiet")
+    _create(service, table, idle_timeout_s=1, group="quiet")
     progress = "SELECT epoch FROM tidemark.progress WHERE sink_key LIKE '%/quiet'"
 
     def is_still() -> bool:
         before = database.rows(progress)
-        time.sleep(4)
+        time.sleep(2.5)
         return database.rows(progress) == before
 
     service.await_so(is_still)

@@ -103,6 +103,7 @@ def require_warned(service: RunningService, view: str) -> None:
     assert any("in one bucket" in warning for warning in warnings), warnings
 
 
+@pytest.mark.whole
 def test_the_life_of_a_view_on_spark(shop: Database, tmp_path: Path) -> None:
     draw = random.Random(4)
     with RunningService(shop.dsn, tmp_path, **SETTINGS) as service:

@@ -111,6 +111,9 @@ def test_a_view_moves_there_and_back(
             assert made["group"].startswith("spark") and made["status"] == "live"
             reader.await_prefix(writer.number + FURTHER, 180, log)
             require_only(service, database, made["group"])
+            nodes = service.call("GET", "/views/moved/dataflow").json()["nodes"]
+            tables = [n["detail"] for n in nodes if n["what"] == "table"]
+            assert tables and all(detail.endswith("in 2 buckets") for detail in tables), nodes
             back = move(service, "moved", "local")
             assert back["group"].startswith("local")
             reader.await_prefix(writer.number + FURTHER, 180, log)
@@ -161,6 +164,7 @@ def test_what_is_refused(database: Database, tmp_path: Path) -> None:
         assert not (service.state / "groups").exists()
 
 
+@pytest.mark.whole
 def test_a_cancelled_move_leaves_nothing(database: Database, tmp_path: Path) -> None:
     """The slot of the new group waits for an open transaction; meanwhile nothing else does."""
     database.execute(SCHEMA)

@@ -17,8 +17,8 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.tiers import is_fast
 
-# Of a group and of an expression that PostgreSQL computes; all of them in the whole suite.
-VIEWS = {n: q for n, q in QUERIES.items() if not is_fast() or n in ("by_region", "patterned")}
+# A group; all of them in the whole suite.
+VIEWS = {n: q for n, q in QUERIES.items() if not is_fast() or n == "by_region"}
 
 
 @pytest.mark.timeout(600)

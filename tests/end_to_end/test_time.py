@@ -91,14 +91,14 @@ def test_every_moment_is_postgresqls_answer(service: RunningService, database: D
     _insert(database, 0)
     service.await_so(lambda: len(database.rows("SELECT 1 FROM values")) >= 7)
     seen = set()
-    for round_ in range(4):
-        if round_ == 2:
+    for round_ in range(3):
+        if round_ == 1:
             _insert(database, 100)
         for found in _verify_all(service):
             seen.add(found["positions"]["clock"])
         time.sleep(0.6)
     # The comparisons were at different moments.
-    assert len(seen) > 3
+    assert len(seen) > 2
 
 
 def test_rows_leave_and_come_without_a_change_of_a_table(

@@ -198,6 +198,7 @@ def test_position_moves_on_an_idle_source(service: RunningService, shop: Databas
     assert answer.status_code == 400
 
 
+@pytest.mark.whole
 def test_restart_continues(service: RunningService, shop: Database) -> None:
     for name, query in QUERIES.items():
         service.create(name, query, backfill="local")

@@ -94,6 +94,7 @@ def test_joins_with_spread_keys_equal_their_queries(
     assert len(spread) == len(JOINED) - 1, spread
 
 
+@pytest.mark.whole
 def test_sums_that_cross_equal_their_queries(
     servers: Callable[[int], EmbeddedPostgres], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,12 +40,18 @@ CASES = {
     "connectors/kafka/test_topic_owner.py::test_topics_that_were_deleted_are_not_gone_on_with": (
         *("rows gone", "markers anew"),
     ),
-    "connectors/kafka/test_topic_sink.py::test_broker_is_killed_and_comes_back": ("during",),
     "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view": ("table1-*", "table2-*"),
     "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view_in_avro": ("table0-*",),
     "connectors/postgres/test_table_names.py::test_a_query_means_what_it_meant": (
         *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
     ),
+    "connectors/postgres/test_positions.py::test_backpressure_keeps_the_connection": ("0",),
+    "connectors/postgres/test_silence.py::test_a_half_open_session_is_noticed": ("directions0",),
+    "connectors/delta/test_delta_sink.py::test_kills": ("rows",),
+    "connectors/clickhouse/test_clickhouse_sink.py::test_a_takeover_that_fails_is_tried_again": (
+        "rows",
+    ),
+    "connectors/clickhouse/test_clickhouse_sink.py::test_the_server_is_killed": ("rows",),
     "connectors/postgres_source/test_ddl.py::test_what_stops_the_relation_by_name": (
         *("ALTER TABLE items DROP COLUMN price-down", "DROP TABLE items-running"),
     ),
@@ -59,15 +65,24 @@ CASES = {
     "connectors/spark/test_backfill.py::test_tasks_keep_columns_that_other_views_read": (
         *("grouped join", "full join", "first of each", "plain scan"),
     ),
+    "connectors/spark/batch/test_run.py::test_what_is_wrong_is_named": ("source.bad_option",),
+    "connectors/spark/maintained/test_ranges.py::test_tasks_read_what_the_driver_reads": ("False",),
+    "connectors/spark/maintained/test_ranges.py::test_a_driver_that_stops_is_continued": (
+        "spark.epoch.read",
+    ),
     "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
-        *("not noticed yet", "a reader too"),
+        "a reader too",
     ),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_buckets.py::test_views_in_buckets_equal_their_queries": ("hr", "shop"),
     "equality/test_expiry.py::test_rows_change_after_they_have_expired": (
-        *("DEFAULT-UTC", "FULL-America/New_York", "NOTHING KEYED-UTC"),
+        *("DEFAULT-UTC", "FULL-America/New_York"),
     ),
+    "equality/test_expiry.py::test_no_later_threshold_is_less_than_the_bound": (
+        "Australia/Lord_Howe",
+    ),
+    "equality/test_time_windows.py::test_windows_equal_postgres": ("bins", "number"),
     "equality/test_forms.py::test_every_query_is_maintained": (
         *("*applications", "*nested_names", "*integer_limits"),
     ),
@@ -75,7 +90,7 @@ CASES = {
     "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
     "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
     "equality/test_queries.py::test_every_view_equals_its_query": (
-        *("hr-rocks", "bank-rocks", "wide-rocks", "odd-memory"),
+        *("hr-rocks", "bank-rocks", "odd-memory"),
     ),
     "equality/test_service.py::test_stored_tables_equal_their_queries": ("shop",),
     "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),

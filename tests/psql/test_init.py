@@ -90,6 +90,7 @@ def test_init_by_an_administrator(server: EmbeddedPostgres) -> None:
     shop.execute("DROP OWNED BY helper CASCADE; DROP ROLE helper")
 
 
+@pytest.mark.whole
 def test_a_server_that_is_not_ready() -> None:
     """Its settings are its administrator's: they are changed only when that was asked for."""
     settings = {"wal_level": "minimal", "max_wal_senders": 0, "max_slot_wal_keep_size": "16MB"}

@@ -90,6 +90,7 @@ def test_everything_is_retained_and_nothing_is_left(folder: Path) -> None:
     engine.close()
 
 
+@pytest.mark.whole
 def test_a_temporary_engine_leaves_no_file() -> None:
     parent, family = started("")
     # The folders stand in the command lines of the shells that watch over them.

@@ -117,6 +117,7 @@ def test_large_values_come_change_and_go(case: Case) -> None:
         service.drop(name)
 
 
+@pytest.mark.whole
 def test_pages_of_rows_go_by_bytes_too(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     service, database = case
     service.create("pages", "SELECT id, body FROM docs", backfill="local")

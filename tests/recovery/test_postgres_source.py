@@ -88,6 +88,7 @@ def test_kills_of_the_service_under_writes(
             checker.await_further(2, within_s=90, log=service.log_tail)
 
 
+@pytest.mark.whole
 def test_faults_between_us_and_the_database(
     other: Database, database: Database, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_kill_between_a_tick_and_its_commit(scene: Scene) -> None:
         scene.verify(["later", "flagged"])
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_kill_between_a_tick_that_frees_rows_and_its_commit(scene: Scene) -> None:
     """Expired rows may be changed later, whether the kill lost the epoch that freed them or not."""

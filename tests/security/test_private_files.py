@@ -125,6 +125,7 @@ def test_what_is_everybodys_or_somebody_elses_stays_as_it_is(tmp_path: Path) -> 
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
+@pytest.mark.whole
 def test_an_engine_keeps_its_folder_to_itself() -> None:
     """Its private server runs as another user where we are root: that one gets through."""
     with tempfile.TemporaryDirectory(prefix="tidemark-test-") as made:

@@ -19,7 +19,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.run import run, run_all
 
 FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
-SEEDS = count("TIDEMARK_TEST_SEEDS", 100, 500)
+SEEDS = count("TIDEMARK_TEST_SEEDS", 60, 500)
 
 
 def test_seeds() -> None:
@@ -34,7 +34,7 @@ def test_seeds() -> None:
 def test_a_seed_is_a_run() -> None:
     """The same steps, faults and times, whatever the hashes of strings are in a process."""
     # The last one has two logs of changes that begin at once.
-    seeds = [*range(FIRST, FIRST + 3), 42]
+    seeds = [FIRST, 42]
     code = "import sys; from tests.simulation.run import run;"
     code += "print(*(run(int(s)).digest for s in sys.argv[1:]))"
     digests = []

@@ -329,6 +329,7 @@ def test_a_source_with_tls_and_a_password(
         assert feed.failure().code == "source.login"
 
 
+@pytest.mark.whole
 def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedKafka) -> None:
     topic = new_topic(own_broker, 2)
     source = source_of(own_broker, {"clicks": topic_options(topic)})

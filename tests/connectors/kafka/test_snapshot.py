@@ -223,6 +223,7 @@ def test_a_topic_made_again_has_no_snapshot(broker: EmbeddedKafka) -> None:
             read()
 
 
+@pytest.mark.whole
 def test_compaction_and_marks_leave_holes(broker: EmbeddedKafka) -> None:
     settings = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0"}
     topic = new_topic(broker, 1, {**settings, "max.compaction.lag.ms": "100"})

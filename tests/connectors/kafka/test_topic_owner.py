@@ -71,6 +71,7 @@ def test_topics_that_were_deleted_are_not_gone_on_with(
         assert not left, "rows went on in another topic"
 
 
+@pytest.mark.whole
 def test_of_two_sinks_that_begin_at_once_one_has_the_topic(
     broker: EmbeddedKafka, chosen: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_transaction_that_takes_too_long_is_written_again() -> None:
         compare(broker, chosen, model)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("moment", ["before", "during"])
 def test_broker_is_killed_and_comes_back(own_broker: EmbeddedKafka, moment: str) -> None:
     chosen, model = options(own_broker), Model(KEYED, 8)

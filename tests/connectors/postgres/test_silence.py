@@ -56,6 +56,7 @@ def test_a_half_open_session_is_noticed(
     wait_until(lambda: _left(database) == 0)
 
 
+@pytest.mark.whole
 def test_statements_at_work_are_left_alone(database: Database, proxy: Proxy) -> None:
     """Far longer than silence may last; also while we ourselves are the slow ones."""
     session = connect(proxy.dsn(database.dsn))

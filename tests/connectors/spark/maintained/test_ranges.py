@@ -258,6 +258,7 @@ def test_a_driver_that_stops_is_continued(broker: EmbeddedKafka, folder: Path, p
     following.check()
 
 
+@pytest.mark.whole
 def test_records_that_are_gone_before_they_are_read_are_named(
     broker: EmbeddedKafka, folder: Path
 ) -> None:
