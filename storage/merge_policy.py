@@ -14,6 +14,8 @@ import numpy as np
 from storage.page_merge import page_bound
 
 EVERYTHING = np.zeros(5, np.uint64)
+# So many keys searched in the pages of a run that are in memory take as long as one row in a merge.
+KEYS_A_ROW = 6
 _NO_PAGE = (1 << 64, 0)
 
 
@@ -89,7 +91,8 @@ def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
 def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, int] | None:
     """Return the longest tail of runs whose merge costs no more rows than searches read for it.
 
-    sizes, reads: rows of each run, oldest first, and rows of its pages that searches had to read.
+    sizes, reads: rows of each run, oldest first, and what searches in it took, in rows of a merge:
+    those of its pages that had to be read, and a share of each key.
     Merging a tail would have saved the reads of all but its largest run.
 
     >>> choose_by_reads([4000, 300, 100], [9000, 2000, 2500])

@@ -77,6 +77,17 @@ class PageReader:
                 rows += page.rows
         return rows
 
+    def warm(self, run: Run, start: int, pages: int) -> int:
+        """Cache up to so many pages of a run from a position on, while there is space; return the
+        position after the last one, or after the run where the space ends."""
+        stop = min(start + pages, len(run.numbers))
+        absent = [at for at in range(start, stop) if not run.addresses[at]]
+        for at, page in zip(absent, self._read(run, absent), strict=True):
+            if not self._cache.has_space(len(page.sealed)):
+                return len(run.numbers)
+            self._cache.add(run, at, page.sealed, page.address)
+        return stop
+
     def _read(self, run: Run, pages: Sequence[int], shift: int = 0) -> list[Page]:
         """Return pages of a run, verified; shift is added to their positions."""
         if not pages:

@@ -47,6 +47,8 @@ FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _FILES = "unfinished"
 _UNSEARCHED_FAN = 4
+# A commit caches so many pages of what was ingested.
+_WARMED_PAGES = 64
 _TUNING = Tuning(page_growth=4, fan_growth=4)
 _SPEC = b"a"
 _VALUE = b"v"
@@ -136,6 +138,8 @@ class RocksStore:
         self.cache = PageCache(cache_bytes)
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
         self._pending: dict[RunSet, None] = {}
+        # Of runs that were ingested, whose pages are not all cached: the position of the next one.
+        self._cold: dict[RunSet, int] = {}
         try:
             folder = Path(self.path) / _FILES
             self._files = PageFiles(self._db, folder, raw_options(compress=False))
@@ -213,13 +217,15 @@ class RocksStore:
             raise StorageError("state.mismatch", detail, "rebuild the view that owns it")
         if name not in self._open:
             tuning = self._tuning
-            if isinstance(spec, ArrangementSpec) and not spec.is_searched:
+            is_searched = isinstance(spec, SumsSpec) or spec.is_searched
+            if not is_searched:
                 # Runs that no search reads may be many.
                 tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan, fan_growth=1)
             shared = Shared(
                 self._writes, self.cache, tuning, self.meter, self._pending, self._files
             )
             runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
+            runs.is_searched = is_searched
             self._open[name] = (shape, runs)
         return self._open[name][1]
 
@@ -299,6 +305,7 @@ class RocksStore:
         self.relieve()
         for runs in list(self._pending):
             runs.work_for_reads()
+        self.warm(_WARMED_PAGES)
         self.meter.end_epoch()
         failpoint("state.commit.before")
         self._writes.commit(sync=sync)
@@ -342,7 +349,25 @@ class RocksStore:
         durable.commit(sync=True)
         failpoint("state.ingest.after")
         for name, run in taken.items():
-            self._open[name][1].ingest(run)
+            runs = self._open[name][1]
+            runs.ingest(run)
+            if runs.is_searched:
+                self._cold[runs] = 0
+
+    def warm(self, pages: int) -> bool:
+        """Cache up to so many pages of what was ingested last, while there is space; return whether
+        there are more.
+
+        Each commit does a part of it, so that what a backfill has written is not read page by page
+        when the first changes look for it.
+        """
+        while self._cold and pages > 0:
+            runs, start = self._cold.popitem()
+            after = runs.warm(start, pages)
+            pages -= max(after - start, 0)
+            if after:
+                self._cold[runs] = after
+        return bool(self._cold)
 
     def _check_ingest(self, name: str) -> None:
         if name not in self._open:

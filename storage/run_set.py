@@ -19,7 +19,14 @@ from storage.delta import Column
 from storage.errors import NegativeWeightError
 from storage.failpoints import failpoint
 from storage.layout import Layout
-from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
+from storage.merge_policy import (
+    EVERYTHING,
+    KEYS_A_ROW,
+    MergeMeter,
+    choose_by_reads,
+    choose_merge,
+    windows,
+)
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
 from storage.page_reader import PAGES_AT_ONCE, PageReader, merged, track_of
@@ -43,6 +50,8 @@ from storage.store import END
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32
+# After so many keys it is examined whether their searches have paid for a merge.
+_CHECKED_KEYS = 4096
 _SAMPLED_PAGES = 8
 
 
@@ -58,7 +67,10 @@ class Shared(NamedTuple):
 
 
 class RunSet:
-    """All runs of one arrangement. has_weights: the one value of a row must not become negative."""
+    """All runs of one arrangement. has_weights: the one value of a row must not become negative.
+    is_searched: rows are looked up, not only scanned now and then."""
+
+    is_searched = True
 
     def __init__(
         self, name: str, identity: int, layout: Layout, shared: Shared, *, has_weights: bool
@@ -78,6 +90,7 @@ class RunSet:
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
         self._last_checked: tuple[list[int], int] = [], 0
+        self._searched = 0
         self._negative: NegativeWeightError | None = None
         page_rows = self._tuning.page_rows
         self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
@@ -257,6 +270,7 @@ class RunSet:
             self._writes.put(run_key(self.identity, old.identity), None)
         run = builder.finish(max((old.age for old in replaced), default=None))
         if run is not None:
+            run.searched = self._searched
             self._writes.put(run_key(self.identity, run.identity), run.encode())
         self._table.replace(start, stop, [] if run is None else [run])
 
@@ -269,6 +283,13 @@ class RunSet:
         """Take a run whose pages, filters and directory are already stored as the only one."""
         self._read_filters(run)
         self._table.replace(0, 0, [run])
+
+    def warm(self, start: int, pages: int) -> int:
+        """Cache pages of the run that was ingested, as `PageReader.warm`; 0 after the last one."""
+        runs = self._table.runs
+        if not runs or runs[0].identity != BULK_RUN or start >= len(runs[0].numbers):
+            return 0
+        return self._reader.warm(runs[0], start, pages)
 
     def discard(self) -> None:
         """Drop everything in memory and remove everything stored."""
@@ -333,10 +354,12 @@ class RunSet:
         """Start a merge that searches have paid for, if there is one, and work."""
         if self._merging is None:
             runs = self._table.runs
-            chosen = choose_by_reads([run.rows for run in runs], [run.reads for run in runs])
+            reads = [run.reads + (self._searched - run.searched) // KEYS_A_ROW for run in runs]
+            chosen = choose_by_reads([run.rows for run in runs], reads)
             if chosen is not None:
                 self._merging = self._merge_steps(*chosen)
-                self._credit_rows += sum(run.rows for run in runs[chosen[0] :])
+                # One more: the last step enters the run.
+                self._credit_rows += sum(run.rows for run in runs[chosen[0] :]) + 1
         self.work()
 
     def _merge_steps(self, start: int, stop: int) -> Generator[int]:
@@ -364,6 +387,9 @@ class RunSet:
 
         Between two parts runs may be flushed; nothing may be added.
         """
+        before, self._searched = self._searched, self._searched + len(hashes)
+        if before // _CHECKED_KEYS < self._searched // _CHECKED_KEYS:
+            self._pending[self] = None
         for shift, selection in self._search.find(hashes, max_rows):
             self._check(selection)
             yield shift, selection

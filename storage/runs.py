@@ -58,7 +58,8 @@ class Run:
 
     numbers, first, first_row: uint64[pages]. rows: entries, retractions included. net: entries that
     add less those that remove. age orders the runs of an arrangement in time. reads: rows of the
-    pages that searches had to read from it since it was opened or written. The page cache owns
+    pages that searches had to read from it since it was opened or written. searched: keys that the
+    arrangement's searches had looked for before. The page cache owns
     buffers, addresses, touched, groups (the stored filters) and filters, int64[pages] with the
     address of each page's filter, 0 if it is not in memory.
     """
@@ -76,6 +77,7 @@ class Run:
         "numbers",
         "reads",
         "rows",
+        "searched",
         "touched",
     )
 
@@ -83,7 +85,7 @@ class Run:
         self.identity = identity
         self.age = age
         self.rows, self.net = counts
-        self.reads = 0
+        self.reads = self.searched = 0
         self.numbers = numbers
         self.first = np.empty(len(numbers), np.uint64)
         self.first_row = np.empty(len(numbers), np.uint64)

@@ -76,6 +76,38 @@ def test_bulk_load_equals_apply(tmp_path, key, tuning):
     store.close()
 
 
+@pytest.mark.parametrize("cache_bytes", [1 << 24, 40_000])
+def test_commits_bring_what_was_ingested_into_memory(tmp_path, cache_bytes):
+    """As far as there is space: nothing that a search has read leaves for it."""
+    specs = [ArrangementSpec(f"{n}/left", KINDS, (0,)) for n in range(3)]
+    scanned = ArrangementSpec("scanned", KINDS, (0,), is_searched=False)
+    rng = random.Random(5)
+    kept = Counter({random_row(rng, KINDS, 300): 1 for _ in range(3000)})
+    store = RocksStore(tmp_path / "state", cache_bytes, Tuning(page_rows=16))
+    files = []
+    for number, spec in enumerate([*specs, scanned]):
+        store.arrange(spec)
+        folder = tmp_path / f"files{number}"
+        folder.mkdir()
+        files += write_rows(spec, kept, folder)
+    store.ingest(files)
+    # The first is in use, the second goes while its pages are being read.
+    arrangement = store.arrange(specs[0])
+    check_lookup(arrangement, kept, [key_of(row, (0,)) for row in list(kept)[:20]])
+    read = store.cache.pages_read
+    assert read > 0 and store.warm(3)
+    store.drop(specs[1].name)
+    for _ in range(40):
+        store.commit()
+    assert not store.warm(1)
+    assert store.cache.used_bytes <= cache_bytes
+    check_lookup(arrangement, kept, [key_of(row, (0,)) for row in kept])
+    assert (store.cache.pages_read == read) == (cache_bytes > 40_000)
+    check_scan(store.arrange(specs[2]), kept)
+    check_scan(store.arrange(scanned), kept)
+    store.close()
+
+
 def test_ingest_is_durable_without_a_commit(tmp_path):
     spec = ArrangementSpec("a", KINDS, (0,))
     rng = random.Random(4)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from storage.delta import Column, Delta
-from storage.merge_policy import MergeMeter, choose_by_reads, choose_merge, windows
+from storage.merge_policy import KEYS_A_ROW, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.pages import Tuning
 from storage.rocks import RocksStore
 from storage.store import ArrangementSpec
@@ -89,6 +89,36 @@ def test_runs_are_merged_late_while_there_is_memory(tmp_path):
     (roomy_runs, roomy_rows), (tight_runs, tight_rows) = found.values()
     assert roomy_runs > tight_runs
     assert 3 * roomy_rows < 2 * tight_rows
+
+
+def test_searches_in_memory_pay_for_the_merge_that_saves_them(tmp_path):
+    """No page has to be read; the work is bounded by what was searched, and ends."""
+    tuning = Tuning(page_rows=32, memory_rows=100, fan=64, epoch_merge_rows=512, merge_pages=2)
+    store = RocksStore(tmp_path, 1 << 24, tuning)
+    arrangement = store.arrange(SPEC)
+    kept: Counter = Counter()
+    for at in range(0, 4000, 200):
+        arrangement.apply(rows(range(at, at + 200)))
+        kept.update({(key, -key): 1 for key in range(at, at + 200)})
+        store.commit()
+    before, searched = store.meter.merged_rows, 0
+    assert len(arrangement.runs.run_rows()) == 20
+    keys = Column(np.arange(1024, dtype=np.int64))
+    while len(arrangement.runs.run_rows()) > 1:
+        index, _ = arrangement.lookup([keys])
+        assert len(index) == 1024
+        searched += 1024
+        store.commit()
+        assert searched < 40 * 4000 * KEYS_A_ROW
+    assert store.cache.pages_read == 0
+    merged = store.meter.merged_rows - before
+    assert merged * KEYS_A_ROW <= 20 * searched
+    for _ in range(40):
+        arrangement.lookup([keys])
+        store.commit()
+    assert store.meter.merged_rows - before == merged
+    check_scan(arrangement, kept)
+    store.close()
 
 
 def cold(path, budget_bytes: int = 40_000) -> RocksStore:
