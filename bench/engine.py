@@ -1,9 +1,9 @@
 """The engine alone: operators over RocksDB, one durable commit an epoch, no network.
 
-A run is a child process, so its memory is its own. It warms up with a small workload, loads the
-initial rows, steps through the changes in epochs of given sizes, and compares its answer with the
-oracle's. Reading rows from disk and turning them into columns is the source's work and is not
-timed.
+A run is a child process, so its memory is its own. It warms up with a small workload, takes the
+state that another process has loaded, steps through the changes in epochs of given sizes, and
+compares its answer with the oracle's. Reading rows from disk and turning them into columns is the
+source's work and is not timed.
 
 Under the default replica identity, updates arrive without their old rows and deletes with their
 keys only, as the replication stream sends them; old rows come from our own state. Under FULL they
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.measure import peak_rss_mb, percentile, reset_peak_rss_mb
+from bench.measure import in_child, peak_rss_mb, percentile, reset_peak_rss_mb
 from bench.rows import DELETE, OLD, Columns, Generated
 from bench.workloads import EPOCH, Answer, Table, Workload, difference, fold
 from connectors.sink import SinkTable
@@ -33,9 +33,16 @@ from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
 from dataflow.values import to_text
 from service.engine.engine import Engine, View, ViewDefinition
-from service.runtime.memory_budget import MemoryBudget, calm_collector
+from service.runtime.memory_budget import (
+    MEBIBYTE,
+    MemoryBudget,
+    calm_collector,
+    calm_malloc,
+)
+from service.runtime.memory_watch import MemoryWatch
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore, StoreBudget
+from storage.store import BulkFile
 
 SOURCE = "source"
 MEMORY_MB = 1024  # as the service takes by itself
@@ -95,16 +102,84 @@ class Result:
     fault: str | None = None
 
 
+def measure(job: Job) -> Result:
+    """Load the rows in one process, as a backfill does, and run the job in another."""
+    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        loaded = in_child(_load_warm, job, Path(folder))
+        return in_child(_run_warm, job, Path(folder), loaded)
+
+
 def run(job: Job) -> Result:
-    """Run the job; call it in a process of its own."""
+    """Load and run the job in this process."""
+    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        return _run_warm(job, Path(folder), load(job, job.rows, Path(folder)))
+
+
+def _load_warm(job: Job, folder: Path) -> Loaded:
+    with TemporaryDirectory(prefix="tidemark-bench-") as small:
+        load(job, job.warm_up, Path(small))
+    return load(job, job.rows, folder)
+
+
+def _run_warm(job: Job, folder: Path, loaded: Loaded) -> Result:
+    calm_malloc()
     # Twice: compiled loops are there after the first, the second leaves what allocators keep.
     for _ in range(2):
-        with TemporaryDirectory(prefix="tidemark-bench-") as folder:
-            _Run(job, job.warm_up, Path(folder)).run()
+        with TemporaryDirectory(prefix="tidemark-bench-") as small:
+            place = Path(small)
+            _Run(job, job.warm_up, place).run(load(job, job.warm_up, place))
     calm_collector()
     reset_peak_rss_mb()
-    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
-        return _Run(job, job.rows, Path(folder)).run()
+    return _Run(job, job.rows, folder).run(loaded)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A view's state after the initial rows, as files, and its first rows."""
+
+    files: Sequence[BulkFile]
+    output: Sequence[Delta]
+    rows: int
+    wall_s: float
+    cpu_s: float
+
+
+def load(job: Job, rows: Generated, folder: Path) -> Loaded:
+    """Load as the local backfill does: in memory, relation by relation, then as files."""
+    memory, timer, output, total = MemoryStore(), Timer(), [], 0
+    definition = definition_of(job)
+    view = View(definition, memory, NoEvaluator())
+    with timer:
+        output.append(view.dataflow.seed())
+    relations = {r.name.name: r for r in definition.relations()}
+    for table in job.workload.tables:
+        relation = relations[table.name]
+        count = rows.count(table, "load")
+        if not count:
+            continue
+        delta = _initial_rows(rows, table, view.dataflow.needed_columns()[relation.name], count)
+        with timer:
+            view.tables[relation.name].load(delta)
+            output.append(view.step({relation.name: delta}))
+        total += count
+    with timer:
+        files = memory.write_files(folder)
+    return Loaded(files, output, total, timer.wall_s, timer.cpu_s)
+
+
+def _initial_rows(rows: Generated, table: Table, needed: Sequence[int], count: int) -> Delta:
+    chunks = []
+    for low in range(0, count, LOAD_ROWS):
+        high = min(low + LOAD_ROWS, count)
+        columns = columns_of(rows, table, rows.read(table, "load", table.names, low, high))
+        chunks.append(Delta([columns[c] for c in needed], np.ones(high - low, np.int64)))
+    return Delta.concat(chunks)
+
+
+def definition_of(job: Job) -> ViewDefinition:
+    """Return the one view of a run."""
+    table = SinkTable("public", "kept", job.plan.root.fields, job.plan.key)
+    return ViewDefinition("bench", table, job.workload.query, job.plan)
 
 
 class _Run:
@@ -114,20 +189,21 @@ class _Run:
         self._job, self._rows = job, rows
         fields = job.plan.root.fields
         self._output = Output(job.workload, fields)
-        table = SinkTable("public", "kept", fields, job.plan.key)
-        definition = ViewDefinition("bench", table, job.workload.query, job.plan)
-        self._definition, self._folder = definition, folder
+        definition = definition_of(job)
         budget = MemoryBudget.of(job.memory_mb)
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
-        self._store = RocksStore(folder / "store", cache_bytes=budget.cache, budget=rest)
+        watch = MemoryWatch(job.memory_mb * MEBIBYTE)
+        self._store = RocksStore(
+            folder / "store", cache_bytes=budget.cache, budget=rest, watch=watch
+        )
         self._engine = Engine(self._store, NoEvaluator(), SOURCE, budget.epoch)
         self._view = View(definition, self._store, NoEvaluator())
         self._relations = {r.name.name: r for r in definition.relations()}
 
-    def run(self) -> Result:
-        """Load, step through all stages, and compare."""
-        result = Result()
-        self._load(result)
+    def run(self, loaded: Loaded) -> Result:
+        """Take the initial state, step through all stages, and compare."""
+        result = Result(loaded.rows, loaded.wall_s, loaded.cpu_s)
+        self._take(loaded, result)
         batches = self._batches()
         # Until the pages that changes reach are in memory, as they are but for a service's start.
         self._stage(Stage(EPOCH, batches.changes // WARMING_SHARE // EPOCH), batches)
@@ -139,42 +215,19 @@ class _Run:
         result.fault = difference(expected, self._output.answer())
         return result
 
-    def _load(self, result: Result) -> None:
-        """Load as the local backfill does: in memory, relation by relation, then as files."""
-        memory, timer = MemoryStore(), Timer()
-        view = View(self._definition, memory, NoEvaluator())
+    def _take(self, loaded: Loaded, result: Result) -> None:
+        timer = Timer()
+        for delta in loaded.output:
+            self._output.add(delta)
         with timer:
-            self._output.add(view.dataflow.seed())
-        for table in self._job.workload.tables:
-            relation = self._relations[table.name]
-            count = self._rows.count(table, "load")
-            if not count:
-                continue
-            delta = self._initial_rows(table, view.dataflow.needed_columns()[relation.name], count)
-            with timer:
-                view.tables[relation.name].load(delta)
-                output = view.step({relation.name: delta})
-            self._output.add(output)
-            result.load_rows += count
-        with timer:
-            self._store.ingest(memory.write_files(self._folder))
-            memory.close()
+            self._store.ingest(loaded.files)
             self._engine.add(self._view)
             self._store.commit()
             # As the commits of a service do by and by.
             while self._store.warm(WARMED_PAGES):
-                pass
-        result.load_s, result.load_cpu_s = timer.wall_s, timer.cpu_s
-
-    def _initial_rows(self, table: Table, needed: Sequence[int], count: int) -> Delta:
-        chunks = []
-        for low in range(0, count, LOAD_ROWS):
-            high = min(low + LOAD_ROWS, count)
-            columns = columns_of(
-                self._rows, table, self._rows.read(table, "load", table.names, low, high)
-            )
-            chunks.append(Delta([columns[c] for c in needed], np.ones(high - low, np.int64)))
-        return Delta.concat(chunks)
+                self._store.relieve()
+        result.load_s += timer.wall_s
+        result.load_cpu_s += timer.cpu_s
 
     def _stage(self, stage: Stage, batches: BatchReader) -> Timed:
         engine, seconds, changes, timer = self._engine, [], 0, Timer()

@@ -16,7 +16,6 @@ from pathlib import Path
 from bench import engine
 from bench.engine import Job, Stage
 from bench.generate import prepare
-from bench.measure import in_child
 from bench.plans import DEFAULT, planned
 from bench.record import measuring
 from bench.workloads import EPOCH, QUICK, WORKLOADS, Sizes
@@ -53,6 +52,6 @@ def run(parts: Iterable[str], folder: Path, *, is_quick: bool) -> None:
             stages = QUICK_STAGES if is_quick else STAGES
             job = Job(workload, plan, rows, small, stages, memory_mb=memory_mb)
             with measuring(part, str(orders), asdict(sizes), folder) as record:
-                result = in_child(engine.run, job)
+                result = engine.measure(job)
                 record.figures = {**asdict(result), "memory_mb": memory_mb}
             print(f"{part} {orders:,}: {record.seconds:.0f} s", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from service.runtime.huge_pages import HugePages
 from storage.store import Yielding
 
 # The threshold in percent of the limit; the rest is for what one step allocates between two checks.
@@ -57,12 +58,14 @@ class MemoryWatch:
         self._resident = resident or resident_reader()
         self._give_back = give_back or _trimmer()
         self._free = free
+        self._huge_pages = HugePages()
         self._left_bytes = 0
 
     def check(self, cache: Yielding) -> None:
         """Trim freed memory, and shrink the cache, while the process exceeds the threshold."""
         resident = self._resident()
         if resident <= self._threshold_bytes:
+            self._huge_pages.follow(resident)
             self._left_bytes = 0
             cache.press(resident - self._threshold_bytes)
             return
