@@ -39,7 +39,7 @@ from service.runtime.memory_budget import (
     calm_collector,
     calm_malloc,
 )
-from service.runtime.memory_watch import MemoryWatch
+from service.runtime.memory_watch import INTERVAL_S, MemoryWatch
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import BulkFile
@@ -192,7 +192,7 @@ class _Run:
         definition = definition_of(job)
         budget = MemoryBudget.of(job.memory_mb)
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
-        watch = MemoryWatch(job.memory_mb * MEBIBYTE)
+        watch = MemoryWatch(job.memory_mb * MEBIBYTE, interval_s=INTERVAL_S)
         self._store = RocksStore(
             folder / "store", cache_bytes=budget.cache, budget=rest, watch=watch
         )

@@ -88,6 +88,34 @@ def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
     return None
 
 
+def choose_tail(sizes: Sequence[int], fan: int) -> int | None:
+    """Return where the tail of runs begins that `choose_merge` would merge, after a new last run.
+
+    A new run can only complete neighbours that end with it, so one look backwards is enough.
+
+    >>> choose_tail([4000, 70, 60, 80, 90], 4)
+    1
+    >>> choose_tail([4000, 700, 60, 80], 4) is None
+    True
+    """
+    count = len(sizes)
+    if count < fan:
+        return None
+    least_growth = 2 if count <= 4 * fan else 0
+    base = (fan - 1).bit_length()
+    total = largest = 0
+    most = sizes[-1].bit_length() // base
+    for at in range(count - 1, -1, -1):
+        size = sizes[at]
+        if size.bit_length() // base > most:
+            if count - 1 - at >= fan and total >= least_growth * largest:
+                return at + 1
+            most = size.bit_length() // base
+        total += size
+        largest = max(largest, size)
+    return 0 if total >= least_growth * largest else None
+
+
 def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, int] | None:
     """Return the longest tail of runs whose merge costs no more rows than searches read for it.
 

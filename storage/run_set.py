@@ -25,6 +25,7 @@ from storage.merge_policy import (
     MergeMeter,
     choose_by_reads,
     choose_merge,
+    choose_tail,
     windows,
 )
 from storage.page_cache import PageCache
@@ -189,11 +190,17 @@ class RunSet:
             self._frozen, self._frozen_log = len(self._memory), self._next_log
             self._flushing = self._flush_steps()
         else:
-            chosen = choose_merge(sizes, self._tuning.fan)
-            if chosen and 4 * sum(sizes[slice(*chosen)]) <= self._tuning.memory_rows:
-                start, stop = chosen
-                self._merge_memory(start + self._frozen, stop + self._frozen, stop - start)
+            self._merge_tail(sizes)
         self._set_memory(self._memory)
+
+    def _merge_tail(self, sizes: list[int]) -> None:
+        """Merge the newest memory runs, which have so many rows, where a new one calls for it."""
+        while (start := choose_tail(sizes, self._tuning.fan)) is not None:
+            rows, count = sum(sizes[start:]), len(sizes) - start
+            if 4 * rows > self._tuning.memory_rows:
+                break
+            self._merge_memory(start + self._frozen, len(self._memory), count)
+            sizes = [page.rows for page in self._memory[self._frozen :]]
 
     def _set_memory(self, pages: list[Page]) -> None:
         self._memory = pages

@@ -45,7 +45,7 @@ from service.factory.sink_types import sink_connector
 from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import write_refusal
 from service.runtime.memory_budget import MEBIBYTE
-from service.runtime.memory_watch import MemoryWatch
+from service.runtime.memory_watch import INTERVAL_S, MemoryWatch
 from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings
@@ -105,7 +105,7 @@ class ServiceFactory:
         path = self.settings.state / state_version.STORE
         budget = self.settings.budget
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
-        watch = MemoryWatch(self.settings.memory * MEBIBYTE)
+        watch = MemoryWatch(self.settings.memory * MEBIBYTE, interval_s=INTERVAL_S)
         return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch)
 
     def sink(self) -> PostgresSink:

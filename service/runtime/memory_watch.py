@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ from storage.store import Yielding
 
 # The threshold in percent of the limit; the rest is for what one step allocates between two checks.
 THRESHOLD_PERCENT = 84
+# Between two steps of less than this, a process allocates a few megabytes at most.
+INTERVAL_S = 0.002
 # Trimming takes milliseconds: do it again only after this much growth.
 _STEP_BYTES = 4 << 20
 # Reserve for the rest of the process meanwhile.
@@ -44,7 +47,8 @@ class MemoryWatch:
     """Keep the process under `cap_bytes`.
 
     resident: returns the resident bytes. give_back: returns free memory to the system. free:
-    returns the bytes that the kernel would still grant.
+    returns the bytes that the kernel would still grant. interval_s: how soon after a check another
+    one has nothing to find.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class MemoryWatch:
         resident: Callable[[], int] | None = None,
         give_back: Callable[[], None] | None = None,
         free: Callable[[], int] = free_bytes,
+        *,
+        interval_s: float = 0.0,
     ) -> None:
         self._threshold_bytes = cap_bytes * THRESHOLD_PERCENT // 100
         self._resident = resident or resident_reader()
@@ -60,9 +66,16 @@ class MemoryWatch:
         self._free = free
         self._huge_pages = HugePages()
         self._left_bytes = 0
+        self._interval_s = interval_s
+        self._next_s = 0.0
 
     def check(self, cache: Yielding) -> None:
         """Trim freed memory, and shrink the cache, while the process exceeds the threshold."""
+        if self._interval_s:
+            now = time.monotonic()
+            if now < self._next_s:
+                return
+            self._next_s = now + self._interval_s
         resident = self._resident()
         if resident <= self._threshold_bytes:
             self._huge_pages.follow(resident)

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from storage.delta import Column, Delta
-from storage.merge_policy import KEYS_A_ROW, MergeMeter, choose_by_reads, choose_merge, windows
+from storage.merge_policy import (
+    KEYS_A_ROW,
+    MergeMeter,
+    choose_by_reads,
+    choose_merge,
+    choose_tail,
+    windows,
+)
 from storage.pages import Tuning
 from storage.rocks import RocksStore
 from storage.store import ArrangementSpec
@@ -266,6 +273,25 @@ def test_the_meter_counts_by_epochs():
     assert meter.is_open()
 
 
+@pytest.mark.parametrize("fan", [2, 4, 5])
+def test_a_tail_is_what_a_new_run_completes(fan):
+    """As all neighbours are chosen, wherever those before the new run had nothing to merge."""
+    rng = random.Random(fan)
+    sizes: list[int] = []
+    merges = 0
+    for _ in range(4000):
+        sizes.append(rng.choice([1, 1, 1, 2, 30, rng.randrange(1, 5000)]))
+        chosen, start = choose_merge(sizes, fan), choose_tail(sizes, fan)
+        if len(sizes) <= 4 * fan:
+            assert chosen == (None if start is None else (start, len(sizes)))
+        while start is not None:
+            merges += 1
+            sizes[start:] = [sum(sizes[start:])]
+            start = choose_tail(sizes, fan)
+        assert len(sizes) < 8 * fan
+    assert merges > 200
+
+
 def test_choices():
     """A tail is merged when its reads have cost as much; nothing for one run or none."""
     assert choose_by_reads([], []) is None
@@ -275,3 +301,4 @@ def test_choices():
     assert choose_by_reads([100, 100], [0, 200]) == (0, 2)
     assert choose_by_reads([1000, 10, 10], [0, 0, 20]) == (1, 3)
     assert choose_merge([], 4) is None
+    assert choose_tail([], 4) is None
