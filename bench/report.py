@@ -18,6 +18,7 @@ from bench import (
     fire_record,
     generated,
     history,
+    install,
     ordered_joins,
     report_parts,
     sandbox,
@@ -73,7 +74,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
     lines += skewed_joins.section() + scale_out.section() + tpch_spark.section()
     lines += topic_ranges.section()
-    lines += connector_records.sources() + connector_records.sinks()
+    lines += connector_records.sources() + connector_records.sinks() + install.section()
     lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]

@@ -28,7 +28,7 @@ from storage.merge_policy import MergeMeter
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
 from storage.pages import Tuning, verify
-from storage.run_set import RunSet, Shared
+from storage.run_set import HeldBytes, RunSet, Shared
 from storage.runs import (
     BULK_RUN,
     PAGE,
@@ -138,6 +138,7 @@ class RocksStore:
         self.cache = PageCache(cache_bytes)
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
         self._pending: dict[RunSet, None] = {}
+        self._held = HeldBytes()
         # Of runs that were ingested, whose pages are not all cached: the position of the next one.
         self._cold: dict[RunSet, int] = {}
         try:
@@ -221,9 +222,8 @@ class RocksStore:
             if not is_searched:
                 # Runs that no search reads may be many.
                 tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan, fan_growth=1)
-            shared = Shared(
-                self._writes, self.cache, tuning, self.meter, self._pending, self._files
-            )
+            parts = self._writes, self.cache, tuning, self.meter, self._pending
+            shared = Shared(*parts, self._files, self._held)
             runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
             runs.is_searched = is_searched
             self._open[name] = (shape, runs)
@@ -290,10 +290,10 @@ class RocksStore:
             raise OutOfSpaceError(nbytes)
 
     def _flush_largest(self) -> None:
-        runs = [runs for _, runs in self._open.values()]
-        held_bytes = sum(r.memory_bytes for r in runs)
+        held_bytes = self._held.total
         if held_bytes <= self._budget.run_bytes:
             return
+        runs = [runs for _, runs in self._open.values()]
         for largest in sorted(runs, key=lambda r: -r.memory_bytes):
             held_bytes -= largest.memory_bytes
             largest.flush()

@@ -56,6 +56,13 @@ _CHECKED_KEYS = 4096
 _SAMPLED_PAGES = 8
 
 
+class HeldBytes:
+    """The bytes of all runs in memory of a store."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
 class Shared(NamedTuple):
     """What all arrangements of a store share. pending: those that have merges to do."""
 
@@ -65,6 +72,7 @@ class Shared(NamedTuple):
     meter: MergeMeter
     pending: dict[RunSet, None]
     files: PageFiles
+    held: HeldBytes
 
 
 class RunSet:
@@ -79,11 +87,14 @@ class RunSet:
         self.name = name
         self.identity = identity
         self.layout = layout
-        self._writes, self._cache, self._tuning, self._meter, self._pending, self._files = shared
+        self._writes, self._cache, self._tuning, self._meter = shared[:4]
+        self._pending, self._files, self._held = shared[4:]
         self._reader = PageReader(name, identity, layout, self._writes, self._cache)
         self._has_weights = has_weights
         self._table = RunTable()
         self._memory: list[Page] = []
+        # Rows of each.
+        self._sizes: list[int] = []
         self.memory_bytes = 0
         self._frozen = self._frozen_log = self._next_log = 0
         self._next_run = BULK_RUN + 1
@@ -184,14 +195,16 @@ class RunSet:
         self._writes.put(log_key(self.identity, self._next_log), page.sealed)
         self._next_log += 1
         self._memory.append(page)
-        sizes = [page.rows for page in self._memory[self._frozen :]]
+        self._sizes.append(page.rows)
+        self._hold(self.memory_bytes + len(page.sealed))
+        sizes = self._sizes[self._frozen :]
         if sum(sizes) >= self._tuning.memory_rows:
             self._finish_flush()
             self._frozen, self._frozen_log = len(self._memory), self._next_log
             self._flushing = self._flush_steps()
         else:
             self._merge_tail(sizes)
-        self._set_memory(self._memory)
+        self._search.set_memory(self._memory)
 
     def _merge_tail(self, sizes: list[int]) -> None:
         """Merge the newest memory runs, which have so many rows, where a new one calls for it."""
@@ -200,12 +213,18 @@ class RunSet:
             if 4 * rows > self._tuning.memory_rows:
                 break
             self._merge_memory(start + self._frozen, len(self._memory), count)
-            sizes = [page.rows for page in self._memory[self._frozen :]]
+            self._set_memory(self._memory)
+            sizes = self._sizes[self._frozen :]
 
     def _set_memory(self, pages: list[Page]) -> None:
         self._memory = pages
-        self.memory_bytes = sum(len(page.sealed) for page in pages)
+        self._sizes = [page.rows for page in pages]
+        self._hold(sum(len(page.sealed) for page in pages))
         self._search.set_memory(pages)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held.total += size_bytes - self.memory_bytes
+        self.memory_bytes = size_bytes
 
     def _merge_memory(self, start: int, stop: int, fan: int) -> None:
         """Merge each `fan` neighbours of the memory runs in [start, stop) into one."""

@@ -177,6 +177,33 @@ def test_what_is_in_memory_is_not_merged_for_reads(tmp_path):
     store.close()
 
 
+def test_what_runs_in_memory_hold_is_counted(tmp_path):
+    """Whatever adds, merges, flushes, clears, drops or opens them."""
+    tuning = Tuning(page_rows=16, memory_rows=300, fan=3)
+    rng = random.Random(8)
+    names = ["a", "b", "c"]
+    store = RocksStore(tmp_path, tuning=tuning)
+    for step in range(600):
+        name = rng.choice(names)
+        arrangement = store.arrange(ArrangementSpec(name, "ii", (0,)))
+        arrangement.apply(rows(range(step * 10, step * 10 + rng.choice([1, 2, 40, 400]))))
+        what = rng.random()
+        if what < 0.02:
+            store.drop(name)
+        elif what < 0.04:
+            arrangement.clear()
+        elif what < 0.06:
+            arrangement.runs.flush()
+        elif what < 0.07:
+            store.commit()
+            store.close()
+            store = RocksStore(tmp_path, tuning=tuning)
+        if what > 0.5:
+            store.commit()
+        assert store._held.total == sum(runs.memory_bytes for _, runs in store._open.values())
+    store.close()
+
+
 def test_an_arrangement_is_dropped_in_the_middle_of_its_merges(tmp_path):
     store = RocksStore(tmp_path, tuning=SMALL)
     for at in range(0, 3000, 10):
