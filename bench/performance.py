@@ -225,12 +225,28 @@ def _peers(records: Records) -> list[str]:
             if record is None or ours is None or record.missing:
                 continue
             name = titles.title(runner, record.figures)
-            mine = titles.reference(runner, ours.figures)["stages"].get(str(EPOCH))
-            if mine and record.figures["fault"] is None:
-                rows.append([part.upper(), name, *_ratios(record.figures, mine)])
+            for about, theirs, mine in _pairs(runner, record.figures, ours.figures):
+                rows.append([part.upper(), name + about, *_ratios(theirs, mine)])
     names = [r.name for r in records.values() if r.part in QUERIES]
     lines = table(("workload", "beside", "changes/s: ours / its", "CPU: its / ours", ""), rows)
     return [*lines, "", _when(records, names)]
+
+
+def _pairs(
+    runner: str, theirs: Mapping[str, Any], ours: dict[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield (what distinguishes it, a peer's counted changes, ours); none with a wrong answer."""
+    if "runs" not in theirs:
+        mine = titles.reference(runner, ours)["stages"].get(str(EPOCH))
+        if mine and theirs["fault"] is None:
+            yield "", theirs, mine
+        return
+    for identity, run in theirs["runs"].items():
+        for size, stage in run["stages"].items():
+            mine = ours[identity]["stages"].get(size)
+            if mine and run["fault"] is None:
+                about = f", {titles.IDENTITIES[identity]}, epochs of {int(size):,}"
+                yield about, stage, mine
 
 
 def _ratios(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:

@@ -61,6 +61,7 @@ def compose(records: Sequence[Record]) -> str:
     for workload in WORKLOADS.values():
         if workload.name in by_part:
             lines += ["", *_stream(workload, by_part[workload.name], newest)]
+    lines += report_parts.single_changes(by_part, newest)
     for part, section in report_parts.SECTIONS.items():
         if part in by_part:
             lines += ["", *section(by_part[part], newest)]
@@ -99,6 +100,14 @@ def _preamble(records: Sequence[Record], newest: str) -> list[str]:
     ]
 
 
+_ABOUT_DBSP = (
+    "dbsp is the engine of Feldera as a Rust library. Its state is in memory and it writes "
+    "nothing, so nothing is left after a crash; ours commits each epoch. Its circuit is compiled "
+    "for this query, with texts as `String` and one worker; its rows are typed tuples before the "
+    "clock runs. Under the default identity its input finds old rows by key, as ours does. Its "
+    "CPU time includes the threads that merge batches meanwhile. Its peak is that of a compiled "
+    "program; ours includes Python with its libraries."
+)
 _TITLES = (
     *("runner", "changes/s", "CPU µs a change", "loaded rows/s", "peak MB", "answer"),
     *("ratio", "ratio, CPU", "aim", "", "measured"),
@@ -120,8 +129,11 @@ def _stream(workload: Workload, records: list[Record], newest: str) -> list[str]
             rows += _our_rows(workload, identity, figures, measured(ours, newest))
     for record in records:
         if record.runner in titles.PEERS:
-            rows.append(_peer_row(workload, record, ours, newest))
-    return lines + table(_TITLES, rows)
+            rows += _peer_rows(workload, record, ours, newest)
+    lines += table(_TITLES, rows)
+    if any(record.runner == "dbsp" for record in records):
+        lines += ["", _ABOUT_DBSP]
+    return lines
 
 
 def _sizes(workload: Workload, records: list[Record]) -> str:
@@ -132,7 +144,9 @@ def _sizes(workload: Workload, records: list[Record]) -> str:
             f"{sizes['changes']:,} changes; in epochs of {EPOCH:,} unless it says otherwise."
         )
     count = sizes["people"] if workload.rows == "people" else sizes["bids"]
-    return f"{count:,} {'events' if workload.rows == 'people' else 'bids'}; epochs of {EPOCH:,}."
+    events = "events" if workload.rows == "people" else "bids"
+    unless = " unless it says otherwise" if workload.has_small_epochs else ""
+    return f"{count:,} {events}; in epochs of {EPOCH:,}{unless}."
 
 
 def _our_rows(
@@ -166,29 +180,59 @@ def _our_rows(
     return rows
 
 
-def _peer_row(
+def _peer_rows(
     workload: Workload, record: Record, ours: Record | None, newest: str
-) -> Sequence[str]:
+) -> list[Sequence[str]]:
     figures, when = record.figures, measured(record, newest)
     if record.missing is not None:
-        return [record.runner, f"not measured: {record.missing}", *[""] * 8, when]
-    rate, rate_cpu = rates(figures)
-    ratio = ratio_cpu = None
-    judged = at_least(None, 0)
+        return [[record.runner, f"not measured: {record.missing}", *[""] * 8, when]]
+    name = titles.title(record.runner, figures)
+    if "runs" in figures:
+        return _rows_by_identity(workload, record, name, ours, when)
+    mine = None
     if ours is not None:
         mine = titles.reference(record.runner, ours.figures)["stages"].get(str(EPOCH))
-        if mine is not None:
-            my_rate, my_rate_cpu = rates(mine)
-            ratio, ratio_cpu = my_rate / rate, my_rate_cpu / rate_cpu
-            least = LEAST_RATIOS.get((workload.name, record.runner))
-            judged = at_least(least, ratio, ratio_cpu, "x")
-    loaded = figures["load_rows"] / figures["load_s"] if figures["load_rows"] else None
+    least = LEAST_RATIOS.get((workload.name, record.runner))
+    return [[name, *_beside(figures, figures, mine, least), when]]
+
+
+def _rows_by_identity(
+    workload: Workload, record: Record, name: str, ours: Record | None, when: str
+) -> list[Sequence[str]]:
+    """Return a row for each identity and size of epochs, beside ours of the same."""
+    rows: list[Sequence[str]] = []
+    for identity, run in record.figures["runs"].items():
+        our_stages = ours.figures[identity]["stages"] if ours is not None else {}
+        for size, stage in run["stages"].items():
+            is_main = int(size) == EPOCH
+            title = f"{name}, {titles.IDENTITIES[identity]}"
+            title += "" if is_main else f", epochs of {int(size):,}"
+            cells = _beside(stage, run, our_stages.get(size), None)
+            if not is_main:
+                cells[2:4] = "", ""
+            rows.append([title, *cells, when])
+    return rows
+
+
+def _beside(
+    timed: dict[str, Any], run: dict[str, Any], mine: dict[str, Any] | None, least: float | None
+) -> list[str]:
+    """Return a peer's cells from its rate to the verdict; a wrong answer has no ratio.
+
+    timed: its counted changes. run: what else the run found. mine: our counted changes.
+    """
+    rate, rate_cpu = rates(timed)
+    ratio = ratio_cpu = None
+    judged = at_least(None, 0)
+    if mine is not None and run["fault"] is None:
+        my_rate, my_rate_cpu = rates(mine)
+        ratio, ratio_cpu = my_rate / rate, my_rate_cpu / rate_cpu
+        judged = at_least(least, ratio, ratio_cpu, "x")
     return [
-        titles.title(record.runner, figures),
         number(rate),
         number(1e6 / rate_cpu),
-        number(loaded),
-        number(figures["peak_rss_mb"]),
-        answer(figures["fault"]),
-        *(number(ratio), number(ratio_cpu), judged.aim, judged.verdict, when),
+        number(run["load_rows"] / run["load_s"] if run["load_rows"] else None),
+        number(run["peak_rss_mb"]),
+        answer(run["fault"]),
+        *(number(ratio), number(ratio_cpu), judged.aim, judged.verdict),
     ]

@@ -7,11 +7,13 @@ from typing import Any
 # By runner; in braces what its figures say of themselves.
 PEERS = {
     "dictionaries": "plain Python dictionaries, nothing durable",
+    "dbsp": "dbsp {version}, in memory, nothing durable",
     "pathway": "Pathway {version}, {threads} thread(s)",
     "flink-hashmap": "Flink {version}, hashmap, nothing durable",
     "flink-rocksdb": "Flink {version}, RocksDB, mini-batch, no checkpoints",
     "flink-rocksdb-checkpoints": "Flink {version}, RocksDB, a checkpoint each 10 s",
 }
+IDENTITIES = {"full": "old rows sent whole", "default": "upserts by key"}
 
 
 def title(runner: str, figures: dict[str, Any]) -> str:

@@ -50,6 +50,15 @@ def test_a_peer_that_needs_less_is_ahead() -> None:
     assert "hashmap" not in block("peers", ours(800_000), wrong)
 
 
+def test_each_size_of_epochs_is_compared() -> None:
+    stages = {"10000": run(1_600_000, 0.5), "1": run(10_000, 8.0)}
+    runs = {"full": {**run(1.0), "stages": stages}}
+    text = block("peers", ours(800_000), record("dbsp", {"version": "0.1", "runs": runs}))
+    name = "dbsp 0.1, in memory, nothing durable, old rows sent whole, epochs of"
+    assert f"| W1 | {name} 10,000 | 0.50 | 0.50 | **behind** |" in text
+    assert f"| W1 | {name} 1 | 80.00 | 8.00 |  |" in text
+
+
 def test_a_block_without_records_says_so_and_an_unknown_one_is_refused() -> None:
     assert "Not measured yet." in block("path")
     assert "Not measured yet." in block("throughput")
