@@ -1,11 +1,11 @@
 """`python -m bench [--only w2r,flink] [--quick]`: measure, store records, write bench/RESULTS.md.
 
-`--only` takes workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
-flink-rocksdb, ...) and parts: growth, memory (the engine alone, W1 of 10^7 orders), sharing, cap
-(the service under --memory), formats, kafka (its clients), kafka-path (the service reading a
-topic), path, and subscribe (commit to event; two minutes). Without it everything runs: about half
-an hour on two idle cores. `--quick` uses small sizes, as a smoke test; its figures are stored
-elsewhere. `--show` prints the age of each record and measures nothing.
+`--only` takes workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, dbsp, pathway,
+flink, flink-rocksdb, ...) and parts: growth, memory (the engine alone, W1 of 10^7 orders),
+sharing, cap (the service under --memory), formats, kafka (its clients), kafka-path (the service
+reading a topic), path, and subscribe (commit to event; two minutes). Without it everything runs:
+about half an hour on two idle cores. `--quick` uses small sizes, as a smoke test; its figures are
+stored elsewhere. `--show` prints the age of each record and measures nothing.
 """
 
 from __future__ import annotations

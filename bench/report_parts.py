@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from bench import aims, beside_flink
@@ -14,29 +14,41 @@ from bench.record import Record
 Section = Callable[[Sequence[Record], str], list[str]]
 
 
-def _single(records: Sequence[Record], newest: str) -> list[str]:
-    """p50 and p99 of one change in W1, from the runs of that workload."""
+def single_changes(by_part: Mapping[str, Sequence[Record]], newest: str) -> list[str]:
+    """Return the section on p50 and p99 of one change, from the runs of the workloads."""
     rows = []
-    for record in records:
-        when = measured(record, newest)
-        if record.runner == "ours":
-            for identity, figures in record.figures.items():
-                stage = figures["stages"].get("1")
-                if stage is None:
-                    continue
+    for part in ("w1", "w2r"):
+        for record in by_part.get(part, ()):
+            when = measured(record, newest)
+            for runner, stage in _singles(record):
+                is_judged = part == "w1" and record.runner == "ours"
                 for name in ("p50", "p99"):
                     value = stage[f"{name}_ms"]
-                    judged = at_most(aims.MAX_SINGLE_MS[name], value, " ms")
+                    judged = at_most(aims.MAX_SINGLE_MS[name] if is_judged else None, value, " ms")
                     cells = [f"{value:.2f} ms", judged.aim, judged.verdict, when]
-                    rows.append([f"ours, {identity} identity, durable", name, *cells])
-        elif record.runner == "pathway" and not record.missing:
-            for name in ("p50", "p99"):
-                value = record.figures[f"{name}_ms"]
-                rows.append(["Pathway, not durable", name, f"{value:.2f} ms", "", "", when])
+                    rows.append([part.upper(), runner, name, *cells])
     if not rows:
         return []
-    titles = ("one change of W1, engine alone", "", "takes", "aim", "", "measured")
-    return ["## A single change", "", *table(titles, rows)]
+    titles = ("one change, engine alone", "", "", "takes", "aim", "", "measured")
+    return ["", "## A single change", "", *table(titles, rows)]
+
+
+def _singles(record: Record) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield who took single changes, and the percentiles; nothing for a peer that took none."""
+    figures = record.figures
+    if record.missing:
+        return
+    if record.runner == "ours":
+        runs, about = figures, "ours, {} identity, durable"
+    elif record.runner == "dbsp":
+        runs, about = figures["runs"], "dbsp, {} identity, not durable"
+    else:
+        if record.runner == "pathway" and figures["p50_ms"] is not None:
+            yield "Pathway, not durable", figures
+        return
+    for identity, run in runs.items():
+        if run["fault"] is None and "1" in run["stages"]:
+            yield about.format(identity), run["stages"]["1"]
 
 
 def _growth(records: Sequence[Record], newest: str) -> list[str]:
@@ -341,7 +353,6 @@ _SUBSCRIBE_WORDS = {
 }
 
 SECTIONS: dict[str, Section] = {
-    "w1": _single,
     "growth": _growth,
     "memory": _memory,
     "cap": _cap,

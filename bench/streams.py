@@ -1,4 +1,4 @@
-"""Run the workloads through our engine, plain dictionaries, Flink and Pathway.
+"""Run the workloads through our engine, plain dictionaries, dbsp, Flink and Pathway.
 
 All runners get the same rows and report the same figures: changes, wall and CPU seconds, initial
 rows, peak memory, and how the answer is wrong, if it is.
@@ -7,7 +7,7 @@ rows, peak memory, and how the answer is wrong, if it is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from bench import dictionaries, engine
 from bench.engine import Job, Stage
 from bench.generate import prepare
 from bench.measure import in_child
-from bench.peers import environment, inputs
+from bench.peers import dbsp, environment, inputs
 from bench.plans import DEFAULT, WHOLE, planned
 from bench.record import measuring
 from bench.rows import Generated
 from bench.workloads import EPOCH, QUICK, WORKLOADS, Sizes, Workload
 
-# The runs of W1 in small epochs: so many of each.
+# The runs in small epochs: so many of each.
 SMALL_EPOCHS = ((100, 1_000), (1, 5_000))
 QUICK_EPOCHS = ((100, 20), (1, 100))
 SINGLES = 400
@@ -49,6 +49,7 @@ FLINKS = {
 RUNNERS: dict[str, tuple[str, ...]] = {
     OURS: tuple(WORKLOADS),
     "dictionaries": ("w1",),
+    "dbsp": ("w1", "w2r"),
     "pathway": tuple(WORKLOADS),
     "flink-hashmap": tuple(WORKLOADS),
     "flink-rocksdb": ("w1", "w2", "w2r", "q3"),
@@ -92,33 +93,58 @@ def run(pairs: list[tuple[str, str]], sizes: Sizes, folder: Path) -> None:
 def _ours(
     workload: Workload, plans: dict[str, Any], rows: Generated, small: Generated
 ) -> dict[str, Any]:
-    """Return the runs by identity: epochs of 10,000, and for W1 also small epochs."""
+    """Return the runs by identity."""
     figures: dict[str, Any] = {}
     for identity, plan in plans.items():
-        runs: list[tuple[Stage, ...]] = [(Stage(EPOCH),)]
-        if workload.name == "w1":
-            counts = QUICK_EPOCHS if rows == small else SMALL_EPOCHS
-            runs.append((*(Stage(*c) for c in counts), Stage(EPOCH)))
-        stages: dict[str, Any] = {}
-        faults = []
-        for number, expected in enumerate(runs):
-            job = Job(workload, plan, rows, small, expected, is_full=identity == WHOLE)
-            result = engine.measure(job)
-            faults.append(result.fault)
-            if number == 0:
-                figures[identity] = asdict(result)
-            stages.update(
-                {str(s.size): asdict(s) for s in result.stages if str(s.size) not in stages}
-            )
-        figures[identity]["stages"] = stages
-        figures[identity]["fault"] = next((f for f in faults if f), None)
+        is_full = identity == WHOLE
+        runs = [
+            asdict(engine.measure(Job(workload, plan, rows, small, stages, is_full=is_full)))
+            for stages in _stages(workload, is_smoke=rows == small)
+        ]
+        figures[identity] = _together(runs)
     return figures
 
 
+def _stages(workload: Workload, *, is_smoke: bool) -> list[tuple[Stage, ...]]:
+    """Return the runs of an identity: epochs of 10,000, and small ones where it has them."""
+    runs: list[tuple[Stage, ...]] = [(Stage(EPOCH),)]
+    if workload.has_small_epochs:
+        counts = QUICK_EPOCHS if is_smoke else SMALL_EPOCHS
+        runs.append((*(Stage(*c) for c in counts), Stage(EPOCH)))
+    return runs
+
+
+def _together(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first run with the stages of all by the size of their epochs, and any fault."""
+    stages: dict[str, Any] = {}
+    for run in runs:
+        for stage in run["stages"]:
+            stages.setdefault(str(stage["size"]), stage)
+    fault = next((run["fault"] for run in runs if run["fault"]), None)
+    return {**runs[0], "stages": stages, "fault": fault}
+
+
 def _peer(runner: str) -> Callable[[str, Workload, Generated, Generated], dict[str, Any]]:
-    if runner == "dictionaries":
-        return _dictionaries
-    return _pathway if runner == "pathway" else _flink
+    return {"dictionaries": _dictionaries, "pathway": _pathway, "dbsp": _dbsp}.get(runner, _flink)
+
+
+def _dbsp(runner: str, workload: Workload, rows: Generated, small: Generated) -> dict[str, Any]:
+    """Return the runs by identity, of the same stages as ours."""
+    program = dbsp.build()
+    figures: dict[str, Any] = {"version": dbsp.version(), "runs": {}}
+    for identity in (DEFAULT, WHOLE):
+        runs = [
+            dbsp.run(
+                program,
+                workload,
+                rows,
+                [(stage.size, stage.count) for stage in stages],
+                has_old_rows=identity == WHOLE,
+            )
+            for stages in _stages(workload, is_smoke=rows == small)
+        ]
+        figures["runs"][identity] = _together(runs)
+    return figures
 
 
 def _dictionaries(

@@ -57,7 +57,7 @@ class Workload:
     rows: the name of the generated rows; several workloads may read the same. stream: the tables
     whose changes are sent and counted; the other tables, and the initial rows of these, are loaded.
     keys: how many columns of the answer are its key. An answer without a key is identified by its
-    count and the sums of the columns `summed`.
+    count and the sums of the columns `summed`. has_small_epochs: it is measured in those too.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Workload:
     keys: int = 0
     summed: tuple[int, ...] = ()
     has_old_rows: bool = False
+    has_small_epochs: bool = False
 
 
 _ABOUT_MAX = "max bid of each auction, then the average of each category"
@@ -100,6 +101,7 @@ GROUP BY c.region, c.segment
 """,
             keys=2,
             has_old_rows=True,
+            has_small_epochs=True,
         ),
         Workload(
             "w2",
@@ -119,6 +121,7 @@ GROUP BY c.region, c.segment
             _MAX_OF_AUCTION,
             keys=1,
             has_old_rows=True,
+            has_small_epochs=True,
         ),
         Workload(
             "q1",

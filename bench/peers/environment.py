@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HOME = Path(__file__).parent.parent / "data"
@@ -75,9 +77,22 @@ def install(peer: Peer, home: Path = HOME) -> Path:
 
 def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) -> dict[str, Any]:
     """Return the figures of a job in the peer's environment; PeerMissing has its log's end."""
-    python = install(peer, home)
-    log_path = home / f"{peer.name}.log"
-    command = [python, "-m", f"bench.peers.{peer.module}", json.dumps(job)]
+    command = [str(install(peer, home)), "-m", f"bench.peers.{peer.module}", json.dumps(job)]
+    return execute(peer.name, command, peer.run_s, home, environment)
+
+
+def execute(
+    name: str,
+    command: Sequence[str],
+    run_s: float,
+    home: Path = HOME,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the JSON of a program's last line; PeerMissing has its log's end.
+
+    run_s: how long it may take. home: of its log. environment: variables to set.
+    """
+    log_path = home / f"{name}.log"
     with log_path.open("wb") as log:
         child = subprocess.Popen(
             command,
@@ -90,9 +105,9 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
             start_new_session=True,
         )
         try:
-            printed, _ = child.communicate(timeout=peer.run_s)
+            printed, _ = child.communicate(timeout=run_s)
         except subprocess.TimeoutExpired as error:
-            raise PeerMissing(f"{peer.name}: no result in {peer.run_s:.0f} s") from error
+            raise PeerMissing(f"{name}: no result in {run_s:.0f} s") from error
         finally:
             # Its JVM is in the same group and may outlive it.
             _end_group(child.pid)
@@ -100,7 +115,7 @@ def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) 
     lines = printed.strip().splitlines()
     if child.returncode or not lines:
         reported = log_path.read_text(errors="replace").strip().splitlines()[-3:]
-        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(reported)}")
+        raise PeerMissing(f"{name}: ended with {child.returncode}: {' | '.join(reported)}")
     return json.loads(lines[-1])
 
 
