@@ -366,6 +366,6 @@ def _java(settings: Settings) -> Finding:
 
 
 def _check_java() -> None:
-    from connectors.spark.session import check_java
+    from connectors.spark.java import check_java
 
     check_java()
