@@ -357,7 +357,7 @@ def _is_ours(settings: Settings) -> bool:
 def _java(settings: Settings) -> Finding:
     """Return the finding about Java, which only backfills by Spark need, except Spark Connect."""
     name = "java: for backfills by Spark"
-    if settings.spark_master.startswith("sc://"):
+    if settings.backfill_master.startswith("sc://"):
         return Finding(name, "not needed with Spark Connect")
     found = _probe(name, _check_java)
     if found.problem is None:
