@@ -34,9 +34,10 @@ from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
 from dataflow.plan.nodes import ViewPlan
 from service.backfill.child_processes import run_alone
+from service.backfill.engine_choice import LOCAL, LOCAL_START_S, EngineChoice
 from service.backfill.local_backfill import BackfillJob
 from service.engine.engine import ViewDefinition
-from service.verify.estimate import COMPRESSION, START_S, Estimator, machine_speed
+from service.verify.estimate import COMPRESSION, Estimator, machine_speed
 from tests.harness.compare import pin_session
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import new_database
@@ -96,7 +97,9 @@ def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
     """Return the answer of validate, and the seconds it took."""
     started = time.perf_counter()
     estimator = Estimator(dsn, definition, [])
-    found = estimator.estimate("local")
+    found = estimator.estimate(
+        lambda work: EngineChoice(LOCAL, "", {LOCAL: work.local_s()}), {LOCAL: 1.0}
+    )
     took_s = time.perf_counter() - started
     work = estimator.work()
     return {
@@ -158,14 +161,14 @@ def geometric(values: Iterable[float]) -> float:
 
 
 def fit(figures: dict[str, Any]) -> str:
-    """Return the constants of service/verify/estimate.py that fit these figures best."""
+    """Return the constants of service/backfill/engine_choice.py that fit these figures best."""
     views = figures["views"].values()
     true_s = np.array([v["true"]["backfill_s"] for v in views])
     known = [[1.0, v["estimated"]["read"], v["estimated"]["stepped"]] for v in views]
     found, *_ = np.linalg.lstsq(np.array(known), true_s, rcond=None)
     factors = [v["true"]["state_bytes"] / max(v["estimated"]["state_bytes"], 1) for v in views]
     compression = COMPRESSION * statistics.geometric_mean(factors)
-    constants = f"start {found[0]:.2f} s (now {START_S['local']}), compression {compression:.2f}"
+    constants = f"start {found[0]:.2f} s (now {LOCAL_START_S}), compression {compression:.2f}"
     return (
         f"fit: {constants} (now {COMPRESSION}), {found[1] * 1e6:.2f} us a row read, "
         f"{found[2] * 1e6:.2f} us a row stepped, speed {figures['speed']:.2f}"

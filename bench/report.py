@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    backfill,
     buckets,
     connector_records,
     engine_refresh,
@@ -71,6 +72,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
     lines += skewed_joins.section() + scale_out.section() + tpch_spark.section()
+    lines += backfill.section()
     lines += topic_ranges.section()
     lines += connector_records.sources() + connector_records.sinks() + install.section()
     lines += fire_record.section()

@@ -7,6 +7,7 @@ order, are one run, and hold exactly what `apply` of the same rows would have st
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from storage.runs import BULK_RUN, page_key
 from storage.store import ArrangementSpec, BulkFile, SumsSpec
 
 _PARTITION_SHIFT = 32
+_FEW = 1 << 16
 
 
 def identity_of(name: str) -> int:
@@ -58,11 +60,15 @@ def partition_positions(
 
 def positions_by(partition: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yield each number in int64[n], ascending, with its positions, int64, in their order."""
+    if not len(partition):
+        return
+    if int(partition.max()) < _FEW:
+        partition = partition.astype(np.uint16)  # which are sorted in linear time
     order = np.argsort(partition, kind="stable")
-    found, starts = np.unique(partition[order], return_index=True)
-    ends = [*starts[1:].tolist(), len(partition)]
-    for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=False):
-        yield number, order[start:end]
+    ordered = partition[order]
+    starts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    for start, end in itertools.pairwise(starts):
+        yield int(ordered[start]), order[start:end]
 
 
 def raw_options(*, compress: bool) -> Options:

@@ -206,6 +206,7 @@ def test_settings_are_documented_as_they_are() -> None:
             "source": "(must be set)",
             "sink": "the source",
             "cache_mb": "a third of the memory",
+            "spark_rows": "by the estimated time",
         }.get(name, str(actual))
         if default not in (wanted, wanted.removesuffix(".0")):
             faults.append(f"{name}: the default is {wanted}, not {default}")

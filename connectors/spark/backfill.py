@@ -28,7 +28,7 @@ from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
-from connectors.spark.segment import Job, node_specs, table_specs
+from connectors.spark.segment import Job, additive_nodes, node_specs, table_specs
 from connectors.spark.session import GONE, LazySession
 from connectors.spark.stages import NO_INPUT, NODE, Cut, cut
 from connectors.spark.tasks import read_parts, run_slots
@@ -88,7 +88,7 @@ class SparkBackfill:
         for attempt in range(ATTEMPTS):
             spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
-            stages = cut(nodes, tables, specs, buckets)
+            stages = cut(nodes, tables, specs, buckets, additive_nodes(nodes))
             run = (exchange or FolderExchange(work_dir)).below(f"{RUNS}/{uuid.uuid4().hex}")
             if exchange is not None:
                 run = AuthenticatedExchange(run, new_key())

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
+import numpy as np
+
 from connectors import netguard
 from connectors.pages import encode_delta
 from connectors.shuffle_storage import Exchange
@@ -21,6 +23,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.aggregates.aggregate import is_additive
 from dataflow.operators.base import Additive, ErrorCollector, Operator, kinds_of, view_error
 from dataflow.operators.lateness.watermark import WatermarkOperator
 from dataflow.operators.ordered.threshold_filter import ThresholdFilterOperator
@@ -207,10 +210,18 @@ def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]
             yield to.slot, tag, encode_delta(rows.slice(start, min(start + PAGE_ROWS, n)))
         return
     if to.routing is None:
-        parts = partition_positions([rows.columns[i] for i in key], n, to.buckets)
-    else:
-        parts = to.routing.positions(rows.columns, key, n, to.buckets, tag)
-    for number, positions in parts:
+        parts = list(partition_positions([rows.columns[i] for i in key], n, to.buckets))
+        # One copy of all rows, of which each page is a slice.
+        rows = rows.take(np.concatenate([positions for _, positions in parts]))
+        start = 0
+        for number, positions in parts:
+            end = start + len(positions)
+            for at in range(start, end, PAGE_ROWS):
+                page = rows.slice(at, min(at + PAGE_ROWS, end))
+                yield to.slot + number, tag, encode_delta(page)
+            start = end
+        return
+    for number, positions in to.routing.positions(rows.columns, key, n, to.buckets, tag):
         for start in range(0, len(positions), PAGE_ROWS):
             page = rows.take(positions[start : start + PAGE_ROWS])
             yield to.slot + number, tag, encode_delta(page)
@@ -243,6 +254,11 @@ def table_specs(
     stored = [r for r in relations if not r.is_append]
     specs = {r.name: table_spec(r, columns[r.name], scope) for r in stored}
     return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
+
+
+def additive_nodes(nodes: Sequence[Node]) -> set[int]:
+    """Return the nodes whose input is added up before it is exchanged."""
+    return {number for number, node in enumerate(nodes) if is_additive(node.plan)}
 
 
 def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:

@@ -29,25 +29,23 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors import secrets
+from connectors.spark.java import check_java
 from connectors.spark.leftovers import log_option, new_directory, sweep, temporary_files_in
 from dataflow.errors import TidemarkError
 
-JAVA_VERSION = 17
 STOP_TIMEOUT_S = 20.0
 _WAIT_S = 0.1
 # A socket's path has at most 107 bytes, and Spark's names of sockets about 42 of them.
 _MAX_SOCKET_FOLDER = 60
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DAEMON = "connectors.spark.daemon"
 _PACKAGES = ("connectors", "dataflow", "storage")
 CONNECT = "sc://"
 # Raised by calls on a lost session, in addition to the error of its job.
 GONE = (Py4JError, PySparkException, OSError)
 # A killed worker counts as one attempt of its task.
 _TRIES = 4
-_NO_JAVA_HINT = (
-    "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
-)
 # Spark shows values of such settings as *** in event logs and on its pages.
 _SECRET_NAMES = "(?i)secret|password|passwd|token|credential|access[.]?key|dsn"
 _OURS = {
@@ -249,6 +247,7 @@ class LazySession:
             if len(str(directory)) <= _MAX_SOCKET_FOLDER:
                 settings["spark.python.unix.domain.socket.dir"] = str(directory)
             settings["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
+            settings["spark.python.daemon.module"] = DAEMON
             settings["spark.driver.host"] = _LOOPBACK
             settings["spark.driver.bindAddress"] = _LOOPBACK
         return settings
@@ -298,25 +297,6 @@ def _surroundings(is_local: bool) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def check_java() -> None:
-    """Check that there is a Java that Spark can use. TidemarkError spark.no_java."""
-    java_home = os.environ.get("JAVA_HOME")
-    program = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
-    found = "none"
-    if program and Path(program).exists():
-        answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-        match = re.search(r'version "(\d+)', answer.stderr)
-        if match and int(match.group(1)) >= JAVA_VERSION:
-            return
-        found = f"{program}: {answer.stderr.strip().splitlines()[:1]}"
-    raise TidemarkError(
-        "spark.no_java",
-        f'"java" of version {JAVA_VERSION} or newer is not installed',
-        detail=f"found: {found}",
-        hint=_NO_JAVA_HINT,
-    )
 
 
 def _is_alive() -> bool:

@@ -42,6 +42,7 @@ from service.api.models import (
 from service.api.placement import placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
+from service.backfill.engine_choice import work_of
 from service.engine import output_fields
 from service.engine.definition import ViewDefinition
 from service.engine.state_version import versions
@@ -167,7 +168,7 @@ class Catalog:
         )
         self._authorization.require_parents(requester, definition.parents())
         plan = definition.plan
-        estimate = estimated(self._factory, definition, rows, "auto")
+        estimate = estimated(self._factory, definition, rows, options.backfill)
         place = self._placed(definition, options, estimate)
         warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, None)]
         why_no_key = reason_without_key(plan.root)
@@ -181,7 +182,7 @@ class Catalog:
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
-            backfill=self._factory.choose_engine(definition, "auto"),
+            backfill=estimate.engine if estimate else self._engine_of(definition, options),
             runtime=place.runtime,
             reads=reads,
             asks=reads,
@@ -190,6 +191,11 @@ class Catalog:
             now=clock_of(plan, time),
             time_zone=time.time_zone,
         )
+
+    def _engine_of(self, definition: ViewDefinition, options: ViewOptions) -> str:
+        """Return the engine of a view's backfill by the sizes of its relations alone."""
+        work = work_of(definition.relations(), None)
+        return self._factory.choose_engine(work, options.backfill).engine
 
     def _check_slot(
         self, definition: ViewDefinition, others: Sequence[ViewRow], group: str

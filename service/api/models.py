@@ -47,7 +47,7 @@ OptionValue = str | int | float | dict[str, str] | None
 
 
 class ViewOptions(BaseModel):
-    """Options of a view. backfill: "auto" uses Spark for large sources, else a local process.
+    """Options of a view. backfill: "auto" uses the engine that is estimated to end sooner.
 
     runtime: "spark" maintains the view by tasks of a Spark cluster, in a group of its own; "auto"
     does so if its state is large (docs/SCALE.md).
@@ -354,7 +354,7 @@ class Validation(BaseModel):
     warnings: list[str]
     in_postgres: list[str] = Field(description="expressions evaluated by PostgreSQL, in batches")
     estimated_source_rows: int
-    backfill: str = Field(description="the engine that `auto` would choose")
+    backfill: str = Field(description="the engine of the backfill; `estimate` says why")
     runtime: str = Field("local", description="what would maintain it: local or spark")
     reads: list[ReadModel] = Field(default=[], description="what it reads of each table")
     asks: list[ReadModel] = Field(

@@ -12,6 +12,7 @@ from connectors.source import Snapshot
 from connectors.spark.result import BackfillResult
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
+from service.backfill.engine_choice import EngineChoice
 from service.backfill.initial_load import LiveVersion, RowSink
 from service.backfill.local_backfill import BackfillJob
 from service.runtime.runtime import RUNTIME, Runtime
@@ -30,7 +31,7 @@ class ExternalRead:
 class BuildParts:
     """The explicit inputs of a build.
 
-    run: executes the chosen engine, "local" or "spark". epoch_bytes: memory for the view's changes
+    choice: of the engine, which `run` executes. epoch_bytes: memory for the view's changes
     since its snapshot. live_version: the table that the view already has. nudge: advances the
     stream past the current position. exchange: storage for snapshot parts, if not the build's own
     folder. feeds: the external sources that it reads. reads_database: True if it reads the database
@@ -41,7 +42,7 @@ class BuildParts:
     run: Callable[[BackfillJob, OnProgress], BackfillResult]
     evaluator: Callable[[], Evaluator]
     sink: RowSink
-    engine: str
+    choice: EngineChoice
     parts: int
     epoch_bytes: int
     nudge: Callable[[], object]

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from connectors.partition_cache import Progress
 from dataflow.errors import InvariantError
+from service.backfill.engine_choice import EngineChoice
 from service.views.lifecycle import ViewEvent
 from storage import clock
 
@@ -54,17 +55,16 @@ PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
 class BuildStatus:
     """The status of a build, for the catalog.
 
-    read_since: when reading its parts began. notes: why parts of an earlier run are read again.
-    expected_s: the estimated total duration, None if unknown.
+    choice: of its engine, with the estimated seconds. read_since: when reading its parts began.
+    notes: why parts of an earlier run are read again.
     """
 
     phase: BuildPhase = BuildPhase.SNAPSHOT
-    engine: str = ""
+    choice: EngineChoice = field(default_factory=lambda: EngineChoice(""))
     progress: Progress = field(default_factory=lambda: Progress(0, 0))
     started_at: float = field(default_factory=clock.wall)
     read_since: float = 0.0
     notes: list[str] = field(default_factory=list)
-    expected_s: float | None = None
 
     def enter(self, phase: BuildPhase) -> None:
         """Enter another phase. InvariantError backfill.phase if it is not an allowed next one."""
@@ -83,12 +83,14 @@ class BuildStatus:
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase.value,
-            "engine": self.engine,
+            "engine": self.choice.engine,
+            "engine_reason": self.choice.reason,
+            "engine_s": {name: round(s, 1) for name, s in self.choice.seconds.items()},
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,
             "parts_reused": found.parts_reused,
             # The earlier names, for one release.
-            "road": self.engine,
+            "road": self.choice.engine,
             "parts_kept": found.parts_reused,
             "rows": found.rows,
             "bytes": found.bytes,
@@ -110,7 +112,7 @@ class BuildStatus:
         done = max(found.parts_done - found.parts_reused, 0) + found.tasks_done
         total = found.parts_total - found.parts_reused + found.tasks_total
         if not done or not self.read_since:
-            expected_s = self.expected_s
+            expected_s = self.choice.expected_s
             return (
                 None if expected_s is None else round(max(0, expected_s + self.started_at - now), 1)
             )

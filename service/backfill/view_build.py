@@ -83,7 +83,7 @@ class ViewBuild:
         columns: Mapping[RelationName, tuple[int, ...]],
     ) -> None:
         self.definition = definition
-        self.status = BuildStatus(engine=parts.engine)
+        self.status = BuildStatus(choice=parts.choice)
         self._failed: Failed | None = None
         self._cancelled: Cancelled | None = None
         self._nudged_position: int | None = None
@@ -173,9 +173,7 @@ class ViewBuild:
         self._nudged_position = None
         self._spool.rewind()
         self._pause_s = self._backoff.next_s()
-        self.status = BuildStatus(
-            engine=self._parts.engine, notes=self._manifest.notes, expected_s=self.status.expected_s
-        )
+        self.status = BuildStatus(choice=self._parts.choice, notes=self._manifest.notes)
         self._thread = self._new_thread()
         self._thread.start()
 

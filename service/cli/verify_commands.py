@@ -137,6 +137,8 @@ def _print_estimate(found: tidemark.Estimate) -> None:
         f"{_bytes(found.state_bytes)}; backfill about {found.backfill_s:,.1f} s "
         f"({found.engine})"
     )
+    if found.engine_reason:
+        _echo(f"  {found.engine_reason}")
     for name, effect in found.amplification.items():
         out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"
         _echo(f"  a changed row of {name} changes {out} rows of the view, touches {touched}")

@@ -263,8 +263,8 @@ class Risk(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Record):
-    """The estimated cost of a view (docs/ESTIMATE.md). engine: local or spark. amplification: by
-    base table. notes: which inputs of the estimate are uncertain."""
+    """The estimated cost of a view (docs/ESTIMATE.md). engine: local or spark; engine_s: the
+    seconds of each. amplification: by base table. notes: which inputs are uncertain."""
 
     EARLIER: ClassVar[Mapping[str, str]] = {"engine": "road"}
 
@@ -278,6 +278,8 @@ class Estimate(Record):
     state: tuple[StateSize, ...] = ()
     speed: float = 1.0
     notes: tuple[str, ...] = ()
+    engine_s: Mapping[str, float] = field(default_factory=dict)
+    engine_reason: str = ""
 
     @property
     def road(self) -> str:

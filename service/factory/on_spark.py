@@ -109,8 +109,9 @@ def check_on_spark(
     spark.storage_unsafe; SqlError spark.reads_views, spark.unsupported; TemporaryError
     spark.storage.
     """
+    from connectors.spark.java import check_java
     from connectors.spark.maintained.runtime import check_storage
-    from connectors.spark.session import CONNECT, check_java
+    from connectors.spark.session import CONNECT
 
     if not settings.spark:
         raise TidemarkError(

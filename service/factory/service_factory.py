@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import Exchange, open_exchange
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
+from connectors.spark.java import check_java
 from connectors.spark.result import BackfillResult
 from connectors.view_sink import ViewSink
 from dataflow.errors import TidemarkError
@@ -37,6 +40,19 @@ from dataflow.sql.lower.lowering import lower
 from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.child_processes import Children
+from service.backfill.engine_choice import (
+    AUTO,
+    LOCAL,
+    SPARK,
+    EngineChoice,
+    Machine,
+    SparkTarget,
+    Work,
+    choose,
+    configured_cores,
+    parts_of,
+    work_of,
+)
 from service.backfill.local_backfill import BackfillJob
 from service.engine import state_version
 from service.engine.engine import Engine, ViewDefinition
@@ -45,7 +61,7 @@ from service.factory.sink_types import sink_connector
 from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import write_refusal
 from service.runtime.memory_budget import MEBIBYTE
-from service.runtime.memory_watch import INTERVAL_S, MemoryWatch
+from service.runtime.memory_watch import INTERVAL_S, MemoryWatch, free_bytes
 from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings
@@ -58,8 +74,8 @@ if TYPE_CHECKING:
     from connectors.spark.session import LazySession
 
 SOURCE = MAIN_SOURCE
-LOCAL_PARTS = 8
-ROWS_A_PART = 250_000
+# Once it is found, it stays.
+_check_java = functools.cache(check_java)
 # For the pages of a state that is only written.
 _COPIED_CACHE_MB = 32
 
@@ -192,13 +208,54 @@ class ServiceFactory:
         """Return True if the views are in another database than the source."""
         return self.settings.source != self.settings.sink
 
-    def choose_engine(self, definition: ViewDefinition, requested: str) -> str:
-        """Return "local" or "spark" for the option `backfill`; "auto" decides by size."""
-        if requested != "auto":
-            return requested
-        is_cluster = not self.settings.spark_master.startswith("local")
-        rows = sum(max(0, r.row_estimate) for r in definition.relations())
-        return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
+    def choose_engine(
+        self,
+        work: Work,
+        requested: str,
+        speeds: Mapping[str, float] | None = None,
+    ) -> EngineChoice:
+        """Return the engine for a build's work and the option `backfill`.
+
+        speeds: of this machine by engine, relative to that of the model; 1 by default.
+        """
+        speeds, spark = speeds or {}, self._spark_target()
+        found = choose(work, self._machine(), spark, speeds)
+        if found.engine == SPARK and not (spark.is_running or spark.master.startswith("sc://")):
+            spark = replace(spark, missing=self._without_java())
+            found = choose(work, self._machine(), spark, speeds)
+        if requested != AUTO:
+            return replace(found, engine=requested, reason=f"the view's option; {found.reason}")
+        least_rows = self.settings.spark_rows
+        if least_rows is not None:
+            engine = SPARK if work.read >= least_rows or spark.is_cluster else LOCAL
+            return replace(found, engine=engine, reason=f"by TIDEMARK_SPARK_ROWS; {found.reason}")
+        return found
+
+    def _machine(self) -> Machine:
+        state = self.settings.state
+        existing = next(folder for folder in (state, *state.absolute().parents) if folder.is_dir())
+        cores = len(os.sched_getaffinity(0))
+        return Machine(cores, free_bytes(), shutil.disk_usage(existing).free)
+
+    def _spark_target(self) -> SparkTarget:
+        settings, session = self.settings, self._spark
+        is_running = session is not None and session.is_started
+        master = settings.spark if is_spark_group(settings.group) else settings.backfill_master
+        promised = configured_cores(master, settings.spark_settings, os.cpu_count() or 1)
+        return SparkTarget(
+            master,
+            (session.cores if is_running and session else 0) or promised,
+            is_running,
+            has_exchange=bool(settings.spark_exchange),
+        )
+
+    def _without_java(self) -> str:
+        """Return why Spark cannot start here, "" if it can."""
+        try:
+            _check_java()
+        except TidemarkError as error:
+            return error.what
+        return ""
 
     def new_engine(
         self, store: Store, *parts: Any, while_waiting: Callable[[], object], **more: Any
@@ -215,22 +272,32 @@ class ServiceFactory:
         return BucketEngine(store, *parts, buckets=buckets, **more)
 
     def build(
-        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
+        self,
+        definition: ViewDefinition,
+        requested: str,
+        feeds: Mapping[str, ExternalRead],
+        estimate: Mapping[str, Any] | None = None,
     ) -> BuildParts:
-        """Return the components with which this view is built."""
-        engine = self.choose_engine(definition, requested)
+        """Return the components with which this view is built.
+
+        requested: its option `backfill`. estimate: that of its creation, as the catalog has it.
+        """
+        work = work_of(definition.relations(), estimate)
+        speed = float((estimate or {}).get("speed", 1.0))
+        choice = self.choose_engine(work, requested, {LOCAL: speed, SPARK: speed})
+        is_spark = choice.engine == SPARK
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
-            run=self._run_spark if engine == "spark" else self._run_local,
+            run=self._run_spark if is_spark else self._run_local,
             evaluator=evaluator_of(self.settings, definition),
             sink=self.sink(),
-            engine=engine,
-            parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
+            choice=choice,
+            parts=parts_of(rows),
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            exchange=self._exchange(definition) if engine == "spark" else None,
+            exchange=self._exchange(definition) if is_spark else None,
             runtime=self.runtime,
         )
 
@@ -288,7 +355,7 @@ class ServiceFactory:
             elif self._spark is None:
                 from connectors.spark.session import LazySession
 
-                self._spark = LazySession(settings.spark_master, settings.spark_settings)
+                self._spark = LazySession(settings.backfill_master, settings.spark_settings)
             return self._spark
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
@@ -42,10 +42,15 @@ _PASSING = waits_for("rows from before a change of its table have to pass first"
 
 
 class PartsOf(Protocol):
-    """Make the inputs of a build from a definition, the requested engine and snapshot offsets."""
+    """Make the inputs of a build from a definition, the requested engine, snapshot offsets and the
+    estimate of its creation."""
 
     def __call__(
-        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
+        self,
+        definition: ViewDefinition,
+        requested: str,
+        feeds: Mapping[str, ExternalRead],
+        estimate: Mapping[str, Any] | None = None,
     ) -> BuildParts: ...
 
 
@@ -175,7 +180,11 @@ class BuildStart:
         if not build.is_cancelled:
             self._waiting.over(row.identity)
             build.start()
-            log.info("build.started", view=definition.table.title, engine=build.status.engine)
+            choice, view = build.status.choice, definition.table.title
+            estimated = {f"{name}_s": round(s, 1) for name, s in choice.seconds.items()}
+            log.info(
+                "build.started", view=view, engine=choice.engine, why=choice.reason, **estimated
+            )
 
     def _build_of(
         self,
@@ -186,12 +195,11 @@ class BuildStart:
         reads_database: bool,
     ) -> ViewBuild:
         engine = self._reconciler.options(row).get("backfill", "auto")
-        parts = self._parts_of(definition, engine, feeds)
+        estimate = (row.plan or {}).get("estimate")
+        parts = self._parts_of(definition, engine, feeds, estimate)
         parts = replace(parts, reads_database=reads_database, live_version=self._live_version(row))
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
-        build = ViewBuild(definition, self._store, self._folder, parts, columns)
-        build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
-        return build
+        return ViewBuild(definition, self._store, self._folder, parts, columns)
 
     def _begin_database(self) -> None:
         position = self._database.begin()

@@ -64,8 +64,9 @@ class Settings(BaseModel):
     least. spark_bucket_mb: parts with more mebibytes on average are split. spark_state_mb:
     `runtime: auto` uses Spark from this estimated size on, in mebibytes.
 
-    spark_rows: `backfill: auto` uses Spark from this many estimated source rows on. spark_master:
-    "local[N]", a cluster's master URL, or a Spark Connect server (sc://host:port). spark_exchange:
+    spark_rows: `backfill: auto` uses Spark from this many estimated source rows on; None decides
+    by the estimated time. spark_master: "local[N]", a cluster's master URL, or a Spark Connect
+    server (sc://host:port); "" is `backfill_master`'s choice. spark_exchange:
     s3:// URL for the files of executors that share no disk with the service; "" is the state's own
     disk. spark_conf: overrides of Spark's settings, as name=value separated by spaces.
 
@@ -120,8 +121,8 @@ class Settings(BaseModel):
     spark_buckets: int = Field(8, ge=1, le=4_096)
     spark_bucket_mb: int = Field(1_024, ge=1)
     spark_state_mb: int = Field(50_000, ge=0)
-    spark_rows: int = Field(1_000_000, ge=0)
-    spark_master: str = "local[2]"
+    spark_rows: int | None = Field(None, ge=0)
+    spark_master: str = ""
     spark_exchange: str = Field("", pattern=r"^(s3://.+)?$")
     spark_conf: str = Field("", pattern=r"^\s*(spark\.\S+=\S*\s*)*$")
     memory: int = Field(1024, ge=LEAST_MB)
@@ -182,7 +183,7 @@ class Settings(BaseModel):
             raise ValueError('set a number of mebibytes, or one with its unit: "2GB", "512 MB"')
         return int(found[1]) * (1024 if found[2] in ("G", "g") else 1)
 
-    @field_validator("cache_mb", mode="before")
+    @field_validator("cache_mb", "spark_rows", mode="before")
     @classmethod
     def _empty_is_the_default(cls, value: object) -> object:
         return None if value in ("", "None") else value
@@ -191,6 +192,14 @@ class Settings(BaseModel):
     def spark_settings(self) -> dict[str, str]:
         """Return Spark's settings by name."""
         return dict(pair.split("=", 1) for pair in self.spark_conf.split())
+
+    @property
+    def backfill_master(self) -> str:
+        """Return the master of backfills; by default that of views on Spark, if it is a cluster
+        whose executors have an exchange, else a local one.
+        """
+        is_shared = bool(self.spark and self.spark_exchange) and not self.spark.startswith("local")
+        return self.spark_master or (self.spark if is_shared else "local[2]")
 
     @property
     def few_rows(self) -> int | None:

@@ -357,7 +357,7 @@ def _is_ours(settings: Settings) -> bool:
 def _java(settings: Settings) -> Finding:
     """Return the finding about Java, which only backfills by Spark need, except Spark Connect."""
     name = "java: for backfills by Spark"
-    if settings.spark_master.startswith("sc://"):
+    if settings.backfill_master.startswith("sc://"):
         return Finding(name, "not needed with Spark Connect")
     found = _probe(name, _check_java)
     if found.problem is None:
@@ -366,6 +366,6 @@ def _java(settings: Settings) -> Finding:
 
 
 def _check_java() -> None:
-    from connectors.spark.session import check_java
+    from connectors.spark.java import check_java
 
     check_java()

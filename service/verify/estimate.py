@@ -1,8 +1,9 @@
 """What a view would cost before it is created: rows, state, time, and the effect of a change.
 
 The rows of each plan part are PostgreSQL's estimate (EXPLAIN of the part as a query), corrected by
-samples where a table was never analyzed. Constants turn rows into bytes and seconds;
-`bench/estimate.py` measures them, and the accuracy of estimates. Invariant: nothing is written, and
+samples where a table was never analyzed. Constants turn rows into bytes, and in
+`service.backfill.engine_choice` into seconds; `bench/estimate.py` measures them, and the accuracy
+of estimates. Invariant: nothing is written, and
 nothing takes longer than `BUDGET_S`.
 """
 
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from dataflow.sql.lower.footprint import (
     width_of,
 )
 from dataflow.sql.lower.lowering import Node, lower
+from service.backfill.engine_choice import LOCAL, SPARK, EngineChoice, Work
 from service.engine.engine import ViewDefinition
 from service.factory.service_factory import ServiceFactory
 from service.runtime.deep_stack import deeply
@@ -51,27 +53,13 @@ MAX_ROWS = 10_000_000_000
 _ENDLESS = 1e15
 # Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
 COMPRESSION = 1.33
-# Spark's are the local ones on two cores, plus the startup of its session and tasks.
-START_S = {"local": 1.43, "spark": 12.0}
-READ_US = {"local": 0.30, "spark": 0.15}
-STEP_US = {"local": 0.34, "spark": 0.17}
 # The self-test's time on that machine.
 TEST_S = 0.015
 _SPEEDS = (0.2, 5.0)
 _BUILDS = 10
 
 
-@dataclass(frozen=True)
-class Work:
-    """Rows that a backfill reads, and passes between operators."""
-
-    read: float
-    stepped: float
-
-    def seconds(self, engine: str) -> float:
-        """Return the duration on the machine of the constants."""
-        rows_us = self.read * READ_US[engine] + self.stepped * STEP_US[engine]
-        return START_S[engine] + rows_us / 1e6
+Choose = Callable[[Work], EngineChoice]
 
 
 class Estimator:
@@ -88,9 +76,11 @@ class Estimator:
         self._scale: dict[RelationName, float] = {}
         self._rows: dict[RelationName, float] = {}
 
-    def estimate(self, engine: str, speed: float = 1.0, budget_s: float = BUDGET_S) -> Estimate:
-        """Return the estimate for an engine of the backfill. speed: of this machine; 2 is twice as
-        fast.
+    def estimate(
+        self, choose: Choose, speeds: Mapping[str, float], budget_s: float = BUDGET_S
+    ) -> Estimate:
+        """Return the estimate. choose: the engine of the backfill for its work. speeds: of this
+        machine with each engine; 2 is twice as fast.
         """
         deadline = time.monotonic() + budget_s
         relations = self._definition.relations()
@@ -100,7 +90,9 @@ class Estimator:
                 self._rows[relation.name] = self._count(relation, planner)
             self._measure(planner, deadline)
         stored = [*self._tables(), *stored_by(self.nodes, self.sizes)]
-        work = self.work()
+        state_bytes = sum(k.raw_bytes for k in stored) * COMPRESSION
+        work = self.work(state_bytes)
+        choice = choose(work)
         output = self.sizes[-1]
         largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
         return Estimate(
@@ -108,17 +100,20 @@ class Estimator:
             output_rows=_whole(output.rows),
             largest_rows=_whole(largest[0]),
             largest_operator=largest[1],
-            state_bytes=_whole(sum(k.raw_bytes for k in stored) * COMPRESSION),
+            stepped_rows=_whole(work.stepped),
+            state_bytes=_whole(state_bytes),
             state=[
                 StateModel(
                     operator=k.node, rows=_whole(k.rows), bytes=_whole(k.raw_bytes * COMPRESSION)
                 )
                 for k in stored
             ],
-            backfill_s=round(min(work.seconds(engine) / speed, _ENDLESS), 2),
-            engine=engine,
-            road=engine,
-            speed=round(speed, 3),
+            backfill_s=_seconds(choice.expected_s or 0.0),
+            engine=choice.engine,
+            road=choice.engine,
+            engine_s={name: _seconds(s) for name, s in choice.seconds.items()},
+            engine_reason=choice.reason,
+            speed=round(speeds[choice.engine], 3),
             amplification={
                 str(name): EffectModel(
                     rows_out=_short(e.rows_out), rows_touched=_short(e.rows_touched)
@@ -129,10 +124,10 @@ class Estimator:
             notes=self.notes,
         )
 
-    def work(self) -> Work:
-        """Return the work of a backfill."""
+    def work(self, state_bytes: float = 0.0) -> Work:
+        """Return the work of a backfill that leaves so many bytes of state."""
         stepped = sum(size.rows for size in self.sizes)
-        return Work(sum(self._rows.values()), stepped)
+        return Work(sum(self._rows.values()), stepped, state_bytes)
 
     # --- rows --------------------------------------------------------------------------------
 
@@ -264,6 +259,10 @@ def _width(
     return widths.get(relation.name, 8.0 * len(columns))
 
 
+def _seconds(seconds: float) -> float:
+    return round(min(seconds, _ENDLESS), 2)
+
+
 def _short(number: float) -> float:
     return float(f"{number:.3g}")
 
@@ -284,12 +283,17 @@ def estimated(
     requested: str,
     budget_s: float = BUDGET_S,
 ) -> Estimate | None:
-    """Return a view's cost with the requested engine; None if the source cannot be queried."""
+    """Return a view's cost; None if the source cannot be queried. requested: its option
+    `backfill`.
+    """
     try:
-        engine = factory.choose_engine(definition, requested)
-        speed = speed_of(built_before(rows, engine))
-        dsn = factory.settings.source
-        return deeply(lambda: Estimator(dsn, definition, rows).estimate(engine, speed, budget_s))
+        speeds = {engine: speed_of(built_before(rows, engine)) for engine in (LOCAL, SPARK)}
+        estimator = Estimator(factory.settings.source, definition, rows)
+
+        def choose(work: Work) -> EngineChoice:
+            return factory.choose_engine(work, requested, speeds)
+
+        return deeply(lambda: estimator.estimate(choose, speeds, budget_s))
     except TidemarkError as error:
         log.warning("estimate.failed", code=error.code, why=error.what)
         return None

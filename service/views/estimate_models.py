@@ -33,6 +33,7 @@ class Estimate(BaseModel):
 
     source_rows: int = Field(description="rows to be read")
     output_rows: int = Field(description="rows of the view")
+    stepped_rows: int = Field(0, description="rows passed between operators")
     state_bytes: int = Field(description="on the service's disk")
     state: list[StateModel] = []
     largest_rows: int = Field(0, description="rows of the largest part of the plan")
@@ -44,6 +45,10 @@ class Estimate(BaseModel):
         description="earlier name of `engine`, for one release",
         json_schema_extra={"deprecated": True},
     )
+    engine_s: dict[str, float] = Field(
+        default={}, description="seconds of the backfill by each engine that can be used"
+    )
+    engine_reason: str = Field("", description="why this engine: the figures and what is short")
     speed: float = Field(1.0, description="of this machine, relative to the calibration machine")
     amplification: dict[str, EffectModel] = Field(description="by base table")
     risks: list[RiskModel]

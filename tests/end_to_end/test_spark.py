@@ -6,6 +6,7 @@ import pickle
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,11 @@ def test_spark_backfill_under_changes(database: Database, tmp_path: Path) -> Non
         finally:
             stopping.set()
             traffic.join()
+        builds = builds_of(service)
+        assert {b["engine"] for b in builds} == {"spark"}
+        assert all(b["why"].startswith("the view's option; local about") for b in builds)
+        # The second one finds the session.
+        assert builds[0]["spark_s"] > builds[1]["spark_s"]
         for change in ["SELECT 1", *CHANGES]:
             database.execute(change)
             position = flush_position(database)
@@ -89,6 +95,38 @@ def test_whoever_can_write_to_the_bucket_delays_a_view_and_no_more(
         assert_equal(database, name, query)
         assert is_refused(service)
     assert not marker.exists()
+
+
+def test_the_choice_of_the_engine_is_shown(database: Database, tmp_path: Path) -> None:
+    database.execute(SHOP)
+    name, query = next(iter(VIEWS.items()))
+    with RunningService(database.dsn, tmp_path / "auto") as service:
+        found = validated(service, query)
+        estimate = found["estimate"]
+        assert found["backfill"] == estimate["engine"] == "local"
+        assert estimate["engine_s"]["local"] == estimate["backfill_s"]
+        assert estimate["engine_s"]["local"] < estimate["engine_s"]["spark"]
+        assert "local about" in estimate["engine_reason"]
+        assert validated(service, query, backfill="spark")["estimate"]["engine"] == "spark"
+        service.create(name, query)
+        [build] = builds_of(service)
+        assert build["engine"] == "local" and "of local[2]" in build["why"]
+        assert build["local_s"] < build["spark_s"]
+    with RunningService(database.dsn, tmp_path / "rows", spark_rows=0) as service:
+        estimate = validated(service, query)["estimate"]
+        assert estimate["engine"] == "spark"
+        assert estimate["engine_reason"].startswith("by TIDEMARK_SPARK_ROWS")
+    with RunningService(database.dsn, tmp_path / "far", spark_master="spark://no:1") as service:
+        # Far too small to go there.
+        assert validated(service, query)["estimate"]["engine"] == "local"
+
+
+def validated(service: RunningService, query: str, **options: str) -> dict[str, Any]:
+    return service.call("POST", "/views/validate", {"query": query, "options": options}).json()
+
+
+def builds_of(service: RunningService) -> list[dict[str, Any]]:
+    return [e for e in service.events() if e["event"] == "build.started"]
 
 
 def is_refused(service: RunningService) -> bool:

@@ -18,6 +18,7 @@ from kafka.admin import KafkaAdminClient
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.partition_cache import FOLDER
+from connectors.spark.session import DAEMON
 from tests.harness.broker import admin_of, new_topic, send, wait_until
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -161,7 +162,7 @@ def kill_worker(java: psutil.Process) -> None:
     python: dict[int, psutil.Process] = {}
     for child in java.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # zombies too
-            if "pyspark.daemon" in child.cmdline():
+            if DAEMON in child.cmdline():
                 python[child.pid] = child
     workers = [child for child in python.values() if child.ppid() in python]
     assert workers, python

@@ -16,6 +16,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
+from service.backfill.engine_choice import LOCAL, EngineChoice, Work
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
@@ -90,7 +91,9 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
-    def choose_engine(self, definition: ViewDefinition, requested: str) -> str:
+    def choose_engine(
+        self, work: Work, requested: str, speeds: Mapping[str, float] | None = None
+    ) -> EngineChoice:
         """No planner tells what a view would cost here."""
         raise TidemarkError("source.unreachable", "there is no planner to ask")
 
@@ -131,14 +134,18 @@ class SimParts:
         self._world.refused(error)
 
     def build(
-        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
+        self,
+        definition: ViewDefinition,
+        requested: str,
+        feeds: Mapping[str, ExternalRead],
+        estimate: Mapping[str, Any] | None = None,
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
             run=_run_in_rocks if "rocks" in self._world.parts else _run,
             evaluator=functools.partial(self.evaluator, definition.role),
             sink=self.sink(),
-            engine="local",
+            choice=EngineChoice(LOCAL),
             parts=PARTS,
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,

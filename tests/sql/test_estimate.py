@@ -19,6 +19,7 @@ from dataflow.errors import SqlError
 from dataflow.sql.lower.estimate_queries import queries_of
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
+from service.backfill.engine_choice import LOCAL, EngineChoice
 from service.engine.engine import ViewDefinition
 from service.verify.estimate import MAX_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
 from service.views.estimate_models import Estimate
@@ -52,7 +53,9 @@ def estimator(place: Database, query: str) -> Estimator:
 
 
 def estimate(place: Database, query: str) -> Estimate:
-    return estimator(place, query).estimate("local")
+    return estimator(place, query).estimate(
+        lambda work: EngineChoice(LOCAL, "", {LOCAL: work.local_s()}), {LOCAL: 1.0}
+    )
 
 
 JOINED = """SELECT s.name, count(*) AS n, min(b.v) AS least FROM big b

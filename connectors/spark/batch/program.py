@@ -23,6 +23,7 @@ from connectors.spark.batch.iceberg_sink import PACKAGE, SETTINGS, IcebergSink
 from connectors.spark.batch.planning import PlannedView, open_source, plan
 from connectors.spark.batch.settings import Settings, read_settings
 from connectors.spark.batch.view_run import Summary, ViewRun
+from connectors.spark.java import check_java
 from connectors.spark.maintained.runtime import (
     check_storage,
     new_scheduler,
@@ -30,7 +31,7 @@ from connectors.spark.maintained.runtime import (
     storage_below,
 )
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.session import CONNECT, LazySession, check_java, is_local
+from connectors.spark.session import CONNECT, LazySession, is_local
 from dataflow.errors import TidemarkError, internal_error
 
 _PACKAGES = "spark.jars.packages"

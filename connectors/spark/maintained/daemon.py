@@ -12,7 +12,7 @@ import gc
 from pyspark.daemon import manager
 
 from connectors.spark.maintained import reading, tasks  # noqa: F401  what the processes run
-from connectors.spark.maintained.warming import warm
+from connectors.spark.warming import warm
 
 if __name__ == "__main__":
     warm()

@@ -15,11 +15,10 @@ from functools import cached_property
 
 from connectors import netguard
 from connectors.spark.routing import JoinRouting
-from connectors.spark.segment import node_specs
+from connectors.spark.segment import additive_nodes, node_specs
 from connectors.spark.stages import NODE, SINK, Cut, Spec, Stage, cut, key_kinds
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.aggregates.aggregate import is_additive
 from dataflow.operators.base import kinds_of
 from dataflow.operators.joins.spreading import padded_sides, spread_sides
 from dataflow.operators.tables.table import table_spec
@@ -114,8 +113,8 @@ class Layout:
         self.scope = view.scope
         self.columns = {name: view.columns[name] for name in view.tables}
         self.evaluator = view.evaluator
-        additive = {n for n, node in enumerate(self.nodes) if is_additive(node.plan)}
-        found = cut(self.nodes, dict.fromkeys(view.tables), {}, buckets, additive)
+        tables = dict.fromkeys(view.tables)
+        found = cut(self.nodes, tables, {}, buckets, additive_nodes(self.nodes))
         self.cut = Cut(tuple(map(self._placed, found.stages)), found.level_slots)
         own = [s for s in self.cut.stages if s.kind != SINK]
         # What depends on its steps must not be stepped in parts.

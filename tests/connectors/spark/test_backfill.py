@@ -23,7 +23,7 @@ from connectors.spark.backfill import (
     table_specs,
 )
 from connectors.spark.result import BackfillResult
-from connectors.spark.segment import Job
+from connectors.spark.segment import Job, additive_nodes
 from connectors.spark.session import LazySession
 from connectors.spark.stages import cut
 from connectors.spark.tasks import read_part, run_slot
@@ -175,7 +175,8 @@ def run_tasks(plan: Plan, exchange: Exchange, buckets: int, *, is_wide: bool = F
     nodes, relations = lower(plan), relations_of(plan)
     parts, columns = parts_of(plan, is_wide=is_wide), kept_of(plan, is_wide=is_wide)
     tables = table_specs(columns, "v1", relations, parts)
-    stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
+    specs, additive = node_specs(nodes, "v1", no_evaluator()), additive_nodes(nodes)
+    stages = cut(nodes, tables, specs, buckets, additive)
     flat = tuple((name, part) for name, shares in parts.items() for part in shares)
     job = Job(exchange, nodes, "v1", stages, flat, no_evaluator, columns)
     pages = calling_pages(stages)

@@ -9,18 +9,27 @@ import pytest
 from connectors.partition_cache import Progress
 from dataflow.errors import InvariantError
 from service.backfill.build_status import PHASES, BuildPhase, BuildStatus
+from service.backfill.engine_choice import EngineChoice
 from service.views.lifecycle import ViewEvent
 
 
 def test_the_time_left_is_the_estimate_until_a_part_was_read() -> None:
     status = BuildStatus(started_at=time.time() - 10)
     assert status.facts()["remaining_s"] is None
-    status.expected_s = 40.0
+    status.choice = EngineChoice("local", "", {"local": 40.0, "spark": 90.0})
     assert status.facts()["remaining_s"] == pytest.approx(30, abs=2)
     status.progress, status.read_since = Progress(1, 5), time.time() - 3
     assert status.facts()["remaining_s"] == pytest.approx(12, abs=2)
-    status.expected_s, status.progress = 5.0, Progress(0, 5)
+    status.choice = EngineChoice("spark", "", {"local": 40.0, "spark": 5.0})
+    status.progress = Progress(0, 5)
     assert status.facts()["remaining_s"] == 0
+
+
+def test_the_choice_of_the_engine_is_shown() -> None:
+    choice = EngineChoice("spark", "it is faster", {"local": 40.04, "spark": 5.0})
+    facts = BuildStatus(choice=choice).facts()
+    assert (facts["engine"], facts["engine_reason"]) == ("spark", "it is faster")
+    assert facts["engine_s"] == {"local": 40.0, "spark": 5.0}
 
 
 @pytest.mark.parametrize("before", list(BuildPhase))

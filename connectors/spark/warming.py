@@ -1,6 +1,6 @@
-"""Loads compiled kernels by stepping a small view, so that no epoch waits for them.
+"""Loads compiled kernels by stepping a small view, so that no task waits for them.
 
-Invariant: it touches nothing that tasks use, and a failure only means that the first epochs are
+Invariant: it touches nothing that tasks use, and a failure only means that the first tasks are
 slow.
 """
 
@@ -18,7 +18,10 @@ from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower.lowering import lower
 from dataflow.types import INT8, NUMERIC, TEXT
 from storage.bulk import partition_rows
+from storage.layout import Layout
 from storage.memory import MemoryStore
+from storage.pages import Tuning, cut, order_rows
+from storage.store import ArrangementSpec
 
 _FIELDS = (Field("id", INT8, False), Field("word", TEXT), Field("amount", INT8))
 
@@ -45,3 +48,11 @@ def warm() -> None:
     for delta in (added, added.slice(0, 5).negate()):
         view.step({scan.relation.name: delta for scan in (left, right)})
     partition_rows([Column(np.arange(20))], 20, 4)
+
+
+def warm_files() -> None:
+    """Order and cut a few rows into the pages of a file, and write none."""
+    rows = Delta.of("isi", [(n, str(n % 3), n) for n in range(20)])
+    layout = Layout.of(ArrangementSpec("warm", "isi", (0,)))
+    image = layout.image(rows.columns, rows.weights.reshape(1, -1))
+    list(cut(layout, order_rows(layout, image), Tuning()))
