@@ -238,4 +238,5 @@ def _bucket_options(values: Mapping[str, Any]) -> BucketOptions:
 
 
 def _refusal(option: str, why: str, hint: str) -> SourceError:
-    return SourceError("source.bad_option", f'option "{option}": {why}', hint=hint)
+    what = f'option "{option}": {why}'
+    return SourceError("source.bad_option", what, hint=hint, option=option)
