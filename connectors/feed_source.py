@@ -446,7 +446,10 @@ def reader_of(source: FeedSource, relation: Relation) -> str:
 
 
 class Connector(Protocol):
-    """What the module `connectors/<type>/source.py` provides; options are the user's JSON."""
+    """What the module `connectors/<type>/source.py` provides; options are the user's JSON.
+
+    `source_schema.py` beside it describes them (connectors/option_schema.py).
+    """
 
     def declare(self, options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
         """Return the relations that the options declare, without reaching the source.

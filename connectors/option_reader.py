@@ -88,6 +88,7 @@ class OptionReader:
             f'option "{self._path(name)}" {why}',
             detail=detail,
             hint=hint or f"{self._page} lists the options",
+            option=self._path(name),
         )
 
     def _path(self, name: str) -> str:

@@ -114,7 +114,8 @@ def refuse_plain(option: str, text: str) -> str:
     found = _REFERENCE.fullmatch(text)
     if found is None:
         what = f'option "{option}" must be a reference to a secret'
-        raise SourceError("secret.plain", what, hint='write "${env:NAME}" or "${file:/path}"')
+        hint = 'write "${env:NAME}" or "${file:/path}"'
+        raise SourceError("secret.plain", what, hint=hint, option=option)
     _require_allowed(found[1], found[2])
     return text
 

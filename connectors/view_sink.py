@@ -94,7 +94,8 @@ class ViewSink(Protocol):
 class SinkConnector(Protocol):
     """A type of additional sinks: the functions of the module that implements it.
 
-    options: the user's, as an object of JSON; secrets are references. The option `initial` (rows,
+    options: the user's, as an object of JSON; secrets are references. The module named after it
+    with `_schema` describes them (connectors/option_schema.py). The option `initial` (rows,
     changes) is common to all types: the worker reads it, and a type accepts it. title: readable,
     schema.view/name.
     """

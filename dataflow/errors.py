@@ -28,6 +28,7 @@ class TidemarkError(Exception):
     """An error with a code, what (lower case, with the object's kind and name), detail and hint.
 
     relation: the only table or maintained view affected; views that do not read it continue.
+    option: the user's option that is wrong, as a path such as relations.orders.columns; "" if none.
     """
 
     is_temporary = False
@@ -41,6 +42,7 @@ class TidemarkError(Exception):
         hint: str = "",
         position: Position | None = None,
         relation: RelationName | None = None,
+        option: str = "",
     ) -> None:
         super().__init__(f"{what} [{code}]")
         self.code = code
@@ -49,6 +51,7 @@ class TidemarkError(Exception):
         self.hint = hint
         self.position = position
         self.relation = relation
+        self.option = option
 
     @property
     def described(self) -> str:
@@ -56,7 +59,7 @@ class TidemarkError(Exception):
         return f"{self.what}. {self.detail}" if self.detail else self.what
 
     def __reduce__(self) -> tuple:
-        facts = (self.detail, self.hint, self.position, self.relation)
+        facts = (self.detail, self.hint, self.position, self.relation, self.option)
         return _rebuild, (type(self), self.code, self.what, *facts)
 
 
@@ -111,5 +114,7 @@ def _rebuild(
     what: str,
     *facts: Any,
 ) -> TidemarkError:
-    detail, hint, position, relation = facts
-    return kind(code, what, detail=detail, hint=hint, position=position, relation=relation)
+    detail, hint, position, relation, option = facts
+    return kind(
+        code, what, detail=detail, hint=hint, position=position, relation=relation, option=option
+    )

@@ -276,6 +276,7 @@ def _resolution_of(options: Mapping[str, Any]) -> float:
             "source.bad_option",
             f'a clock has no option "{unknown[0]}"',
             hint=f'its only option is "{RESOLUTION}"',
+            option=unknown[0],
         )
     found = options.get(RESOLUTION, DEFAULT_RESOLUTION_S)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
@@ -284,5 +285,6 @@ def _resolution_of(options: Mapping[str, Any]) -> float:
             "source.bad_option",
             f'option "{RESOLUTION}" is {found!r}',
             hint=f"give seconds between {LEAST_RESOLUTION_S:g} and {MAX_RESOLUTION_S:g}",
+            option=RESOLUTION,
         )
     return float(found)

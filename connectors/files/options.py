@@ -120,7 +120,12 @@ def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
     for name, own in relations.items():
         if not isinstance(own, Mapping):
             raise _refusal(f"relations.{name}", "it is not an object", 'give {"path": ...}')
-        found.append(_relation(str(name), {**shared, **own}))
+        try:
+            found.append(_relation(str(name), {**shared, **own}))
+        except SourceError as error:
+            if error.option and error.option not in shared:
+                error.option = f"relations.{name}.{error.option}"
+            raise
     return found
 
 
@@ -238,4 +243,5 @@ def _bucket_options(values: Mapping[str, Any]) -> BucketOptions:
 
 
 def _refusal(option: str, why: str, hint: str) -> SourceError:
-    return SourceError("source.bad_option", f'option "{option}": {why}', hint=hint)
+    what = f'option "{option}": {why}'
+    return SourceError("source.bad_option", what, hint=hint, option=option)

@@ -51,7 +51,9 @@ class Pattern:
         for part in self.parts:
             if "**" in part and part != "**":
                 what = f'the pattern has "**" next to other characters in "{part}"'
-                raise SourceError("source.bad_option", what, hint='write "**" between two slashes')
+                raise SourceError(
+                    "source.bad_option", what, hint='write "**" between two slashes', option="path"
+                )
 
     @cached_property
     def _path(self) -> re.Pattern[str]:
@@ -122,7 +124,9 @@ def split_pattern(text: str, ignore: Sequence[str] = DEFAULT_IGNORE) -> Pattern:
     below = tuple(part for part in parts[fixed:] if part)
     if not below:
         what = f'the path "{text}" does not name a file'
-        raise SourceError("source.bad_option", what, hint="end it with a file's name or a pattern")
+        raise SourceError(
+            "source.bad_option", what, hint="end it with a file's name or a pattern", option="path"
+        )
     if below[-1] == "**":
         below = (*below, "*")
     return Pattern("/".join(parts[:fixed]), below, tuple(ignore))

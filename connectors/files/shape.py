@@ -102,7 +102,12 @@ def _content(options: FileOptions) -> tuple[DeclaredColumn, ...]:
     """Return the columns of content and folders: all except metadata."""
     if not options.columns:
         what = f'relation "{options.relation}" declares no columns'
-        raise SourceError("source.bad_option", what, hint="declare them, or discover them")
+        raise SourceError(
+            "source.bad_option",
+            what,
+            hint="declare them, or discover them",
+            option=f"relations.{options.relation}.columns",
+        )
     content: list[DeclaredColumn] = []
     for column in declare_columns(options.columns):
         name, kind = column.field.name, column.field.type.kind

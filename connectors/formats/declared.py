@@ -45,6 +45,8 @@ _STEP = re.compile(r"\.([^.\[\]'\"$]+)|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 _KEYS = {"name", "type", "path", "in", "nullable", "unit", "encoding"}
 _TIMES = (TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ)
 VALUE, KEY = "value", "key"
+# The option that declares them, wherever it stands.
+COLUMNS = "columns"
 _UNITS = ("d", "s", "ms", "us", "ns")
 MAX_LENGTH = 10_485_760
 
@@ -187,13 +189,12 @@ def _modifier(name: str, base: str, first: str | None, second: str | None) -> tu
 
 def _bad_type(name: str, detail: str) -> SourceError:
     known = ", ".join(sorted({of[0] for of in _TYPES.values()}))
-    return SourceError(
-        "format.type", f'type "{name}" is not supported in records', detail=detail, hint=known
-    )
+    what = f'type "{name}" is not supported in records'
+    return SourceError("format.type", what, detail=detail, hint=known, option=COLUMNS)
 
 
 def _refusal(what: str, hint: str, detail: str = "") -> SourceError:
-    return SourceError("format.column", what, detail=detail, hint=hint)
+    return SourceError("format.column", what, detail=detail, hint=hint, option=COLUMNS)
 
 
 def resolved(

@@ -339,4 +339,5 @@ def _check_key(topic: TopicOptions, field: Field) -> None:
         f'option "topics.{topic.relation}.key" names "{field.name}", which cannot be a key',
         detail=f"equal values of type {field.type.name} may have different bytes",
         hint="declare it as text, a whole number, numeric(p,s), uuid, a date or a time",
+        option=f"topics.{topic.relation}.key",
     )

@@ -123,8 +123,9 @@ def with_columns(
 
 def _content(options: RowOptions) -> tuple[DeclaredColumn, ...]:
     if not options.columns:
-        what = f'option "relations.{options.name}.columns" is missing'
-        raise SourceError("source.bad_option", what, hint="declare them, or discover them")
+        option = f"relations.{options.name}.columns"
+        what, hint = f'option "{option}" is missing', "declare them, or discover them"
+        raise SourceError("source.bad_option", what, hint=hint, option=option)
     return declare_columns(options.columns)
 
 

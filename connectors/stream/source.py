@@ -212,8 +212,9 @@ class StreamSnapshot:
 
 def _declared(relation: StreamRelation) -> DeclaredRelation:
     if not relation.columns:
-        what = f'option "relations.{relation.name}.columns" is missing'
-        raise SourceError("source.bad_option", what, hint="declare them, or discover them")
+        option = f"relations.{relation.name}.columns"
+        what, hint = f'option "{option}" is missing', "declare them, or discover them"
+        raise SourceError("source.bad_option", what, hint=hint, option=option)
     columns = [(c.field.name, c.field.type.name) for c in declare_columns(relation.columns)]
     return DeclaredRelation(relation.name, tuple(columns), relation.key, is_append=not relation.key)
 

@@ -149,6 +149,7 @@ def _on_bad_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    start, *path = first["loc"]
     return answer(
         ProblemModel(
             title="the request is not valid",
@@ -156,6 +157,7 @@ def _on_bad_request(_: Request, error: Exception) -> JSONResponse:
             code="request.invalid",
             detail=f"{where}: {first['msg']}",
             hint="see /docs for the parameters of each call",
+            option=".".join(map(str, path)) or None if start == "body" else None,
         )
     )
 

@@ -160,7 +160,10 @@ class FieldModel(BaseModel):
 
 
 class ProblemModel(BaseModel):
-    """An error (RFC 9457). code is stable. position: line and column in the query, from 1."""
+    """An error (RFC 9457). code is stable. position: line and column in the query, from 1.
+
+    option: the option or field of the request that is wrong, as a path (relations.orders.columns).
+    """
 
     type: str = "about:blank"
     title: str
@@ -169,6 +172,7 @@ class ProblemModel(BaseModel):
     detail: str = ""
     hint: str = ""
     position: dict[str, int] | None = None
+    option: str | None = None
 
 
 class HistoryModel(BaseModel):

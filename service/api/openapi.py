@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from service.access.operations import OPERATIONS, ROUTES
 from service.api.openapi_examples import ANSWERS, PROBLEMS
+from service.api.option_schemas import add_option_schemas
 from service.api.problems import PROBLEM_TYPE
 
 _SCHEMA = {"$ref": "#/components/schemas/ProblemModel"}
@@ -34,8 +35,10 @@ def describe(app: FastAPI) -> None:
             for path, calls in schema["paths"].items():
                 for method, call in calls.items():
                     _complete(path, method, call)
+            schemas = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
-                schema["components"]["schemas"].pop(name, None)
+                schemas.pop(name, None)
+            add_option_schemas(schemas)
             app.openapi_schema = schema
         return app.openapi_schema
 

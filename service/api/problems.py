@@ -123,6 +123,7 @@ def problem_of(error: TidemarkError) -> ProblemModel:
         detail=error.detail,
         hint=error.hint,
         position=None if position is None else {"line": position.line, "column": position.column},
+        option=error.option or None,
     )
 
 

@@ -27,7 +27,8 @@ class Field(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(Record):
-    """Why something has failed. code: of docs/ERRORS.md, stable; position: line, column, from 1."""
+    """Why something has failed. code: of docs/ERRORS.md, stable; position: line, column, from 1;
+    option: the path of the option that is wrong."""
 
     code: str = "internal"
     title: str = ""
@@ -35,6 +36,7 @@ class Problem(Record):
     detail: str = ""
     hint: str = ""
     position: Mapping[str, int] | None = None
+    option: str | None = None
 
     @property
     def error(self) -> TidemarkError:
@@ -47,6 +49,7 @@ class Problem(Record):
             detail=self.detail,
             hint=self.hint,
             position=Position(at["line"], at["column"]) if at else None,
+            option=self.option or "",
         )
 
 

@@ -52,9 +52,13 @@ def connector(type_name: str) -> Connector:
             f'source type "{type_name}" does not exist',
             hint=f"use one of: {', '.join(TYPES)}",
         )
-    module = _MODULES.get(type_name, f"connectors.{type_name}.source")
     with extra_required(f'source type "{type_name}"'):
-        return cast(Connector, importlib.import_module(module))
+        return cast(Connector, importlib.import_module(module_of(type_name)))
+
+
+def module_of(type_name: str) -> str:
+    """Return the name of the module that implements a type of TYPES."""
+    return _MODULES.get(type_name, f"connectors.{type_name}.source")
 
 
 def retains_changes(type_name: str) -> bool:
@@ -104,6 +108,7 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
                 "source.bad_option",
                 f'key column "{name}" of relation "{declared.name}" is not declared',
                 hint=f"its columns are: {', '.join(names)}",
+                option="key",
             )
     # A record without a complete key is malformed, so views on this relation can have a primary
     # key.
