@@ -120,7 +120,11 @@ class _Fetch:
     ) -> set[str]:
         """Return the columns to read. Without those that must not be NULL, a row would not fit."""
         never_null = {c.field.name for c in declared if not c.field.is_nullable}
-        return {*required.columns, *self.relation.rows.key, *never_null}
+        found = {*required.columns, *self.relation.rows.key, *never_null}
+        if any(not c.path for c in declared if c.field.name in found):
+            # That is all that the function returns.
+            return {c.field.name for c in declared}
+        return found
 
     def _conditions(self, required: PushdownRequirement) -> Sequence[PushdownCondition]:
         excepted = _pushdown_of(self.relation, (COLUMNS, WHERE)).excepted

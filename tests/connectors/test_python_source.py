@@ -219,6 +219,17 @@ def test_what_a_function_cannot_omit_is_read(tmp_path: Path) -> None:
     assert "dynamic_where" in connector.pushdown(options("plain"))["t"].conditions
 
 
+def test_a_column_of_the_whole_record_needs_all_others(tmp_path: Path) -> None:
+    function = Selected(
+        tmp_path, {"columns": [*COLUMNS, {"name": "r", "type": "jsonb", "path": "$"}]}
+    )
+    function.require(need("r", id=5))
+    function.mirror.begin()
+    assert function.calls() == [[["id", "name", "size"], [["id", ">=", 5]]]]
+    [(*values, whole)] = held(function.mirror)
+    assert (values, json.loads(whole)) == ([5, "n5", "50"], {"id": 5, "name": "n5", "size": 50})
+
+
 def test_tuples_have_the_columns_that_are_needed() -> None:
     source = make_source(connector, options("selected_tuples"))
     own = selective(source)
