@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from connectors.pushdown import Pushdown, PushdownRequirement
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Delta
@@ -285,6 +286,38 @@ def retaining(source: FeedSource) -> RetainingSource | None:
     return cast(RetainingSource, source) if hasattr(source, "read_as") else None
 
 
+class SelectiveSource(FeedSource, Protocol):
+    """An external source that reads only what is required of its relations.
+
+    The module of its connector has `pushdown`.
+    """
+
+    def require(self, required: Mapping[str, PushdownRequirement]) -> None:
+        """Read what is required of these relations, by name, from the next reading on.
+
+        A wider requirement is read at once, also by an open feed. Without any, all is read.
+        """
+        ...
+
+    def covers(
+        self,
+        name: str,
+        position: FeedPosition,
+        note_of: Callable[[str], bytes | None],
+        needed: PushdownRequirement,
+    ) -> bool:
+        """Return True if all that is needed of a relation was read up to this position.
+
+        note_of: returns a note that is stored with it.
+        """
+        ...
+
+
+def selective(source: FeedSource) -> SelectiveSource | None:
+    """Return a source as one that reads only what is required; None if it is not."""
+    return cast(SelectiveSource, source) if hasattr(source, "require") else None
+
+
 class BoundedSource(FeedSource, Protocol):
     """An external source that can also be read up to an end, and then no further."""
 
@@ -488,3 +521,12 @@ class StartingConnector(Connector, Protocol):
 def with_starts(connector: Connector) -> StartingConnector | None:
     """Return a connector as one whose relations have starts; None if they have none."""
     return cast(StartingConnector, connector) if hasattr(connector, "with_start") else None
+
+
+class SelectiveConnector(Connector, Protocol):
+    """A connector of SelectiveSources."""
+
+    def pushdown(self, options: Mapping[str, Any]) -> Mapping[str, Pushdown]:
+        """Return what the source makes of requirements, by relation. SourceError,
+        TemporaryError."""
+        ...

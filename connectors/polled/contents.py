@@ -8,7 +8,7 @@ a row is removed although the source no longer has it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import orjson
 
 from connectors.feed_source import REJECTED_KINDS, FeedPosition
 from connectors.pages import decode_delta, encode_delta
+from connectors.pushdown import PushdownRequirement
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta, group_rows
 from dataflow.errors import InvariantError
@@ -24,7 +25,7 @@ from dataflow.schema import Relation
 from storage.bulk import partition_positions
 
 PARTS = 64
-_REJECTED, _VALIDATORS = "rejected", "validators"
+_REJECTED, _VALIDATORS, _REQUIRED = "rejected", "validators", "required"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Fetched:
     rows: all rows of the relation with all its columns, of weight 1; of rows with one key the last
     one counts. None: nothing has changed since the answer with the same validators. bad: malformed
     records, rows of REJECTED_KINDS. skipped: malformed records that are not reported. validators:
-    for the next poll. has_more: the next poll need not wait.
+    for the next poll. has_more: the next poll need not wait. required: what was read; None: all
+    columns of all rows.
     """
 
     rows: Delta | None
@@ -42,6 +44,7 @@ class Fetched:
     skipped: int = 0
     validators: Mapping[str, str] = field(default_factory=dict)
     has_more: bool = False
+    required: PushdownRequirement | None = None
 
 
 class PolledContents(Protocol):
@@ -91,7 +94,8 @@ class Step:
 class Contents:
     """What a relation held at a poll. pin: unique to this beginning of reading it.
 
-    pages: by part, with all columns. bad: as in Fetched.
+    pages: by part, with all columns; those that were not read are NULL. bad, required: as in
+    Fetched.
     """
 
     relation: str
@@ -100,6 +104,7 @@ class Contents:
     pages: Mapping[int, bytes] = field(default_factory=dict)
     bad: bytes = b""
     validators: Mapping[str, str] = field(default_factory=dict)
+    required: PushdownRequirement | None = None
 
     @classmethod
     def new(cls, relation: str) -> Contents:
@@ -113,6 +118,7 @@ class Contents:
         own = {name: note for name, note in notes.items() if owner_of(name) == found._owner}
         pages = {int(at): note for name, note in own.items() if (at := _end(name)).isdigit()}
         validators = own.get(found._name(_VALIDATORS), b"{}")
+        required = own.get(found._name(_REQUIRED))
         if found.poll and not own:
             raise InvariantError("source.position", f'"{relation}" has no notes of its rows')
         return replace(
@@ -120,6 +126,7 @@ class Contents:
             pages=pages,
             bad=own.get(found._name(_REJECTED), b""),
             validators=orjson.loads(validators),
+            required=PushdownRequirement.of(orjson.loads(required)) if required else None,
         )
 
     @property
@@ -136,6 +143,8 @@ class Contents:
         """Return everything, to store with the state."""
         found = {self._name(str(part)): page for part, page in self.pages.items()}
         found[self._name(_VALIDATORS)] = orjson.dumps(dict(self.validators))
+        if self.required is not None:
+            found[self._name(_REQUIRED)] = orjson.dumps(self.required.facts())
         return {**found, self._name(_REJECTED): self.bad} if self.bad else found
 
     def after(self, relation: Relation, fetched: Fetched) -> Step:
@@ -147,6 +156,7 @@ class Contents:
         bad = fetched.bad.consolidate()
         rejected = Delta.concat([bad, self.rejected.negate()]).consolidate()
         is_other = bool(pages) or len(rejected) > 0 or fetched.validators != self.validators
+        is_other |= fetched.required != self.required
         merged = {part: page for part, page in {**self.pages, **pages}.items() if page is not None}
         after = Contents(
             self.relation,
@@ -155,6 +165,7 @@ class Contents:
             merged,
             encode_delta(bad) if len(bad) else b"",
             dict(fetched.validators),
+            fetched.required,
         )
         if not is_other:
             return Step(self, None, rejected, {})
@@ -162,6 +173,9 @@ class Contents:
         notes[self._name(_VALIDATORS)] = orjson.dumps(dict(after.validators))
         if after.bad != self.bad:
             notes[self._name(_REJECTED)] = after.bad or None
+        if after.required != self.required:
+            stored = after.required and orjson.dumps(after.required.facts())
+            notes[self._name(_REQUIRED)] = stored
         return Step(after, _changes(relation, upserts, removes), rejected, notes)
 
     def _compare(
@@ -190,7 +204,19 @@ class Contents:
         return self.relation, self.pin
 
     def _name(self, what: str) -> str:
-        return f"{self.relation}/{self.pin}/{what}"
+        return _note_name(self.relation, self.pin, what)
+
+
+def required_at(
+    relation: str, position: FeedPosition, note_of: Callable[[str], bytes | None]
+) -> PushdownRequirement | None:
+    """Return what the poll at a position has read; None: all columns and rows."""
+    stored = note_of(_note_name(relation, str(position["pin"]), _REQUIRED))
+    return None if stored is None else PushdownRequirement.of(orjson.loads(stored))
+
+
+def _note_name(relation: str, pin: str, what: str) -> str:
+    return f"{relation}/{pin}/{what}"
 
 
 def owner_of(note: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from typing import Protocol
 from connectors.feed_source import FeedPositions
 from connectors.polled.contents import Fetched, PolledContents, Step
 from connectors.polled.schedule import PollSchedule
+from connectors.pushdown import PushdownRequirement
 from connectors.source import SourceBatch
 from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import Relation
@@ -29,6 +30,16 @@ class Fetch(Protocol):
 
     def __call__(self, validators: Mapping[str, str]) -> Fetched:
         """Return the relation as it is now. SourceError, TemporaryError, RetryLaterError."""
+        ...
+
+
+class SelectiveFetch(Protocol):
+    """Reads what is required of a relation; a Fetch."""
+
+    def __call__(
+        self, validators: Mapping[str, str], required: PushdownRequirement | None = None
+    ) -> Fetched:
+        """Return it as it is now, with what was read: no less. See Fetch."""
         ...
 
 
@@ -52,6 +63,7 @@ class Watch:
 def fetched(watch: Watch) -> Fetched:
     """Poll a relation, and note how that went. SourceError, TemporaryError."""
     watch.schedule.check()
+    watch.schedule.begin()
     try:
         found = watch.fetch(watch.contents.validators)
     except TidemarkError as error:
@@ -112,6 +124,11 @@ class PolledFeed:
             raise failed[0]
         return self._of_dropped() if self._dropped else None
 
+    def hasten(self) -> None:
+        """Poll the relations whose schedules allow that now."""
+        with self._lock:
+            self._lock.notify_all()
+
     def close(self) -> None:
         """End all threads; one that waits for an answer ends when its request times out."""
         with self._lock:
@@ -146,7 +163,8 @@ class PolledFeed:
         """Wait until the relation may be polled; False if the feed is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._is_closed or watch.step is None)
-            self._lock.wait_for(lambda: self._is_closed, watch.schedule.wait_s())
+            schedule = watch.schedule
+            self._lock.wait_for(lambda: self._is_closed or not schedule.wait_s(), schedule.wait_s())
             return not self._is_closed
 
     def _batch(self, name: str, step: Step) -> SourceBatch:

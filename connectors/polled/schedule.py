@@ -30,6 +30,7 @@ class PollSchedule:
         self._backoff = Backoff(FIRST_S, max(MAX_S, interval_s), jitter=JITTER)
         self._lock = threading.Lock()
         self._due_at = 0.0
+        self._is_hastened = False
         self._error: TidemarkError | None = None
 
     def wait_s(self) -> float:
@@ -42,12 +43,25 @@ class PollSchedule:
             if self._error is not None and self.wait_s() > 0:
                 raise self._error
 
+    def begin(self) -> None:
+        """Note that a poll begins."""
+        with self._lock:
+            self._is_hastened = False
+
     def succeeded(self, *, has_more: bool = False) -> None:
         """Note a poll. has_more: the next one need not wait."""
         with self._lock:
             self._backoff.reset()
             self._error = None
-            self._due_at = time.monotonic() + (0.0 if has_more else self._interval_s)
+            is_due = has_more or self._is_hastened
+            self._due_at = time.monotonic() + (0.0 if is_due else self._interval_s)
+
+    def hasten(self) -> None:
+        """Let a poll that begins later follow at once, unless the last one has failed."""
+        with self._lock:
+            self._is_hastened = True
+            if self._error is None:
+                self._due_at = 0.0
 
     def failed(self, error: TidemarkError) -> None:
         """Note a failure."""

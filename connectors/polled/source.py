@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 from connectors.feed_source import (
     REJECTED_KINDS,
@@ -18,11 +20,18 @@ from connectors.feed_source import (
     FeedStart,
 )
 from connectors.pages import decode_delta
-from connectors.polled.contents import Contents, PolledContents, lost_notes
+from connectors.polled.contents import (
+    Contents,
+    Fetched,
+    PolledContents,
+    lost_notes,
+    required_at,
+)
 from connectors.polled.cursor import Below, CursorContents, CursorOptions
-from connectors.polled.feed import Fetch, PolledFeed, Watch, fetched
+from connectors.polled.feed import Fetch, PolledFeed, SelectiveFetch, Watch, fetched
 from connectors.polled.rows import RowOptions, RowReader
 from connectors.polled.schedule import PollSchedule
+from connectors.pushdown import PushdownRequirement, covers
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
@@ -34,12 +43,14 @@ class Polled:
     """A relation as it is declared, and what reads it, given how its records become rows.
 
     cursor: of a relation to which rows are only added; below: returns what reads its older rows.
+    is_selective: what reads it is a SelectiveFetch.
     """
 
     rows: RowOptions
     fetch: Callable[[RowReader], Fetch]
     cursor: CursorOptions | None = None
     below: Callable[[Relation], Below] | None = None
+    is_selective: bool = False
 
 
 class PolledSource:
@@ -54,17 +65,52 @@ class PolledSource:
         self._fetches: dict[str, Fetch] = {}
         self._schedules: dict[str, PollSchedule] = {}
         self._polled = declared
+        # What is required, and the feed that reads it, may be set while another thread polls.
+        self._required: dict[str, PushdownRequirement] = {}
+        self._feed: PolledFeed | None = None
         for relation in relations:
             own = declared.get(relation.name.name)
             if own is None:
                 what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
                 raise SourceError("source.bad_option", what, hint="declare it again")
-            self._fetches[own.rows.name] = own.fetch(RowReader(own.rows, relation))
+            fetch = own.fetch(RowReader(own.rows, relation))
+            if own.is_selective:
+                fetch = partial(self._select, own.rows.name, cast(SelectiveFetch, fetch))
+            self._fetches[own.rows.name] = fetch
             self._schedules[own.rows.name] = PollSchedule(own.rows.interval_s)
 
     def relations(self) -> Sequence[Relation]:
         """Return the declared relations."""
         return self._relations
+
+    def require(self, required: Mapping[str, PushdownRequirement]) -> None:
+        """Read only what is required of these relations; see SelectiveSource."""
+        is_wider = False
+        for name, new in required.items():
+            if name in self._polled and self._polled[name].is_selective:
+                old = self._required.get(name)
+                self._required[name] = new
+                if old is not None and not covers(old, new):
+                    is_wider = True
+                    self._schedules[name].hasten()
+        if is_wider and self._feed is not None:
+            self._feed.hasten()
+
+    def covers(
+        self,
+        name: str,
+        position: FeedPosition,
+        note_of: Callable[[str], bytes | None],
+        needed: PushdownRequirement,
+    ) -> bool:
+        """Return True if the polls have read what is needed; see SelectiveSource."""
+        if not self._polled[name].is_selective:
+            return True
+        found = required_at(name, position, note_of)
+        return found is None or covers(found, needed)
+
+    def _select(self, name: str, fetch: SelectiveFetch, validators: Mapping[str, str]) -> Fetched:
+        return fetch(validators, self._required.get(name))
 
     def check(self) -> None:
         """Read each relation once. SourceError, TemporaryError."""
@@ -105,7 +151,8 @@ class PolledSource:
                 contents = replace(contents, validators={})
             watches[name] = self._watch(relation, contents)
         owners = [(name, str(position["pin"])) for name, position in positions.items()]
-        return PolledFeed(self.name, watches, lost_notes(notes, owners), on_ready)
+        self._feed = PolledFeed(self.name, watches, lost_notes(notes, owners), on_ready)
+        return self._feed
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """Return no changes: each poll reads every record again, also the malformed ones.

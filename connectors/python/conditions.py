@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from connectors.pushdown import PushdownCondition
+
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -89,6 +91,16 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "timestamptz": _time_zone,
     "uuid": uuid.UUID,
 }
+
+
+def condition_facts(condition: PushdownCondition) -> dict[str, Any]:
+    """Return a condition in the form of `read_condition`."""
+    return {
+        "column": condition.column,
+        "operator": condition.operator,
+        "kind": condition.kind,
+        "values": condition.values,
+    }
 
 
 def read_condition(facts: Mapping[str, Any]) -> Condition | None:

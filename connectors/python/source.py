@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any
 
@@ -20,16 +20,20 @@ import orjson
 
 from connectors import netguard, secrets
 from connectors.feed_source import DeclaredRelation
-from connectors.formats.declared import declare_columns
+from connectors.formats.declared import DeclaredColumn, declare_columns
 from connectors.polled.contents import Fetched
 from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
+from connectors.pushdown import Pushdown, PushdownCondition, PushdownRequirement
+from connectors.python.conditions import condition_facts, read_condition
+from connectors.python.function import COLUMNS, WHERE
 from connectors.python.options import FunctionRelation, read_options
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
 _SHOWN = 500
 _OWN_SETTINGS = "TIDEMARK_"
+_NOTHING = PushdownRequirement(()).facts()
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -39,48 +43,129 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> PolledSource:
     """Return the source, with its declared relations. SourceError source.bad_option."""
-    polled = [Polled(r.rows, partial(_Fetch, r)) for r in read_options(options)]
+    declared = read_options(options)
+    polled = [Polled(r.rows, partial(_Fetch, r), is_selective=True) for r in declared]
     return PolledSource(name, relations, polled)
+
+
+def pushdown(options: Mapping[str, Any]) -> Mapping[str, Pushdown]:
+    """Return which of its relations' functions get the columns and conditions that are needed.
+
+    SourceError function.*, module.forbidden; TemporaryError function.timeout, function.died.
+    """
+    return {r.name: _pushdown_of(r, parameters_of(r)) for r in read_options(options)}
+
+
+def _pushdown_of(relation: FunctionRelation, takes: Collection[str]) -> Pushdown:
+    lacks = {p: f"its function has no parameter {p}" for p in (COLUMNS, WHERE) if p not in takes}
+    excepted = {}
+    for column in declare_columns(relation.rows.columns):
+        if len(column.path) != 1:
+            excepted[column.field.name] = "the column is a part of what its function returns"
+        elif column.unit:
+            excepted[column.field.name] = "its function returns it as a number"
+    return Pushdown(lacks.get(COLUMNS, ""), lacks.get(WHERE, ""), excepted)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed for each relation that has none."""
     found = {relation.name: relation for relation in read_options(options)}
-    sample = lambda name: call(found[name], (), SAMPLES)  # noqa: E731
+    sample = lambda name: call(found[name], (), SAMPLES)[0]  # noqa: E731
     return with_columns(options, [relation.rows for relation in found.values()], sample)
 
 
 @dataclass(frozen=True)
 class _Fetch:
-    """Reads one relation; see `connectors.polled.feed.Fetch`."""
+    """Reads one relation; see `connectors.polled.feed.SelectiveFetch`."""
 
     relation: FunctionRelation
     reader: RowReader
 
-    def __call__(self, validators: Mapping[str, str]) -> Fetched:
-        """See Fetch."""
+    def __call__(
+        self, validators: Mapping[str, str], required: PushdownRequirement | None = None
+    ) -> Fetched:
+        """See SelectiveFetch."""
         relation = self.relation
-        columns = [c.path[0] for c in declare_columns(relation.rows.columns) if c.path]
-        records = call(relation, tuple(dict.fromkeys(columns)), relation.max_rows)
+        declared = declare_columns(relation.rows.columns)
+        chosen = self._chosen(declared, required)
+        records, takes = call(relation, _top_names(declared), relation.max_rows, chosen)
         if len(records) > relation.max_rows:
             what = f'function "{relation.path}" returns more than {relation.max_rows:,} rows'
             raise SourceError("function.too_many_rows", what, hint="raise max_rows, or return less")
-        return self.reader.read(records, {})
+        found = self.reader.read(records, {})
+        return replace(found, required=None if required is None else self._read(required, takes))
+
+    def _chosen(
+        self, declared: Sequence[DeclaredColumn], required: PushdownRequirement | None
+    ) -> PushdownRequirement | None:
+        """Return what is required, in the function's own names; its key is always needed."""
+        if required is None:
+            return None
+        paths = {column.field.name: column.path for column in declared}
+        columns = [c for c in declared if c.field.name in self._columns(required, declared)]
+        conditions = [replace(c, column=paths[c.column][0]) for c in self._conditions(required)]
+        return PushdownRequirement(_top_names(columns), tuple(conditions))
+
+    def _read(self, required: PushdownRequirement, takes: Collection[str]) -> PushdownRequirement:
+        """Return what of a relation a call has read."""
+        declared = declare_columns(self.relation.rows.columns)
+        columns = {c.field.name for c in declared}
+        if COLUMNS in takes:
+            columns = self._columns(required, declared)
+        conditions = self._conditions(required) if WHERE in takes else ()
+        return PushdownRequirement(tuple(sorted(columns)), tuple(conditions))
+
+    def _columns(
+        self, required: PushdownRequirement, declared: Sequence[DeclaredColumn]
+    ) -> set[str]:
+        """Return the columns to read. Without those that must not be NULL, a row would not fit."""
+        never_null = {c.field.name for c in declared if not c.field.is_nullable}
+        found = {*required.columns, *self.relation.rows.key, *never_null}
+        if any(not c.path for c in declared if c.field.name in found):
+            # That is all that the function returns.
+            return {c.field.name for c in declared}
+        return found
+
+    def _conditions(self, required: PushdownRequirement) -> Sequence[PushdownCondition]:
+        excepted = _pushdown_of(self.relation, (COLUMNS, WHERE)).excepted
+        return [
+            c
+            for c in required.conditions
+            if c.column not in excepted and read_condition(condition_facts(c)) is not None
+        ]
 
 
-def call(relation: FunctionRelation, columns: Sequence[str], count: int) -> list[bytes]:
-    """Return the rows of a function as JSON, at most one more than `count`.
+def _top_names(columns: Sequence[DeclaredColumn]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(c.path[0] for c in columns if c.path))
 
-    columns: those that are read, for `dynamic_columns`. SourceError function.*, module.forbidden;
-    TemporaryError function.timeout, function.died.
+
+def parameters_of(relation: FunctionRelation) -> Collection[str]:
+    """Return those of `dynamic_columns` and `dynamic_where` that a function takes; see `call`."""
+    return _run(relation, {"is_read": False, "columns": [], "count": 0})[1]
+
+
+def call(
+    relation: FunctionRelation,
+    columns: Sequence[str],
+    count: int,
+    required: PushdownRequirement | None = None,
+) -> tuple[list[bytes], Collection[str]]:
+    """Return the rows of a function as JSON, at most one more than `count`; see `parameters_of`.
+
+    columns: all that are declared. required: for `dynamic_columns` and `dynamic_where`. SourceError
+    function.*, module.forbidden; TemporaryError function.timeout, function.died.
     """
+    needed = required or PushdownRequirement(tuple(columns))
+    facts = {"columns": list(columns), "count": count + 1, "required": needed.facts()}
+    return _run(relation, {"is_read": True, **facts})
+
+
+def _run(
+    relation: FunctionRelation, facts: Mapping[str, Any]
+) -> tuple[list[bytes], Collection[str]]:
     netguard.check_module(relation.module)
-    request = {
-        "path": relation.path,
-        "arguments": secrets.resolve_all(relation.arguments),
-        "columns": list(columns),
-        "count": count + 1,
-    }
+    arguments = secrets.resolve_all(relation.arguments)
+    request = {"path": relation.path, "arguments": arguments, "required": _NOTHING, **facts}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
             [sys.executable, "-m", "connectors.python.child"],
@@ -102,7 +187,9 @@ def call(relation: FunctionRelation, columns: Sequence[str], count: int) -> list
         return _records(relation, out, printed)
 
 
-def _records(relation: FunctionRelation, out: IO[bytes], printed: IO[bytes]) -> list[bytes]:
+def _records(
+    relation: FunctionRelation, out: IO[bytes], printed: IO[bytes]
+) -> tuple[list[bytes], Collection[str]]:
     out.seek(0)
     lines = out.read().splitlines()
     end = lines.pop() if lines and lines[-1].startswith(b"[") else None
@@ -114,9 +201,10 @@ def _records(relation: FunctionRelation, out: IO[bytes], printed: IO[bytes]) -> 
         what = f'the process of function "{relation.path}" has ended early'
         hint = "see the detail; run the function by itself"
         raise TemporaryError("function.died", what, detail=detail, hint=hint)
-    if error := orjson.loads(end):
-        raise _failure(*error)
-    return lines
+    found = orjson.loads(end)
+    if len(found) > 1:
+        raise _failure(*found)
+    return lines, found[0]
 
 
 def _failure(code: str, what: str, detail: str, hint: str) -> TidemarkError:

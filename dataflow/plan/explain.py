@@ -138,6 +138,11 @@ class _Tree:
         return found
 
 
+def expression_text(expression: Expression, fields: tuple[Field, ...]) -> str:
+    """Return an expression over columns with these fields, as the plan's text has it."""
+    return _text(expression, fields)
+
+
 def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
     """Return the SQL of every distinct subtree that PostgreSQL computes, in the order of the
     tree."""

@@ -34,13 +34,13 @@ from service.api.models import (
     Health,
     HistoryModel,
     PlanAnswer,
-    ReadModel,
     Validation,
     ViewModel,
     ViewOptions,
 )
 from service.api.placement import placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
+from service.api.source_reads import SourceReads, lines_of
 from service.api.status_collector import Standings
 from service.backfill.engine_choice import work_of
 from service.engine import output_fields
@@ -172,7 +172,9 @@ class Catalog:
         place = self._placed(definition, options, estimate)
         warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, None)]
         why_no_key = reason_without_key(plan.root)
-        reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
+        found = deeply(lambda: requirement_facts(place.definition.plan))
+        reads = SourceReads(rows, self._control.list_sources()).of(found, place.group)
+        text = deeply(lambda: explain_text(place.definition.plan))
         return Validation(
             kind=kind_of(plan),
             key=key_names(plan),
@@ -186,7 +188,7 @@ class Catalog:
             runtime=place.runtime,
             reads=reads,
             asks=reads,
-            plan=deeply(lambda: explain_text(place.definition.plan)),
+            plan="\n".join([text, *lines_of(reads)]),
             estimate=estimate,
             now=clock_of(plan, time),
             time_zone=time.time_zone,
@@ -255,7 +257,8 @@ class Catalog:
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
         counts = self._control.count_errors(), self._control.time_facts()
-        return self._model(row, counts, verified, inputs, self._past())
+        reads = self._source_reads(self._control.list_views())
+        return self._model(row, counts, verified, inputs, self._past(), source_reads=reads)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """Return the views that the caller may see, ordered by name.
@@ -271,16 +274,19 @@ class Catalog:
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > after_name][:most]
         inputs = replace(self._standings.inputs(), views=all_rows)
-        past = self._past()
-        return [self._model(row, counts, verified, inputs, past) for row in found]
+        past, reads = self._past(), self._source_reads(all_rows)
+        return [
+            self._model(row, counts, verified, inputs, past, source_reads=reads) for row in found
+        ]
 
     def plan(self, name: str) -> PlanAnswer:
         """Return the plan of a view, and the parts that it shares with other views."""
         row = self._row(name)
         facts = row.plan or {}
         shared = shared_with_others(row.title, self._dataflow_figures(row)["nodes"])
+        reads = self._source_reads(self._control.list_views()).of_view(row)
         return PlanAnswer(
-            text="\n".join([facts.get("text", ""), *map(shown, shared)]),
+            text="\n".join([facts.get("text", ""), *lines_of(reads), *map(shown, shared)]),
             tree=facts.get("tree", {}),
             in_postgres=facts.get("in_postgres", []),
             shared=shared,
@@ -373,6 +379,9 @@ class Catalog:
         """Return the node figures that the pipeline of the view's group wrote last."""
         return read_dataflow(self._settings.for_group(group_of(row)).state)
 
+    def _source_reads(self, rows: Sequence[ViewRow]) -> SourceReads:
+        return SourceReads(rows, self._control.list_sources())
+
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
 
@@ -396,11 +405,14 @@ class Catalog:
         verified: dict[str, dict[str, Any]],
         inputs: StatusInputs,
         past: dict[tuple[str, str], HistoryModel],
+        *,
+        source_reads: SourceReads,
     ) -> ViewModel:
         errors, times = counts[0], counts[1].get(row.title, TimeFacts())
         group = group_of(row)
         figures = inputs.figures.get(group) or {}
         standing = view_standing(inputs, row)
+        reads = source_reads.of_view(row)
         position, positions = None, {}
         if row.status == ViewState.PAUSED:
             positions = dict(row.positions or {})
@@ -429,7 +441,7 @@ class Catalog:
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
             backfill=None if row.progress is None else dict(row.progress),
-            plan=(row.plan or {}).get("text", ""),
+            plan="\n".join([(row.plan or {}).get("text", ""), *lines_of(reads)]),
             errors=errors.get(row.title, 0),
             late_rows=times.late_rows,
             watermarks={column: at.isoformat() for column, at in times.watermarks.items()},
@@ -439,6 +451,7 @@ class Catalog:
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,
             version=row.version,
+            reads=reads,
             replacing=None if row.replacing is None else dict(row.replacing),
         )
 

@@ -186,6 +186,45 @@ class HistoryModel(BaseModel):
     oldest_at: str
 
 
+class ConditionModel(BaseModel):
+    """A simple condition on a column. operator: =, <>, <, <=, >, >=, in, is null, is not null.
+    kind: how values are compared (int, decimal, float, text, bool, date, ...)."""
+
+    column: str
+    operator: str
+    kind: str
+    values: list[str] = Field(description="as PostgreSQL prints them")
+
+
+class ReadFilterModel(BaseModel):
+    """A condition on the rows of one table or relation. at_source: the source does not deliver
+    other rows; else reason says why Tidemark applies it to the rows that it delivers."""
+
+    sql: str = Field(description="the condition, as the plan has it")
+    at_source: bool
+    reason: str = Field(description="empty if it is applied at the source")
+
+
+class ReadModel(BaseModel):
+    """What a query reads of one table or relation.
+
+    conditions: a row that fails one of them cannot change the view. Only simple conditions are
+    listed; `filters` has all that are applied directly to its rows.
+    """
+
+    source: str
+    schema_name: str = Field(alias="schema", serialization_alias="schema")
+    name: str
+    columns: list[str]
+    unread_columns: list[str] = Field(default=[], description="its columns that are not read")
+    columns_at_source: bool = Field(
+        False, description="the source delivers no columns that no view reads"
+    )
+    columns_reason: str = Field("", description="why it delivers others too; empty if it does not")
+    conditions: list[ConditionModel]
+    filters: list[ReadFilterModel] = []
+
+
 class ViewModel(BaseModel):
     """A view with its current status."""
 
@@ -219,6 +258,11 @@ class ViewModel(BaseModel):
     created_at: str
     live_at: str | None = None
     version: int = Field(0, description="incremented by each replace and rebuild")
+    reads: list[ReadModel] = Field(
+        default=[],
+        description="what it reads of each table or relation, and what of it the source"
+        " itself applies",
+    )
     replacing: dict[str, Any] | None = Field(
         None, description="the change in progress, or why the last one failed or was cancelled"
     )
@@ -318,30 +362,6 @@ class SinkList(BaseModel):
 
     sinks: list[SinkModel]
     next: str | None = None
-
-
-class ConditionModel(BaseModel):
-    """A simple condition on a column. operator: =, <>, <, <=, >, >=, in, is null, is not null.
-    kind: how values are compared (int, decimal, float, text, bool, date, ...)."""
-
-    column: str
-    operator: str
-    kind: str
-    values: list[str] = Field(description="as PostgreSQL prints them")
-
-
-class ReadModel(BaseModel):
-    """What a query reads of one table or relation.
-
-    conditions: a row that fails one of them cannot change the view. Only simple conditions are
-    listed.
-    """
-
-    source: str
-    schema_name: str = Field(alias="schema", serialization_alias="schema")
-    name: str
-    columns: list[str]
-    conditions: list[ConditionModel]
 
 
 class Validation(BaseModel):

@@ -38,6 +38,7 @@ from service.ingest.declared_sources import (
     keep_oids,
     relation_facts,
     retains_changes,
+    with_pushdown,
 )
 from service.metrics.metrics import read_metrics
 from service.runtime.settings import DEFAULT_GROUP, Settings
@@ -82,7 +83,8 @@ class SourceCatalog:
         relations = declared_relations(self._factory, body.type, body.options)
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
         feed_source(row, self._factory.reader()).check()
-        self._control.insert_source(row)
+        relations = with_pushdown(body.type, body.options, relations)
+        self._control.insert_source(replace(row, relations=relations))
         return self.show(body.name, by)
 
     def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
@@ -93,6 +95,7 @@ class SourceCatalog:
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
         feed_source(changed, self._factory.reader()).check()
+        relations = with_pushdown(row.type, options, relations)
         self._control.update_source(name, options=dict(options), relations=relations)
         return self.show(name, by)
 

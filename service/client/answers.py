@@ -54,6 +54,31 @@ class Problem(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadFilter(Record):
+    """A condition on the rows of one source relation. at_source: the source delivers no other rows;
+    else reason says why not."""
+
+    sql: str
+    at_source: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRead(Record):
+    """What a view reads of one table or relation. unread_columns: its others. columns_at_source:
+    the source delivers no columns that no view reads; else columns_reason says why not."""
+
+    source: str
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+    unread_columns: tuple[str, ...] = ()
+    columns_at_source: bool = False
+    columns_reason: str = ""
+    filters: tuple[ReadFilter, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewState(Record):
     """A view with its current status.
 
@@ -92,6 +117,7 @@ class ViewState(Record):
     history: Mapping[str, Any] | None = None
     late_rows: int = 0
     watermarks: Mapping[str, str] = field(default_factory=dict)
+    reads: tuple[SourceRead, ...] = ()
 
     @property
     def path(self) -> str:
@@ -312,6 +338,7 @@ class Validation(Record):
     now: str | None = None
     time_zone: str = "UTC"
     runtime: str = "local"
+    reads: tuple[SourceRead, ...] = ()
 
     @property
     def why_bag(self) -> str:

@@ -67,6 +67,10 @@ class Positions:
         prefix = f"{_NOTES}{source}/"
         return {key[len(prefix) :]: value for key, value in self._store.items(prefix)}
 
+    def note(self, source: str, name: str) -> bytes | None:
+        """Return one of these; None if there is none of this name."""
+        return self._store.get(f"{_NOTES}{source}/{name}")
+
     def begin(self, source: str, position: int | Mapping[str, FeedStart]) -> None:
         """Start reading a source, or more of its relations, at this position."""
         if isinstance(position, int):

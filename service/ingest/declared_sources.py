@@ -18,13 +18,18 @@ from connectors.feed_source import (
     DeclaredRelation,
     FeedSource,
     Reader,
+    SelectiveConnector,
     retaining,
 )
 from connectors.postgres.catalog.catalog import SourceRow
+from connectors.pushdown import Pushdown
 from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from service.engine import output_fields
 
+# Of a relation's facts: what its source makes of requirements.
+_KEY = "pushdown"
+_NO_IDENTITY = {"oid": 0, _KEY: None}
 # Types whose connector is not in a folder of their own name.
 _MODULES = {"postgres": "connectors.postgres.remote.source"}
 SourceType = Literal[
@@ -73,6 +78,47 @@ def feed_source(row: SourceRow, reader: Reader | None = None) -> FeedSource:
     if own is not None and reader is not None:
         own.read_as(reader)
     return source
+
+
+_WHOLE_ROWS = "its rows are stored whole: changes are found by key, and later views read them"
+_UNKNOWN = "not known: the source was declared by an earlier version; declare its options again"
+# What each type makes of requirements, unless its connector says so of each relation.
+_PUSHDOWN = {
+    "postgres": Pushdown("", _WHOLE_ROWS),
+    "mysql": Pushdown("all declared columns are read, as its binary log has them", _WHOLE_ROWS),
+    "kafka": Pushdown("records are decoded whole", "a topic is read whole"),
+    "files": Pushdown("files are decoded whole", "files are read whole"),
+    "http": Pushdown("responses are read whole", "responses are read whole"),
+    "stream": Pushdown("messages are decoded whole", "messages are read whole"),
+    "dbapi": Pushdown("its query is sent as it is declared", "its query is sent as it is declared"),
+    "mongodb": Pushdown(
+        "all declared fields are read", "the declared filter is sent as it is declared"
+    ),
+    "clickhouse": Pushdown(
+        "all declared columns are read", "all rows of the table or query are read"
+    ),
+    "clock": Pushdown("it is one row", "it is one row"),
+    "python": Pushdown(_UNKNOWN, _UNKNOWN),
+}
+
+
+def with_pushdown(
+    type_name: str, options: Mapping[str, Any], relations: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return relations with what the source makes of requirements. SourceError, TemporaryError."""
+    own = connector(type_name)
+    if not hasattr(own, "pushdown"):
+        return [dict(relation) for relation in relations]
+    found = cast(SelectiveConnector, own).pushdown(options)
+    return [{**relation, _KEY: found[relation["name"]].facts()} for relation in relations]
+
+
+def pushdown_of(source: SourceRow | None, relation: str) -> Pushdown:
+    """Return what a source makes of requirements on a relation. source: None of the database."""
+    if source is None:
+        return _PUSHDOWN["postgres"]
+    facts = next((r for r in source.relations if r["name"] == relation), {})
+    return Pushdown.of(facts[_KEY]) if _KEY in facts else _PUSHDOWN[source.type]
 
 
 # Types of sources whose relations always have exactly one row.
@@ -132,7 +178,7 @@ def keep_oids(facts: Iterable[dict[str, Any]], before: Iterable[Mapping[str, Any
     previous = {f["name"]: f for f in before}
     for relation in facts:
         old = previous.get(relation["name"])
-        if old is not None and {**old, "oid": 0} == {**relation, "oid": 0}:
+        if old is not None and {**old, **_NO_IDENTITY} == {**relation, **_NO_IDENTITY}:
             relation["oid"] = old["oid"]
             del previous[relation["name"]]
     return set(previous)

@@ -20,6 +20,7 @@ from connectors.feed_source import (
     SourceFeed,
     gaps_of,
     retaining,
+    selective,
 )
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
@@ -28,6 +29,7 @@ from service.engine.column_requirements import Read
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
 from service.ingest.ranged_feed import open_feed
+from service.ingest.source_requirements import SourceRequirements
 from service.metrics.metrics import Reach
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
@@ -110,7 +112,7 @@ class ExternalSources:
 
     make: returns a declared source by name. on_ready: called from any thread when something may
     have arrived. plan: tells a feed what it need not deliver, before it is polled. ranges: the
-    engine's reader of ranges, if it has one.
+    engine's reader of ranges, if it has one. requirements: what is needed of selective sources.
     """
 
     def __init__(
@@ -121,9 +123,11 @@ class ExternalSources:
         *,
         plan: Callable[[str, SourceFeed], None] | None = None,
         ranges: RangeReader | None = None,
+        requirements: SourceRequirements | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
+        self._requirements = requirements
         self._plan = plan
         self._ranges = ranges
         self._make = make
@@ -190,6 +194,14 @@ class ExternalSources:
                 opened.close()
                 opened.retry_at = 0.0
             opened.relations = relations
+        self.require()
+
+    def require(self) -> None:
+        """Make selective sources read what is needed now."""
+        for name, opened in self._sources.items():
+            source = selective(opened.source)
+            if source is not None and self._requirements is not None:
+                source.require(self._requirements.of(name))
 
     def declared_again(self, names: Collection[str]) -> None:
         """Reopen those of these sources that are read: their options have changed."""
@@ -198,6 +210,7 @@ class ExternalSources:
             opened.close()
             opened.source = self._make(name)
             opened.retry_at = 0.0
+        self.require()
 
     def release_unread(self, declared: Iterable[str] = ()) -> None:
         """Let sources that are no longer read discard what they retain, in threads of their own.

@@ -69,6 +69,7 @@ class BuildQueue:
         until, begun = self._runtime.monotonic() + BEGIN_S, len(self._builds)
         is_lagging = self._epochs.is_lagging
         rows = self._rewind.to_compare() if is_lagging else self._reconciler.to_build(self._builds)
+        self._start.retain({row.identity for row in rows})
         # A view that cannot begin must not block the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:

@@ -6,7 +6,7 @@ between the two is missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
 from service.ingest.external_sources import ExternalSources, is_main
+from service.ingest.source_requirements import SourceRequirements
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.followed_database import FollowedDatabase, reads_database
@@ -38,6 +39,8 @@ from service.views.wait_reasons import Waiting, waits_for
 from storage.failpoints import failpoint
 from storage.store import Store
 
+_POSITIONS = waits_for("its sources' positions are not known yet")
+_READING = waits_for("its sources are read again, for more columns or rows")
 _PASSING = waits_for("rows from before a change of its table have to pass first")
 
 
@@ -77,6 +80,7 @@ class BuildStart:
         store: Store,
         folder: Path,
         waiting: Waiting,
+        requirements: SourceRequirements,
         parts_of: PartsOf,
         open_sink: Callable[[], PostgresSink],
     ) -> None:
@@ -93,6 +97,7 @@ class BuildStart:
         self._store = store
         self._folder = folder
         self._waiting = waiting
+        self._requirements = requirements
         self._parts_of = parts_of
         self._open_sink = open_sink
         self._delayed: dict[str, tuple[ViewDefinition, int]] = {}
@@ -100,6 +105,11 @@ class BuildStart:
     def forget(self, identity: str) -> None:
         """Plan a view again before its next build: it is dropped, or has another name."""
         self._delayed.pop(identity, None)
+        self._requirements.forget(identity)
+
+    def retain(self, identities: Collection[str]) -> None:
+        """Read nothing more for other views that waited for it: they are not to be built."""
+        self._requirements.retain(identities)
 
     def resume_interrupted(self) -> None:
         """Resume interrupted builds before the stream is read: no change may be missed."""
@@ -154,7 +164,8 @@ class BuildStart:
         is_resumed = is_left(self._folder, row.identity)
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
-            self._waiting.note(row.identity, waits_for("its sources' positions are not known yet"))
+            is_awaited = self._requirements.is_awaited(row.identity)
+            self._waiting.note(row.identity, _READING if is_awaited else _POSITIONS)
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")
@@ -166,6 +177,8 @@ class BuildStart:
         self._database.publish([r for r in definition.relations() if is_main(r)])
         build = self._build_of(row, definition, feeds, reads_database=is_of_database)
         self._builds.add(build)
+        # From now on the build itself needs it.
+        self._requirements.forget(row.identity)
         try:
             if is_of_database:
                 self._subscriptions.follow()

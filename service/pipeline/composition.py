@@ -18,6 +18,7 @@ from service.factory.service_factory import ServiceFactory
 from service.ingest.clock_schedule import ClockSchedule
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
+from service.ingest.source_requirements import SourceRequirements
 from service.ingest.table_watch import SourceWatch
 from service.ingest.wal_retention import WalBudget
 from service.metrics.metrics import PipelineMetrics
@@ -125,6 +126,7 @@ class _Composition:
         self._database = FollowedDatabase(
             source, self._feed, self._watch, self._reconnect, self._wal_retention
         )
+        self._requirements = SourceRequirements(self._failures.readers)
         self._external_sources = ExternalSources(
             reconciler.sources.source,
             positions,
@@ -132,6 +134,7 @@ class _Composition:
             plan=ClockSchedule(engine).plan,
             # A build spools the changes themselves.
             ranges=engine.range_reader(is_alone=lambda: not builds),
+            requirements=self._requirements,
             runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
@@ -143,7 +146,8 @@ class _Composition:
             self._failures,
             builds,
             reconciler.sources,
-            self._external_sources.source,
+            self._external_sources,
+            requirements=self._requirements,
             runtime=runtime,
         )
 
@@ -229,6 +233,7 @@ class _Composition:
             store=self._store,
             folder=self._settings.state / "builds",
             waiting=self._waiting,
+            requirements=self._requirements,
             parts_of=self._factory.build,
             open_sink=self._factory.sink,
         )

@@ -7,15 +7,18 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
-from connectors.feed_source import FeedSource
+from connectors.feed_source import FeedPosition, FeedSource, selective
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
+from dataflow.schema import Relation
 from service.backfill.build_parts import ExternalRead
 from service.backfill.view_build import ViewBuild
 from service.engine.engine import Engine, ViewDefinition
-from service.ingest.external_sources import external_relations
+from service.ingest.external_sources import ExternalSources, external_relations
 from service.ingest.snapshot_offsets import SnapshotOffsets
+from service.ingest.source_requirements import Needs, SourceRequirements, needs_of
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
@@ -23,8 +26,7 @@ from service.runtime.runtime import RUNTIME, Runtime
 
 
 class ExternalSnapshots:
-    """Used by the pipeline's thread. builds: the pipeline's own, by identity; source: a source that
-    is read, or else as it is declared."""
+    """Used by the pipeline's thread. builds: the pipeline's own, by identity."""
 
     def __init__(
         self,
@@ -32,15 +34,18 @@ class ExternalSnapshots:
         failures: Failures,
         builds: Mapping[str, ViewBuild],
         status_reporter: SourceStatusReporter,
-        source: Callable[[str], FeedSource],
+        external_sources: ExternalSources,
         *,
+        requirements: SourceRequirements,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._engine = engine
         self._failures = failures
         self._builds = builds
         self._status_reporter = status_reporter
-        self._source = source
+        self._external_sources = external_sources
+        self._source = external_sources.source
+        self._requirements = requirements
         self.snapshot_offsets = SnapshotOffsets(runtime)
 
     def begin(
@@ -49,21 +54,35 @@ class ExternalSnapshots:
         """Return the snapshot positions of a view's relations; None until they are known.
 
         Part of the open epoch. Relations that are already read, also by an interrupted build, are
-        at the state's position; the others begin at their current one.
+        at the state's position, once that has all that the view needs; the others begin at their
+        current one.
         """
         positions = self._engine.positions
         by_source = external_relations(definition.relations())
         read = {relation.name for relation, _ in self._failures.reads()}
+        needs = needs_of(definition, definition.reads())
+        relations = [r for own in by_source.values() for r in own.values()]
         new = [
-            relation
-            for name, relations in by_source.items()
-            for relation in relations.values()
-            if relation.name not in read
-            and not (is_resumed and relation.name.name in positions.offsets(name))
+            r
+            for r in relations
+            if r.name not in read
+            and not (
+                is_resumed
+                and r.name.name in positions.offsets(r.name.source)
+                and self._has(r, needs)
+            )
         ]
-        probed = [(self._status_reporter.source(r.name.source), r) for r in new]
+        if not all(self._has(r, needs) for r in relations if r not in new):
+            self._requirements.await_read(definition.identity, needs)
+            self._external_sources.require()
+            return None
+        probed = [(self._probed(r, needs), r) for r in new]
         snapshot_offsets = self.snapshot_offsets.take(definition.identity, probed)
         if snapshot_offsets is None:
+            return None
+        starts = [(s, r, snapshot_offsets[r.name]) for s, r in probed]
+        if not all(_covers(s, r, (at.position, at.notes.get), needs) for s, r, at in starts):
+            # They were found for an earlier version of the view.
             return None
         found = {}
         for name in by_source:
@@ -72,6 +91,23 @@ class ExternalSnapshots:
             source = self._source(name)
             found[name] = ExternalRead(source, positions.offsets(name), positions.notes(name))
         return found
+
+    def _has(self, relation: Relation, needs: Needs) -> bool:
+        """Return True unless the state lacks something that a view needs of a relation."""
+        name, positions = relation.name, self._engine.positions
+        position = positions.offsets(name.source).get(name.name)
+        if position is None:
+            return True
+        note_of = partial(positions.note, name.source)
+        return _covers(self._source(name.source), relation, (position, note_of), needs)
+
+    def _probed(self, relation: Relation, needs: Needs) -> FeedSource:
+        """Return a source that finds the position of a relation that nothing reads yet."""
+        source = self._status_reporter.source(relation.name.source)
+        own = selective(source)
+        if own is not None and relation.name in needs:
+            own.require({relation.name.name: needs[relation.name]})
+        return source
 
     def resolved_dead_letters(self) -> Iterator[SourceBatch]:
         """Yield the dead letters to be retried or dropped, each batch an epoch.
@@ -94,3 +130,14 @@ class ExternalSnapshots:
                 continue
             if batch.changes or batch.rejected is not None:
                 yield batch
+
+
+def _covers(
+    source: FeedSource,
+    relation: Relation,
+    at: tuple[FeedPosition, Callable[[str], bytes | None]],
+    needs: Needs,
+) -> bool:
+    """Return True if a position, with its notes, has all that is needed of a relation."""
+    own, needed = selective(source), needs.get(relation.name)
+    return own is None or needed is None or own.covers(relation.name.name, *at, needed)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.plan.explain import explain_text, explain_tree
+from dataflow.plan.explain import explain_text, explain_tree, expression_text
 from dataflow.plan.nodes import ViewPlan
-from dataflow.plan.properties.pushdown_requirements import requirements_of
+from dataflow.plan.properties.pushdown_requirements import PushedCondition, requirements_of
 from dataflow.schema import VIEW_SOURCE
 from dataflow.sharing import planned_nodes
 from dataflow.sql.lower.lowering import lower
@@ -32,23 +32,33 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
 
 
 def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
-    """Return what a plan reads of each base relation, in the form of the API's `ReadModel`."""
+    """Return what a plan reads of each base relation, for `service/api/source_reads.py`."""
     return [
         {
             "source": required.relation.source,
             "schema": required.relation.schema,
             "name": required.relation.name,
             "columns": list(required.columns),
-            "conditions": [
+            "conditions": [_condition_facts(c) for c in required.conditions],
+            "unread_columns": list(required.unread),
+            "filters": [
                 {
-                    "column": c.column,
-                    "operator": c.operator,
-                    "kind": c.kind,
-                    "values": list(c.values),
+                    "sql": expression_text(f.predicate, f.fields),
+                    "condition": None if f.condition is None else _condition_facts(f.condition),
+                    "why_not": f.why_not,
                 }
-                for c in required.conditions
+                for f in required.filters
             ],
         }
         for required in requirements_of(plan.root)
         if required.relation.source != VIEW_SOURCE
     ]
+
+
+def _condition_facts(condition: PushedCondition) -> dict[str, Any]:
+    return {
+        "column": condition.column,
+        "operator": condition.operator,
+        "kind": condition.kind,
+        "values": list(condition.values),
+    }

@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from connectors.python.conditions import Condition
 
 
 class Person(NamedTuple):
@@ -36,6 +38,26 @@ async def later() -> AsyncIterator[Person]:
 def columns(dynamic_columns: list[str] | None = None) -> list[dict[str, Any]]:
     """The columns that are read."""
     return [{"id": 1, "name": ",".join(dynamic_columns or ["all"])}]
+
+
+def selected(
+    path: str,
+    dynamic_columns: list[str] | None = None,
+    dynamic_where: Sequence[Condition] = (),
+) -> Iterator[dict[str, Any]]:
+    """The rows of a file of JSON that are needed; each call is noted in a file beside it."""
+    where = [list(condition) for condition in dynamic_where]
+    with Path(f"{path}.calls").open("a") as calls:
+        calls.write(json.dumps([dynamic_columns, where], default=str) + "\n")
+    for row in json.loads(Path(path).read_text()):
+        if all(condition.holds(row[condition.column]) for condition in dynamic_where):
+            yield row if dynamic_columns is None else {name: row[name] for name in dynamic_columns}
+
+
+def selected_tuples(dynamic_columns: list[str]) -> list[tuple[Any, ...]]:
+    """Tuples of the columns that are needed, in their order."""
+    row = {"id": 7, "name": "seven", "size": 1.5}
+    return [tuple(row[name] for name in dynamic_columns)]
 
 
 def plain() -> list[tuple[Any, ...]]:

@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from connectors import netguard
+from connectors.feed_source import selective
 from connectors.netguard import Guard
 from connectors.polled import schedule
+from connectors.pushdown import PushdownCondition, PushdownRequirement
 from connectors.python import source as connector
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.polled_mirror import PolledMirror, make_source
@@ -123,3 +125,116 @@ def test_columns_are_proposed() -> None:
     del given["relations"]["t"]["columns"]
     found = connector.discover(given)["relations"]["t"]["columns"]
     assert {c["name"] for c in found} == {"id", "name", "size"}
+
+
+def need(*columns: str, **least: int) -> PushdownRequirement:
+    """These columns, of rows with at least these values."""
+    found = [PushdownCondition(name, ">=", "int", (str(n),)) for name, n in least.items()]
+    return PushdownRequirement(tuple(sorted(columns)), tuple(found))
+
+
+class Selected:
+    """A function that reads what is needed, of rows in a file; polled once an hour."""
+
+    def __init__(self, folder: Path, relation: dict[str, Any] | None = None) -> None:
+        self.file = folder / "rows"
+        rows = [{"id": n, "name": f"n{n}", "size": n * 10} for n in range(6)]
+        self.file.write_text(json.dumps(rows))
+        own = {"arguments": {"path": str(self.file)}, **(relation or {})}
+        self._options = options("selected", own, poll_interval_ms=3_600_000)
+        self.source = make_source(connector, self._options)
+        self.mirror = PolledMirror(self.source)
+
+    def restart(self) -> None:
+        """Make the source again, as another process does."""
+        self.mirror.close()
+        self.source = self.mirror.source = make_source(connector, self._options)
+
+    def require(self, needed: PushdownRequirement) -> None:
+        own = selective(self.source)
+        assert own is not None
+        own.require({"t": needed})
+
+    def covers(self, needed: PushdownRequirement) -> bool:
+        own = selective(self.source)
+        assert own is not None
+        return own.covers("t", self.mirror.positions["t"], self.mirror.notes.get, needed)
+
+    def calls(self) -> list[Any]:
+        return [json.loads(line) for line in Path(f"{self.file}.calls").read_text().splitlines()]
+
+
+def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
+    function = Selected(tmp_path)
+    function.require(need("name", id=4))
+    function.mirror.begin()
+    assert held(function.mirror) == [(4, "n4", None), (5, "n5", None)]
+    assert function.calls() == [[["id", "name"], [["id", ">=", 4]]]]
+    assert function.covers(need("id", id=5)) and function.covers(need("id", "name", id=4))
+    assert not function.covers(need("id")) and not function.covers(need("size", id=4))
+
+
+def test_a_wider_need_is_read_at_once_and_a_narrower_one_later(tmp_path: Path) -> None:
+    function, wide = Selected(tmp_path), need("name", "size", id=2)
+    mirror = function.mirror
+    function.require(need("name", id=4))
+    mirror.begin()
+    mirror.open()
+    # Otherwise it would be polled in an hour.
+    function.require(wide)
+    mirror.follow(lambda _: function.covers(wide))
+    assert held(mirror) == [(n, f"n{n}", str(10 * n)) for n in range(2, 6)]
+    function.restart()
+    function.require(need("name", id=5))
+    mirror.open()
+    mirror.follow(lambda m: len(m.rows["t"]) == 1)
+    assert held(mirror) == [(5, "n5", None)]
+    assert not function.covers(wide) and function.covers(need("name", id=5))
+    mirror.close()
+    assert [where for _, where in function.calls()] == [[["id", ">=", n]] for n in (4, 2, 5)]
+
+
+def test_what_a_function_cannot_omit_is_read(tmp_path: Path) -> None:
+    """A column that must not be NULL, one of another form than its values, and no parameters."""
+    columns = [
+        {"name": "id", "type": "bigint"},
+        {"name": "name", "type": "text", "nullable": False},
+        {"name": "size", "type": "timestamptz", "unit": "s"},
+    ]
+    function = Selected(tmp_path, {"columns": columns})
+    of_time = PushdownCondition("size", ">=", "timestamptz", ("1970-01-01 00:00:30+00",))
+    function.require(PushdownRequirement(("size",), (of_time,)))
+    function.mirror.begin()
+    assert function.calls() == [[["id", "name", "size"], []]]
+    assert len(function.mirror.rows["t"]) == 6
+    facts = connector.pushdown(options("selected", {"columns": columns}))["t"]
+    assert (facts.columns, facts.conditions, list(facts.excepted)) == ("", "", ["size"])
+    plain = make_source(connector, options("plain"))
+    mirror, own = PolledMirror(plain), selective(plain)
+    assert own is not None
+    own.require({"t": need("name", id=100)})
+    mirror.begin()
+    assert held(mirror) == [(7, "seven", "1.5")]
+    assert own.covers("t", mirror.positions["t"], mirror.notes.get, need("size", "name"))
+    assert "dynamic_where" in connector.pushdown(options("plain"))["t"].conditions
+
+
+def test_a_column_of_the_whole_record_needs_all_others(tmp_path: Path) -> None:
+    function = Selected(
+        tmp_path, {"columns": [*COLUMNS, {"name": "r", "type": "jsonb", "path": "$"}]}
+    )
+    function.require(need("r", id=5))
+    function.mirror.begin()
+    assert function.calls() == [[["id", "name", "size"], [["id", ">=", 5]]]]
+    [(*values, whole)] = held(function.mirror)
+    assert (values, json.loads(whole)) == ([5, "n5", "50"], {"id": 5, "name": "n5", "size": 50})
+
+
+def test_tuples_have_the_columns_that_are_needed() -> None:
+    source = make_source(connector, options("selected_tuples"))
+    own = selective(source)
+    assert own is not None
+    own.require({"t": need("size")})
+    mirror = PolledMirror(source)
+    mirror.begin()
+    assert held(mirror) == [(7, None, "1.5")]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.plan.nodes import Filter, Plan, Scan, inputs_of
 from dataflow.plan.walk import conjuncts, nodes_of
-from dataflow.schema import RelationName
+from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import SqlType, TypeKind
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -49,6 +49,7 @@ _NAMES = {
 _NUMBERS = ("int", "decimal")
 # Under these, equal texts are equal bytes, but order is the collation's.
 _OF_TEXT = ("=", "<>", "in")
+_NOT_COMMON = "the view reads the relation a second time without it"
 
 
 @dataclass(frozen=True)
@@ -63,33 +64,65 @@ class PushedCondition:
 
 
 @dataclass(frozen=True)
+class ScanFilter:
+    """A condition that is evaluated directly above scans of a relation.
+
+    fields: those that its column references count. condition: in simple form, None if a source
+    could not evaluate it; why_not: why a source must not omit rows by it, "" if it may.
+    """
+
+    predicate: Expression
+    fields: tuple[Field, ...]
+    condition: PushedCondition | None
+    why_not: str
+
+
+@dataclass(frozen=True)
 class PushdownRequirements:
     """The requirements on one relation: the union of the columns read, the conditions common to all
-    scans."""
+    scans. unread: its other columns. filters: all conditions above any scan."""
 
     relation: RelationName
     columns: tuple[str, ...]
     conditions: tuple[PushedCondition, ...]
+    unread: tuple[str, ...] = ()
+    filters: tuple[ScanFilter, ...] = ()
 
 
 def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
     """Return the requirements of a plan, after the rules, on the relations that it reads, each
     once."""
+    relations: dict[RelationName, Relation] = {}
     columns: dict[RelationName, dict[str, None]] = {}
-    conditions: dict[RelationName, list[PushedCondition]] = {}
+    readings: dict[RelationName, list[list[ScanFilter]]] = {}
     for scan, found in _readings(root):
         name = scan.relation.name
+        relations.setdefault(name, scan.relation)
         read = [scan.relation.fields[i].name for i in scan.columns]
         columns.setdefault(name, {}).update(dict.fromkeys(read))
-        before = conditions.get(name)
-        conditions[name] = found if before is None else [c for c in before if c in found]
+        readings.setdefault(name, []).append(found)
     return tuple(
-        PushdownRequirements(name, tuple(read), tuple(conditions[name]))
-        for name, read in columns.items()
+        _required(relations[name], tuple(read), readings[name]) for name, read in columns.items()
     )
 
 
-def _readings(root: Plan) -> Iterator[tuple[Scan, list[PushedCondition]]]:
+def _required(
+    relation: Relation, columns: tuple[str, ...], readings: Sequence[Sequence[ScanFilter]]
+) -> PushdownRequirements:
+    """readings: the filters of each reader of a scan."""
+    by_reading = [{f.condition: None for f in filters if f.condition} for filters in readings]
+    common = [c for c in by_reading[0] if all(c in others for others in by_reading)]
+    filters: dict[tuple[Expression, tuple[Field, ...]], ScanFilter] = {}
+    for found in (f for one in readings for f in one):
+        if found.condition is not None and found.condition not in common:
+            found = replace(found, why_not=_NOT_COMMON)
+        filters.setdefault((found.predicate, found.fields), found)
+    unread = tuple(f.name for f in relation.fields if f.name not in columns)
+    shown = tuple(filters.values())
+    return PushdownRequirements(relation.name, columns, tuple(common), unread, shown)
+
+
+def _readings(root: Plan) -> Iterator[tuple[Scan, list[ScanFilter]]]:
     """Return each scan with the filters of each of its readers."""
     nodes = nodes_of(root)
     if isinstance(root, Scan):
@@ -98,8 +131,28 @@ def _readings(root: Plan) -> Iterator[tuple[Scan, list[PushedCondition]]]:
         for below in inputs_of(node):
             if isinstance(below, Scan):
                 parts = conjuncts(node.predicate) if isinstance(node, Filter) else []
-                found = [_condition(part, below) for part in parts]
-                yield below, list(dict.fromkeys(a for a in found if a is not None))
+                yield below, [_filter(part, below) for part in parts]
+
+
+def _filter(part: Expression, scan: Scan) -> ScanFilter:
+    condition = _condition(part, scan)
+    why_not = "" if condition else _why_not(part)
+    return ScanFilter(part, scan.fields, condition, why_not)
+
+
+def _why_not(part: Expression) -> str:
+    """Return why a conjunct is no condition that another system could evaluate."""
+    if isinstance(part, Call) and part.function == "not":
+        return _why_not(part.arguments[0])
+    is_compared = isinstance(part, Call) and part.function in (*_MIRRORED, "in")
+    operands = part.arguments if isinstance(part, Call) and is_compared else ()
+    plain = [o for o in operands if isinstance(_uncast(o), ColumnRef)]
+    if len(plain) != 1 or not all(isinstance(o, Literal) for o in operands if o not in plain):
+        return "it is no comparison of one column with constants"
+    kind = plain[0].type.kind
+    if kind is TypeKind.TEXT:
+        return "the order and equality of this text depend on its collation in PostgreSQL"
+    return f"PostgreSQL has its own way to compare values of {plain[0].type.name}"
 
 
 def _condition(part: Expression, scan: Scan) -> PushedCondition | None:
@@ -162,6 +215,16 @@ def _compared(
 
 def _column(part: Expression, scan: Scan) -> tuple[str, str, SqlType] | None:
     """Return (name, kind, type) of a plain column, also of a varchar that is read as text."""
+    part = _uncast(part)
+    if not isinstance(part, ColumnRef):
+        return None
+    kind = _NAMES.get(part.type.kind)
+    field = scan.relation.fields[scan.columns[part.index]]
+    return None if kind is None else (field.name, kind, part.type)
+
+
+def _uncast(part: Expression) -> Expression:
+    """Return the column of a varchar that is read as text; others as they are."""
     if (
         isinstance(part, Call)
         and part.function == "cast"
@@ -170,9 +233,5 @@ def _column(part: Expression, scan: Scan) -> tuple[str, str, SqlType] | None:
         and isinstance(part.arguments[0], ColumnRef)
         and part.arguments[0].type.kind is TypeKind.TEXT
     ):
-        part = part.arguments[0]
-    if not isinstance(part, ColumnRef):
-        return None
-    kind = _NAMES.get(part.type.kind)
-    field = scan.relation.fields[scan.columns[part.index]]
-    return None if kind is None else (field.name, kind, part.type)
+        return part.arguments[0]
+    return part
