@@ -18,7 +18,7 @@ from storage import page_kernels
 from storage.errors import NegativeWeightError, StorageError
 from storage.faults import corrupt
 from storage.layout import MAGIC, VERSION, Layout
-from storage.page_access import HEADER
+from storage.page_access import HASHES, HEADER
 
 _CHECKED_FROM = 16
 _SEALED_AT_ONCE = 64
@@ -117,6 +117,26 @@ def seal_whole(layout: Layout, selection: Selection) -> Page:
     heap_bytes = int(_heap_ends(layout, hits)[-1]) if len(layout.byte_words) else 0
     image = np.empty(layout.image_words(len(hits), heap_bytes), np.uint64)
     page_kernels.write_page(image, hits, totals, layout.byte_words, layout.header)
+    image[1] = xxhash.xxh3_64_intdigest(image.data.cast("B")[_CHECKED_FROM:])
+    return open_page(image.tobytes())
+
+
+def seal_few(layout: Layout, image: np.ndarray) -> Page | None:
+    """Return one page of an unsorted image of one or two rows, which it may reorder.
+
+    None if that is not all there is to do: the rows are equal, or one has no value left.
+    """
+    records = layout.records_of(image)
+    rows = records.tolist()
+    if not all(any(row[layout.value_at :]) for row in rows):
+        return None
+    if len(rows) == 2:
+        first, second = ((int(image[HEADER + n]), *rows[n][:HASHES]) for n in range(2))
+        if first == second:
+            return None
+        if first > second:
+            image[HEADER], image[HEADER + 1] = second[0], first[0]
+            records[:] = records[::-1].copy()
     image[1] = xxhash.xxh3_64_intdigest(image.data.cast("B")[_CHECKED_FROM:])
     return open_page(image.tobytes())
 

@@ -31,7 +31,16 @@ from storage.merge_policy import (
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
 from storage.page_reader import PAGES_AT_ONCE, PageReader, merged, track_of
-from storage.pages import Page, Selection, Tuning, below_zero, order_rows, seal_whole, verify
+from storage.pages import (
+    Page,
+    Selection,
+    Tuning,
+    below_zero,
+    order_rows,
+    seal_few,
+    seal_whole,
+    verify,
+)
 from storage.run_search import EVERY_ROW, RunSearch
 from storage.run_writer import RunBuilder, RunWriter
 from storage.runs import (
@@ -170,15 +179,25 @@ class RunSet:
         if n == 0:
             return
         image = self.layout.image(columns, values)
+        page = seal_few(self.layout, image) if n <= 2 < self._tuning.memory_rows else None
+        if page is not None:
+            self._meter.take_in(n)
+            self._remember(page)
+            self._earn(n)
+            return
         selection = order_rows(self.layout, image)
         rows = len(selection.hits)
         if rows == 0:
             return
         self._meter.take_in(rows)
         if rows < self._tuning.memory_rows:
-            self._remember(selection)
+            self._remember(seal_whole(self.layout, selection))
         else:
             self._flush_with(selection)
+        self._earn(rows)
+
+    def _earn(self, rows: int) -> None:
+        """Do the merges that so many applied rows pay for."""
         self._credit_rows += self._tuning.fuel * (1 + len(self._table.runs) // 12) * rows
         self.work()
         self._cache.shrink()
@@ -189,9 +208,8 @@ class RunSet:
         if self._memory:
             self._flush_with(None)
 
-    def _remember(self, selection: Selection) -> None:
-        """Add the selection to the log and to memory, as its own run."""
-        page = seal_whole(self.layout, selection)
+    def _remember(self, page: Page) -> None:
+        """Add a page to the log and to memory, as its own run."""
         self._writes.put(log_key(self.identity, self._next_log), page.sealed)
         self._next_log += 1
         self._memory.append(page)

@@ -11,8 +11,9 @@ import xxhash
 from storage.delta import SEEDS, Column, Delta, hash_columns
 from storage.errors import StorageError
 from storage.layout import MAGIC, VERSION, Layout
-from storage.merge_policy import choose_merge
-from storage.pages import Tuning, cut, order_rows, seal_whole, verify
+from storage.merge_policy import EVERYTHING, choose_merge
+from storage.page_reader import merged
+from storage.pages import Tuning, cut, order_rows, seal_few, seal_whole, verify
 from storage.rocks import RocksStore
 from storage.store import ArrangementSpec
 from storage.write_set import stored_keys
@@ -41,6 +42,37 @@ def test_hashes_are_those_of_the_columns(key):
     assert (layout.hashes_of(image) == keys).all()
     assert (records[:, 0] == hash_columns(rows.columns, 200, SEEDS[0])).all()
     assert (records[:, 1] == hash_columns(rows.columns, 200, SEEDS[1])).all()
+
+
+@pytest.mark.parametrize("key", [(0,), (2, 1), ()])
+@pytest.mark.parametrize("width", [1, 3])
+def test_one_or_two_rows_are_sealed_as_any_others(key, width):
+    """Whichever comes first, of one key or not, equal or without a value left."""
+    layout, rng, few = Layout(KINDS, key, width), random.Random(7), 0
+    for _ in range(600):
+        rows = Delta.of(KINDS, [random_row(rng, KINDS, 3) for _ in range(rng.choice([1, 2]))])
+        if len(rows) == 2 and rng.random() < 0.3:
+            # Two rows of one key.
+            same = np.array([0, 0])
+            rows = Delta([*(c.take(same) for c in rows.columns[:3]), rows.columns[3]], rows.weights)
+        values = np.array([[rng.choice([-1, 0, 1, 2]) for _ in rows.weights] for _ in range(width)])
+        # What is selected lies in the image.
+        image = layout.image(rows.columns, values)
+        whole = order_rows(layout, image)
+        page = seal_few(layout, layout.image(rows.columns, values))
+        if page is None:
+            assert len(whole.hits) < len(rows)
+            continue
+        few += 1
+        expected = verify(seal_whole(layout, whole).sealed, layout, "whole")
+        found = verify(page.sealed, layout, "few")
+        assert (found.rows, found.first) == (expected.rows, expected.first)
+        left, right = (merged(layout, [[p.address]], EVERYTHING) for p in (found, expected))
+        del image
+        assert (left.totals == right.totals).all()
+        for a, b in zip(layout.columns(left.hits), layout.columns(right.hits), strict=True):
+            assert a.to_list() == b.to_list()
+    assert few > 100
 
 
 def test_order_and_cut():
