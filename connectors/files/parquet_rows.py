@@ -13,15 +13,12 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from connectors.files.arrow_columns import column_of_array
 from connectors.files.stream import UnreadableFile
-from connectors.formats.columns import Faults
+from connectors.formats.arrow_columns import column_of_batch
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.fields import Fields, null_value
-from dataflow.delta import Column
 from dataflow.errors import TemporaryError
 
 BATCH_ROWS = 16_384
@@ -110,26 +107,13 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 def _fields(columns: Sequence[DeclaredColumn], batch: pa.RecordBatch) -> Fields:
     fields = Fields([])
     for declared in columns:
-        column, faults = _column(declared, batch)
+        column, faults = column_of_batch(declared, batch)
         fields.columns.append(column)
         fields.refuse_values(declared.field.name, faults)
         if not declared.field.is_nullable and column.valid is not None:
             for row in np.flatnonzero(~column.valid).tolist():
                 fields.refuse(row, null_value(declared))
     return fields
-
-
-def _column(declared: DeclaredColumn, batch: pa.RecordBatch) -> tuple[Column, Faults]:
-    """Return a column; one that the file lacks is NULL."""
-    absent = Column.nulls(declared.field.type.physical, batch.num_rows), {}
-    if not declared.path or declared.path[0] not in batch.schema.names:
-        return absent
-    array = batch.column(declared.path[0])
-    for key in declared.path[1:]:
-        if not pa.types.is_struct(array.type) or array.type.get_field_index(key) < 0:
-            return absent
-        array = pc.call_function("struct_field", [array], pc.StructFieldOptions([key]))
-    return column_of_array(declared, array)
 
 
 def _unreadable(error: Exception) -> Exception:

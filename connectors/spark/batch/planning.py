@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from connectors.extras import extra_required
 from connectors.feed_source import BoundedSource, Connector, DeclaredRelation
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
@@ -26,6 +27,8 @@ from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.schema import Field, Relation, RelationName, stored
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
+from dataflow.sql.rules.split_aggregates import split_aggregates
+from dataflow.sql.rules.split_top_k import split_top_k
 
 # How often a row of a multiset view is in it.
 COUNT = "_count"
@@ -50,8 +53,11 @@ class PlannedView:
 
 
 def open_source(name: str, settings: SourceSettings, analyzer: PostgresAnalyzer) -> BoundedSource:
-    """Return a source with the types of its relations resolved. SourceError, SqlError."""
-    found = importlib.import_module(f"connectors.{settings.type}.source")
+    """Return a source with the types of its relations resolved. SourceError, SqlError;
+    TidemarkError package.missing.
+    """
+    with extra_required(f'source type "{settings.type}"'):
+        found = importlib.import_module(f"connectors.{settings.type}.source")
     connector = cast(Connector, found)
     relations = []
     for declared in connector.declare(settings.options):
@@ -87,6 +93,7 @@ def _relation(source: str, declared: DeclaredRelation, fields: Sequence[Field]) 
         1 + number % _OIDS,
         own,
         tuple(names.index(column) for column in declared.key),
+        is_full=declared.is_full,
         is_append=declared.is_append,
     )
 
@@ -116,7 +123,7 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
             f'view "{name}" reads "{foreign[0]}", which is not of a source in the settings',
             hint=f"its sources have: {', '.join(sorted(map(str, own)))}",
         )
-    nodes = lower(found.root)
+    nodes = lower(split_aggregates(split_top_k(found.root)))
     fields = stored(found.root.fields)
     facts = (query, key, fields, tuple(scanned.values()), nodes)
     identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]

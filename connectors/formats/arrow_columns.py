@@ -59,6 +59,19 @@ def column_of_array(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, 
     return column_of_texts(type, bytes_column(pc.cast(array, pa.large_string())))
 
 
+def column_of_batch(declared: DeclaredColumn, batch: pa.RecordBatch) -> tuple[Column, Faults]:
+    """Return a declared column of a batch, and the faults by row; one that it lacks is NULL."""
+    absent = Column.nulls(declared.field.type.physical, batch.num_rows), {}
+    if not declared.path or declared.path[0] not in batch.schema.names:
+        return absent
+    array = batch.column(declared.path[0])
+    for key in declared.path[1:]:
+        if not pa.types.is_struct(array.type) or array.type.get_field_index(key) < 0:
+            return absent
+        array = pc.call_function("struct_field", [array], pc.StructFieldOptions([key]))
+    return column_of_array(declared, array)
+
+
 def bytes_column(array: pa.Array) -> Column:
     """Return a bytes column of an array of strings or bytes."""
     valid = _mask(array)
