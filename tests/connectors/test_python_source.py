@@ -14,7 +14,8 @@ from connectors.netguard import Guard
 from connectors.polled import schedule
 from connectors.python import source as connector
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.feed_mirror import make_source
+from tests.connectors.polled_mirror import PolledMirror
 
 MODULE = "tests.connectors.python_functions"
 COLUMNS = [
