@@ -19,6 +19,7 @@ from connectors.polled.values import records_of
 from connectors.python.conditions import Requirement
 from connectors.python.function import Function
 from dataflow.errors import SourceError, TidemarkError
+from storage.parent_process import die_with_parent
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     call = orjson.loads(sys.stdin.buffer.read())
+    die_with_parent(call["parent"])
     end: list[str] = []
     try:
         left = call["count"]

@@ -2,7 +2,7 @@
 
 A function is called by interval in a child process, and its rows are compared by key. Invariants: a
 call that fails, ends early or takes too long changes nothing; what a function does to its process
-does not reach the service.
+does not reach the service, and the process ends with it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def call(relation: FunctionRelation, columns: Sequence[str], count: int) -> list
         "arguments": secrets.resolve_all(relation.arguments),
         "columns": list(columns),
         "count": count + 1,
+        "parent": os.getpid(),
     }
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
