@@ -54,7 +54,7 @@ Row = tuple[str | None, ...]
 POSITION = {"source": "0/1A"}
 KILLED_AFTER_S = 0.4
 HEALED_AFTER_S = 1.0
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 _BYTEA = sql_type("bytea", 17)
 _UUID = sql_type("uuid", 2950)
