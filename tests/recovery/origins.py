@@ -449,16 +449,17 @@ def mysql(request: pytest.FixtureRequest, folder: Path, seed: int) -> Iterator[O
     yield mysql_origin(request.getfixturevalue("mariadb"), seed)
 
 
+# Those that need no server of their own come first.
 ORIGINS: Mapping[str, Origins] = {
+    "http": http,
+    "events": events,
+    "websocket": websocket,
+    "python": python,
+    "postgres": postgres,
+    "mongodb stream": mongodb_stream,
+    "dbapi": dbapi,
+    "mysql": mysql,
     "clickhouse": clickhouse,
     "clickhouse cursor": clickhouse_cursor,
-    "dbapi": dbapi,
-    "events": events,
-    "http": http,
     "mongodb": mongodb,
-    "mongodb stream": mongodb_stream,
-    "mysql": mysql,
-    "postgres": postgres,
-    "python": python,
-    "websocket": websocket,
 }
