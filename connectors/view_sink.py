@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
-from dataflow.errors import TemporaryError
+from dataflow.errors import SinkError, TemporaryError
+
+ADD_AGAIN = "drop the sink and add it again, with its rows"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,21 @@ class ViewEpoch:
     deltas: Iterable[Delta]
     rows: int
     is_initial: bool = False
+
+
+def fenced(target: str) -> SinkError:
+    """Return the error of a writer that another one has replaced. target: what it writes to."""
+    what = f"another service writes to {target} for this sink"
+    return SinkError("sink.fenced", what, hint="stop one of the two services")
+
+
+def lost(
+    detail: str,
+    what: str = "the data written to the sink is gone",
+    first: str = "delete what is left of its data",
+) -> SinkError:
+    """Return the error of a sink whose target is gone. first: to do before it is added again."""
+    return SinkError("sink.lost", what, detail=detail, hint=f"{first}, then {ADD_AGAIN}")
 
 
 class Interruption:

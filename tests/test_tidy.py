@@ -50,7 +50,7 @@ WORDS = tuple(
 )
 # What every connector may use.
 SHARED = ("connectors.formats", "connectors.polled", "connectors.objects", "connectors.lake")
-SHARED += ("storage.failpoints", "storage.clock", "storage.backoff")
+SHARED += ("storage.failpoints", "storage.clock", "storage.backoff", "storage.parent_process")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {

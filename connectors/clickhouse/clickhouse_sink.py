@@ -26,7 +26,7 @@ from connectors.clickhouse.sink_options import ClickHouseOptions, literal
 from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
 from connectors.lake.location import UNREACHABLE
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
@@ -67,7 +67,7 @@ class ClickHouseSink:
             if newest is None or missing:
                 raise self._lost("its tables or its progress are gone")
             if self._has_claimed and newest["writer"] != self._writer:
-                raise self._fenced()
+                raise fenced(f"table {self._options.name()}")
         for suffix, statement in statements(self._options, self._table, self._owner).items():
             if suffix in missing:
                 self._command(statement)
@@ -121,7 +121,7 @@ class ClickHouseSink:
         if newest is None:
             raise self._lost("its progress is gone")
         if newest["writer"] != self._writer:
-            raise self._fenced()
+            raise fenced(f"table {self._options.name()}")
         make = rows_of if self._options.mode == "rows" else changes_of
         span = f"{self._identity}-{epochs[0].number}-{epochs[-1].number}"
         for number, chunk in enumerate(_chunks(make(self._table, epochs))):
@@ -182,20 +182,9 @@ class ClickHouseSink:
         except (ClickHouseError, OSError) as error:
             raise failure(error) from None
 
-    def _fenced(self) -> SinkError:
-        return SinkError(
-            "sink.fenced",
-            f"another service writes to table {self._options.name()} for this sink",
-            hint="stop one of the two services",
-        )
-
     def _lost(self, detail: str) -> SinkError:
-        return SinkError(
-            "sink.lost",
-            f"table {self._options.name()} is missing",
-            detail=detail,
-            hint="drop the sink's other tables too, then drop the sink and add it again",
-        )
+        what = f"table {self._options.name()} is missing"
+        return lost(detail, what, first="drop the sink's other tables too")
 
 
 def connect(options: ClickHouseOptions) -> Client:

@@ -29,7 +29,7 @@ from connectors.lake.lake_rows import row_keys
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.lake.net_changes import net_changes
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -106,7 +106,7 @@ class DeltaSink:
         if found is None:
             raise not_empty(self._options.location.path)
         if self._has_claimed and found not in self._numbers:
-            raise self._fenced()
+            raise fenced(f'"{self._options.location.path}"')
         self._draw()
         self._commit_progress(table, self._reached(table, self._epochs))
 
@@ -242,7 +242,7 @@ class DeltaSink:
         except (DeltaError, OSError) as error:
             raise self._failure(error) from None
         if is_claimed and found != self._number:
-            raise self._fenced()
+            raise fenced(f'"{self._options.location.path}"')
 
     def _properties(self, number: int | None) -> CommitProperties:
         found = [Transaction(self._takeovers, self._number)]
@@ -316,20 +316,9 @@ class DeltaSink:
             )
         return unreached(detail)
 
-    def _fenced(self) -> SinkError:
-        return SinkError(
-            "sink.fenced",
-            f'another service writes to "{self._options.location.path}" for this sink',
-            hint="stop one of the two services",
-        )
-
     def _lost(self, detail: str) -> SinkError:
-        return SinkError(
-            "sink.lost",
-            f'table "{self._options.location.path}" is missing',
-            detail=detail,
-            hint="empty the folder, then drop the sink and add it again",
-        )
+        what = f'table "{self._options.location.path}" is missing'
+        return lost(detail, what, first="empty the folder")
 
 
 class _Reader:

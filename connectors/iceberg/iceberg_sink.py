@@ -30,7 +30,7 @@ from connectors.iceberg.options import IcebergOptions
 from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -70,7 +70,7 @@ class IcebergSink:
                 raise not_empty(self._options)
             newest = self._newest(table)
             if self._has_claimed and newest.get(WRITER) != self._writer:
-                raise self._fenced()
+                raise fenced(f'table "{self._options.title}"')
             epoch = int(newest[EPOCH]) if EPOCH in newest else None
             if epoch is None and known is not None:
                 raise self._lost("its snapshots are gone")
@@ -194,20 +194,9 @@ class IcebergSink:
         except (OSError, SQLAlchemyError) as error:
             raise unreached(secrets.hide(str(error)).partition("\n")[0]) from None
 
-    def _fenced(self) -> SinkError:
-        return SinkError(
-            "sink.fenced",
-            f'another service writes to table "{self._options.title}" for this sink',
-            hint="stop one of the two services",
-        )
-
     def _lost(self, detail: str) -> SinkError:
-        return SinkError(
-            "sink.lost",
-            f'table "{self._options.title}" is missing',
-            detail=detail,
-            hint="drop the table, then drop the sink and add it again",
-        )
+        what = f'table "{self._options.title}" is missing'
+        return lost(detail, what, first="drop the table")
 
 
 def opened(options: IcebergOptions) -> SqlCatalog:

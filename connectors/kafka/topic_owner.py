@@ -15,6 +15,7 @@ from connectors.kafka.epoch_markers import ANSWER_S, Standing, read_first, read_
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
 from connectors.kafka.topics import Topics
+from connectors.view_sink import fenced, lost
 from dataflow.errors import SinkError, TemporaryError
 
 
@@ -54,11 +55,7 @@ class TopicOwner:
         # If all markers have expired, the writer is unknown.
         is_our_sink = standing.sink == self.identity
         if self._has_claimed and is_our_sink and standing.writer != self.writer:
-            raise SinkError(
-                "sink.fenced",
-                f'another service writes to topic "{options.topic}" for this sink',
-                hint="stop one of the two services",
-            )
+            raise fenced(f'topic "{options.topic}"')
         if standing.epoch is not None and not has_rows:
             raise _lost(options.topic, f"it held epoch {standing.epoch}")
 
@@ -117,12 +114,8 @@ class TopicOwner:
 
 
 def _lost(topic: str, detail: str) -> SinkError:
-    return SinkError(
-        "sink.lost",
-        f'topic "{topic}" is missing or was recreated',
-        detail=detail,
-        hint="delete the sink's other topic too, then drop the sink and add it again",
-    )
+    what = f'topic "{topic}" is missing or was recreated'
+    return lost(detail, what, first="delete the sink's other topic too")
 
 
 def _not_ours(topic: str, detail: str) -> SinkError:

@@ -16,6 +16,7 @@ from connectors.mysql.server import package
 from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.written_table import rows_changed
 from connectors.secrets import hide
+from connectors.view_sink import lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 
 CONNECT_TIMEOUT_S = 10
@@ -151,13 +152,3 @@ _REFUSALS = (
         "raise max_allowed_packet, or leave columns out of the view",
     ),
 )
-
-
-def lost(detail: str) -> SinkError:
-    """Return the error for a target that is gone."""
-    return SinkError(
-        "sink.lost",
-        "the data written to the sink is gone",
-        detail=detail,
-        hint="drop the sink with its data, and add it again",
-    )

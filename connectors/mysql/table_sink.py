@@ -19,7 +19,7 @@ from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.sink_session import SinkSession, lost
 from connectors.mysql.written_table import Changelog, RowsTable
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
@@ -150,7 +150,7 @@ class TableSink:
         if standing is None:
             raise lost("its progress is gone")
         if standing.owner != self._token:
-            raise self._fenced()
+            raise fenced(f"table {self._options.title}")
         self._require_table(session, standing)
         self._table.write(session, watched)
         position = json.dumps(dict(epochs[-1].positions))
@@ -195,20 +195,13 @@ class TableSink:
         if self._earlier is None or standing is None:
             return
         if standing.owner not in (self._token, self._earlier):
-            raise self._fenced()
+            raise fenced(f"table {self._options.title}")
 
     def _connect(self) -> SinkSession:
         self.close()
         self._interrupted.check()
         self._session = SinkSession(self._options, self._title)
         return self._session
-
-    def _fenced(self) -> SinkError:
-        return SinkError(
-            "sink.fenced",
-            f'another writer has taken over the sink "{self._title}"',
-            hint="stop one of the two services",
-        )
 
 
 def has_table(session: SinkSession, name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from connectors.lake.location import unreached
 from connectors.objects.shared_storage import NameTakenError, SharedStorage
+from connectors.view_sink import fenced, lost
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -108,14 +109,14 @@ class Manifests:
         try:
             self._storage.create(_name(manifest.version), manifest.to_bytes())
         except NameTakenError:
-            raise self.fenced() from None
+            raise fenced(f'"{self._title}"') from None
         failpoint("lake.manifest.after", unreached)
         versions = self._versions()
         if versions[-1:] != [manifest.version]:
             if manifest.version + 1 not in versions:
                 # Later writers had fenced us, and have since deleted the version in our way.
                 self._storage.delete(_name(manifest.version))
-            raise self.fenced()
+            raise fenced(f'"{self._title}"')
         try:
             self._require_earlier(manifest, versions)
         except SinkError:
@@ -132,8 +133,8 @@ class Manifests:
             return
         if versions and versions[-1] > manifest.version:
             # Later writers have deleted it.
-            raise self.fenced()
-        raise lost(self._title, f"version {earlier} of the manifest is gone")
+            raise fenced(f'"{self._title}"')
+        raise files_lost(self._title, f"version {earlier} of the manifest is gone")
 
     def next_version(self, earlier: Manifest, files: Sequence[DataFile], **facts: Any) -> Manifest:
         """Return the version after another, with more files; older ones go to checkpoints."""
@@ -154,7 +155,7 @@ class Manifests:
             try:
                 content = self._storage.get(name)
             except FileNotFoundError:
-                raise lost(self._title, f'"{name}" is gone') from None
+                raise files_lost(self._title, f'"{name}" is gone') from None
             yield from _files(json.loads(content)["files"])
         yield from manifest.files
 
@@ -181,28 +182,15 @@ class Manifests:
         for name in sorted(names, key=lambda name: (name.startswith(_MANIFEST), name)):
             self._storage.delete(name)
 
-    def fenced(self) -> SinkError:
-        """Return the error of a writer that another one has replaced."""
-        return SinkError(
-            FENCED,
-            f'another service writes to "{self._title}" for this sink',
-            hint="stop one of the two services",
-        )
-
     def _versions(self) -> list[int]:
         names = self._storage.names(FOLDER)
         found = [name.removeprefix(_MANIFEST).removesuffix(".json") for name in names]
         return sorted(int(text) for text in found if text.isdecimal())
 
 
-def lost(title: str, detail: str) -> SinkError:
+def files_lost(title: str, detail: str) -> SinkError:
     """Return the error of a sink whose files are gone."""
-    return SinkError(
-        "sink.lost",
-        f'files of "{title}" are missing',
-        detail=detail,
-        hint="empty the folder, then drop the sink and add it again",
-    )
+    return lost(detail, f'files of "{title}" are missing', first="empty the folder")
 
 
 def _name(version: int) -> str:

@@ -19,10 +19,10 @@ from connectors.lake.location import UNREACHABLE, unreached
 from connectors.objects.shared_storage import FolderStorage, SharedStorage
 from connectors.parquet import data_files
 from connectors.parquet.data_files import DataFiles
-from connectors.parquet.manifests import FENCED, FOLDER, Manifest, Manifests, lost
+from connectors.parquet.manifests import FENCED, FOLDER, Manifest, Manifests, files_lost
 from connectors.parquet.options import ParquetOptions
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -66,13 +66,12 @@ class ParquetSink:
         title = self._options.location.path
         if newest is None:
             if self._has_claimed or known is not None:
-                raise lost(title, "there is no manifest")
+                raise files_lost(title, "there is no manifest")
             require_empty(self._options)
         elif newest.sink != self._identity:
             raise not_empty(title, "another sink has written to it")
         elif self._has_claimed and newest.writer != self._writer:
-            assert self._storage is not None
-            raise self._manifests(self._storage).fenced()
+            raise fenced(f'"{title}"')
 
     def _claimed(self, newest: Manifest | None) -> Manifest:
         if newest is None:

@@ -21,6 +21,7 @@ from connectors.pushdown import PushdownRequirement
 from connectors.python.conditions import Requirement, condition_facts, read_condition
 from connectors.python.function import COLUMNS, Function
 from dataflow.errors import SourceError, TidemarkError
+from storage.parent_process import die_with_parent
 
 
 def main() -> int:
@@ -29,6 +30,7 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     call = orjson.loads(sys.stdin.buffer.read())
+    die_with_parent(call["parent"])
     try:
         function = _function(call)
         end: list[Any] = [sorted(function.takes)]

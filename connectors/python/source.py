@@ -2,7 +2,7 @@
 
 A function is called by interval in a child process, and its rows are compared by key. Invariants: a
 call that fails, ends early or takes too long changes nothing; what a function does to its process
-does not reach the service.
+does not reach the service, and the process ends with it.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def _run(
 ) -> tuple[list[bytes], Collection[str]]:
     netguard.check_module(relation.module)
     arguments = secrets.resolve_all(relation.arguments)
-    request = {"path": relation.path, "arguments": arguments, "required": _NOTHING, **facts}
+    base = {"path": relation.path, "arguments": arguments, "parent": os.getpid()}
+    request = {**base, "required": _NOTHING, **facts}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
             [sys.executable, "-m", "connectors.python.child"],

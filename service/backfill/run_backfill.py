@@ -14,7 +14,7 @@ from dataflow.errors import TidemarkError
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.runtime import deep_stack
 from service.runtime.process_title import set_title
-from service.runtime.signals import die_with_parent
+from storage.parent_process import die_with_parent
 
 
 def main(pipe: Connection, parent: int) -> int:

@@ -31,7 +31,7 @@ from service.runtime.log import configure, log
 from service.runtime.private_files import replace_file
 from service.runtime.process_title import set_title
 from service.runtime.settings import Settings, parent_pid
-from service.runtime.signals import die_with_parent
+from storage.parent_process import die_with_parent
 
 LIST = Path(__file__).with_name("kernels.txt")
 ROOT = LIST.parents[2]

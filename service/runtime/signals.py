@@ -1,4 +1,4 @@
-"""How the service's processes react to signals and to the end of their parent.
+"""How the service's processes react to signals.
 
 A process has STOP_S to stop after a request. Its current work may take longer (a statement that
 waits for a lock, a large step, a JVM). Then it exits at once, which loses no more than a kill
@@ -7,7 +7,6 @@ would: nothing. A second SIGTERM exits at once.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -31,21 +30,6 @@ FINAL_CODES = frozenset(
         "sink.version",
     }
 )
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int | None) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; exit if it has ended already.
-
-    parent: its own pid as it sees it (in a container the supervisor may be process 1); None for a
-    process started by hand.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if parent is not None and os.getppid() != parent:
-        os._exit(0)
 
 
 def stop_on_terminate(stop: Callable[[], None], on_late: Callable[[], None]) -> None:

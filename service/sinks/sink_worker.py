@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
-from connectors.view_sink import ViewEpoch, ViewSink
+from connectors.view_sink import ADD_AGAIN, ViewEpoch, ViewSink, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.runtime.log import log
@@ -24,7 +24,6 @@ from storage.backoff import Backoff
 from storage.failpoints import failpoint
 
 RETRY_S, JITTER = (0.1, 30.0), (0.5, 1.0)
-ADD_AGAIN = "drop the sink and add it again, with its rows"
 # How often the sink's readers learn of epochs that do not change the view.
 IDLE_PROGRESS_S = 5.0
 # One transaction takes the waiting epochs, up to this many rows.
@@ -198,25 +197,16 @@ class SinkWorker:
         found = self._route.sink.open(known if before.has_begun else None)
         if found is None:
             if self.reached.has_begun:
-                raise SinkError(
-                    "sink.lost",
-                    "the data written to the sink is gone",
-                    detail=f"it was at epoch {self.reached.epoch}",
-                    hint=ADD_AGAIN,
-                )
+                raise lost(f"it was at epoch {self.reached.epoch}")
             self._is_untouched = False
             if not self._await_table():
                 return
             found = self._begin()
         elif self._is_untouched or found > self._newest:
-            raise _lost(f"the sink is at epoch {found}, the state at {self._newest}")
+            raise _state_lost(f"the sink is at epoch {found}, the state at {self._newest}")
         elif found < before.written:
-            raise SinkError(
-                "sink.lost",
-                "the sink has lost data that it had acknowledged",
-                detail=f"it is at epoch {found}, and had acknowledged epoch {before.written}",
-                hint=ADD_AGAIN,
-            )
+            detail = f"it is at epoch {found}, and had acknowledged epoch {before.written}"
+            raise lost(detail, "the sink has lost data that it had acknowledged")
         self._unreported = None
         self.reached = Reached(max(self.reached.epoch, found), has_begun=True, written=found)
         self.status, self.error = LIVE, None
@@ -317,7 +307,7 @@ class SinkWorker:
         """Return an epoch of the outbox, and its size in memory."""
         found = self._route.find(number)
         if found is None:
-            raise _lost(f"epoch {number} is no longer in the outbox")
+            raise _state_lost(f"epoch {number} is no longer in the outbox")
         table = self._route.table
         later, own = found.rows.later, found.rows.deltas
         if found.repair is not None:
@@ -343,7 +333,7 @@ class _DeltasOf:
         return self.rows.deltas_of(self.table)
 
 
-def _lost(detail: str) -> SinkError:
+def _state_lost(detail: str) -> SinkError:
     return SinkError(
         "sink.state_lost",
         "the state lacks epochs that the sink needs",

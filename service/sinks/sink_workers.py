@@ -19,12 +19,12 @@ from connectors.postgres.catalog.catalog import Control
 from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.postgres.session.lsn import format_lsn
 from connectors.sink import SinkTable
-from connectors.view_sink import ViewSink
+from connectors.view_sink import ADD_AGAIN, ViewSink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.engine.engine import Engine
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
-from service.sinks.sink_worker import ADD_AGAIN, FAILED, RETRY_S, Reached, SinkRoute, SinkWorker
+from service.sinks.sink_worker import FAILED, RETRY_S, Reached, SinkRoute, SinkWorker
 from storage.backoff import Backoff
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from service.runtime.process_title import set_title
 from service.runtime.security_limits import protect
 from service.runtime.settings import Settings, parent_pid
 from service.verify.verify_rounds import VerifyRounds
+from storage.parent_process import die_with_parent
 
 # Time for responses in progress at the end; then they are cut off, and streams too.
 ANSWER_S = 2
@@ -61,7 +62,7 @@ def end_in_time(server: uvicorn.Server) -> None:
 
 def main() -> int:
     """Serve REST and psql until SIGTERM."""
-    signals.die_with_parent(parent_pid())
+    die_with_parent(parent_pid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signals.end_now(0))
     set_title("api")

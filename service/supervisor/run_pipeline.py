@@ -26,11 +26,12 @@ from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings, parent_pid
 from service.views import handover_folder
 from storage.errors import StorageError
+from storage.parent_process import die_with_parent
 
 
 def main(group: str = DEFAULT_GROUP) -> int:
     """Run until SIGTERM; return the exit code."""
-    signals.die_with_parent(parent_pid())
+    die_with_parent(parent_pid())
     # The reader, engine and sink threads hand work to each other: the default 5 ms adds latency.
     sys.setswitchinterval(0.0005)
     sys.setrecursionlimit(deep_stack.RUN)

@@ -20,10 +20,11 @@ from pathlib import Path
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
-from service.runtime import readiness_pipe, signals
+from service.runtime import readiness_pipe
 from service.runtime.log import configure, log
 from service.runtime.process_title import set_title
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings, parent_pid
+from storage.parent_process import die_with_parent
 
 WATCH_S = 1.0
 _SPARK, _LOCAL, _DIGITS = "spark", "local", 16
@@ -96,7 +97,7 @@ class GroupWatch:
 
     def watch(self, settings: Settings) -> int:
         """Run in the child: report the groups at the start and at each change."""
-        signals.die_with_parent(parent_pid())
+        die_with_parent(parent_pid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         set_title("groups")
         configure(settings.log_level, "groups", settings.log_format)

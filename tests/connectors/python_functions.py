@@ -28,6 +28,23 @@ def of_file(path: str) -> Iterator[dict[str, Any]]:
     yield from json.loads(Path(path).read_text())
 
 
+def disturbed(path: str, fault: str) -> Iterator[dict[str, Any]]:
+    """What a file of JSON holds now, unless another file has the name of a fault."""
+    found = json.loads(Path(path).read_text())
+    try:
+        name = Path(fault).read_text()
+    except FileNotFoundError:
+        name = ""
+    yield from found[:5]
+    if name == "exit":
+        os._exit(0)
+    if name == "hang":
+        time.sleep(600)
+    if name:
+        raise ValueError(name)
+    yield from found[5:]
+
+
 async def later() -> AsyncIterator[Person]:
     """Rows of an asynchronous generator."""
     for number in range(3):
@@ -88,6 +105,14 @@ def hangs() -> list[Any]:
     """No end."""
     time.sleep(600)
     return []
+
+
+def hangs_for(path: str) -> list[Any]:
+    """No end, by the process whose number is in a file then."""
+    part = Path(path).with_suffix(".part")
+    part.write_text(str(os.getpid()))
+    part.rename(path)
+    return hangs()
 
 
 def wide() -> list[tuple[int, ...]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from connectors.polled import schedule
 from connectors.pushdown import PushdownCondition, PushdownRequirement
 from connectors.python import source as connector
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.feed_mirror import make_source
+from tests.connectors.polled_mirror import PolledMirror
 
 MODULE = "tests.connectors.python_functions"
 COLUMNS = [
@@ -103,6 +107,26 @@ def test_a_call_that_fails_is_named(function: str, more: dict[str, Any], code: s
         assert "last words" in refused.value.detail
     if function == "fails":
         assert "the well is dry" in refused.value.detail
+
+
+def test_a_function_ends_with_the_service(tmp_path: Path) -> None:
+    """Also after kill -9, in the midst of a call."""
+    file = tmp_path / "pid"
+    given = options("hangs_for", {"arguments": {"path": str(file)}})
+    program = (
+        "from connectors import netguard\n"
+        "from tests.connectors.test_python_source import MODULE, begun\n"
+        "netguard.install(netguard.Guard(modules=(MODULE,)))\n"
+        f"begun({given!r})\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", program], cwd=root) as caller:
+        while not file.exists():
+            assert caller.poll() is None
+            time.sleep(0.02)
+        function = psutil.Process(int(file.read_text()))
+        caller.kill()
+    assert not psutil.wait_procs([function], timeout=30)[1]
 
 
 @pytest.mark.parametrize(

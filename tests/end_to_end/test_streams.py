@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.connectors.stream.servers import EventServer, WebSocketServer
+from tests.connectors.stream.servers import WebSocketServer
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
-from tests.harness.tiers import count
 
 SPENT = """SELECT c.region, count(*) AS n, sum(p.price) AS spent
 FROM {} p JOIN customers c ON c.id = p.customer GROUP BY c.region"""
@@ -21,7 +19,6 @@ COLUMNS = [
     {"name": "customer", "type": "integer"},
     {"name": "price", "type": "numeric(10,2)"},
 ]
-KILLS = count("TIDEMARK_TEST_KILLS", 2, 20)
 
 
 @pytest.fixture
@@ -51,30 +48,6 @@ def require_equal(shop: Database, service: RunningService, view: str, table: str
     while shop.rows(f"SELECT * FROM {view} ORDER BY 1") != shop.rows(query):
         assert time.monotonic() < deadline, service.log_tail()
         time.sleep(0.05)
-
-
-def test_events_come_exactly_once_over_kills(shop: Database, tmp_path: Path) -> None:
-    """A second view, made later, has the same rows."""
-    pick = random.Random(5)
-    with EventServer().running() as server, RunningService(shop.dsn, tmp_path) as service:
-        declare(service, server.url, replays=True)
-        service.create("spent", SPENT.format("live.orders"))
-        number = 0
-        for step in range(KILLS + 1):
-            for _ in range(40):
-                number += 1
-                server.send(row(shop, number, pick.randrange(1, 12)))
-                time.sleep(pick.random() / 50)
-                if pick.random() < 0.1:
-                    server.cut()
-            if step < KILLS:
-                service.kill()
-                server.send(row(shop, number := number + 1, 3))
-                service.start()
-            require_equal(shop, service, "spent", "sent")
-        service.create("later", SPENT.format("live.orders"))
-        require_equal(shop, service, "later", "sent")
-        assert "tidemark_source_gaps_total" in service.call("GET", "/metrics").text
 
 
 @pytest.mark.whole

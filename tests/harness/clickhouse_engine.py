@@ -24,7 +24,7 @@ import pytest
 
 from connectors.loopback import free_port
 
-START_S = 60.0
+START_S = 180.0
 _INSERT = re.compile(r"\s*INSERT INTO\s+(.+?)\s+FORMAT\s+(\w+)\s*$", re.IGNORECASE | re.DOTALL)
 # Parameters that are no settings of a query.
 _NOT_SETTINGS = {

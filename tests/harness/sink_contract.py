@@ -18,14 +18,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Column, Delta
-from dataflow.errors import SinkError, TemporaryError
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import (
     BOOL,
@@ -54,7 +54,7 @@ Row = tuple[str | None, ...]
 POSITION = {"source": "0/1A"}
 KILLED_AFTER_S = 0.4
 HEALED_AFTER_S = 1.0
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 _BYTEA = sql_type("bytea", 17)
 _UUID = sql_type("uuid", 2950)
@@ -370,6 +370,38 @@ def check_removal(target: Target, model: Model, is_gone: Callable[[], bool]) -> 
         remover.remove()
         remover.close()
         assert is_gone()
+
+
+def check_others_are_refused(target: Target, model: Model, check: Callable[[], object]) -> None:
+    """Tables or files of another sink are neither written to nor removed.
+
+    check: the connector's check of a new sink on them.
+    """
+    sink = target.sink(model.table, new_identity())
+    sink.open(None)
+    for call, code in (
+        (check, "sink.not_empty"),
+        (lambda: target.sink(model.table, new_identity()).open(None), "sink.not_empty"),
+        (lambda: target.sink(model.table, new_identity()).remove(), "sink.not_ours"),
+    ):
+        with pytest.raises(SinkError) as raised:
+            call()
+        assert raised.value.code == code
+    sink.close()
+
+
+def require_refused(make: Callable[[Any], object], options: Any, why: str) -> None:
+    """Options are refused, and the error says why. make: makes the sink."""
+    with pytest.raises(SinkError) as raised:
+        make(options)
+    assert raised.value.code == "sink.bad_option" and why in str(raised.value)
+
+
+def require_reference(make: Callable[[Any], object], options: dict[str, Any], name: str) -> None:
+    """A secret that stands in an option is refused, and not repeated."""
+    with pytest.raises(TidemarkError, match=r"secret\.plain") as raised:
+        make({**options, name: "hunter2"})
+    assert "hunter2" not in str(raised.value)
 
 
 def check_loss(target: Target, model: Model, lose: Callable[[], object]) -> None:

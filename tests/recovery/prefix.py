@@ -9,21 +9,21 @@ at that prefix. Balances always sum to zero, also across two views read in one s
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from psycopg2 import Error
 
+from tests.harness.background_writer import BackgroundWriter
 from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
+from tests.harness.state_reader import Rows, StateReader
 from tests.harness.tiers import is_fast
 
 ACCOUNTS = 40
 # In the fast tier most of the cores is left to the service.
-BETWEEN_LOOKS_S = 0.01 if is_fast() else 0.002
 BETWEEN_WRITES_S = (0, 0.002, 0.02) if is_fast() else (0, 0.001, 0.004)
 
 SCHEMA = f"""
@@ -67,45 +67,27 @@ class Model:
         return Counter((self.owners[i], b) for i, b in self.balances.items() if b > 0)
 
 
-class Writer:
+class Writer(BackgroundWriter):
     """One connection, whole transactions, a snapshot of the expected rows after each."""
 
     def __init__(self, database: Database, seed: int) -> None:
+        super().__init__(0)
         self._database = database
         self._random = random.Random(seed)
         self._model = Model()
-        self._number = 0
         self._next_entry = 1
-        self._stopping = threading.Event()
+        self._connection = None
         self.expected: dict[int, tuple[Counter, Counter]] = {0: (Counter(), Counter())}
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="prefix-writer", daemon=True)
 
-    def start(self) -> None:
-        """Write until `stop`."""
-        self._thread.start()
-
-    def stop(self) -> int:
-        """The number of the last committed transaction."""
-        self._stopping.set()
-        self._thread.join()
-        if self.failure is not None:
-            raise self.failure
-        return self._number
-
-    def _run(self) -> None:
-        try:
-            connection = None
-            while not self._stopping.is_set():
-                number = self._number + 1
-                statements = self._next_transaction(number)
-                # Known before it can be seen: the sink may show it before commit returns.
-                self.expected[number] = (self._model.by_owner(), self._model.rich())
-                connection = self._commit(connection, number, statements)
-                self._number = number
-                time.sleep(self._random.choice(BETWEEN_WRITES_S))
-        except BaseException as error:
-            self.failure = error
+    def write(self) -> None:
+        """One transaction."""
+        number = self.number + 1
+        statements = self._next_transaction(number)
+        # Known before it can be seen: the sink may show it before commit returns.
+        self.expected[number] = (self._model.by_owner(), self._model.rich())
+        self._connection = self._commit(self._connection, number, statements)
+        self.number = number
+        time.sleep(self._random.choice(BETWEEN_WRITES_S))
 
     def _commit(self, connection, number: int, statements: list[tuple[str, tuple]]):
         while True:
@@ -150,85 +132,31 @@ class Writer:
         return statements
 
 
-class Checker:
-    """Reads all views in one snapshot of the sink, again and again, and holds them to the model."""
+class Checker(StateReader):
+    """Reads all views in one snapshot of the sink, and holds them to the model."""
+
+    queries = (
+        "SELECT id FROM prefix",
+        "SELECT total FROM total",
+        "SELECT owner, entries, moved FROM by_owner",
+        "SELECT owner, balance FROM rich",
+    )
 
     def __init__(self, sink: Database, writer: Writer) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._writer = writer
-        self._last = -1
-        self.states = 0
-        self.distinct = 0
-        self._connection = None
 
-    def check(self) -> int | None:
-        """One look; the prefix it showed, or None when the sink could not be read just then."""
-        try:
-            self._connection = self._connection or self._sink.connect(autocommit=False)
-            seen = self._read()
-        except Error:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-            return None
-        prefix, total, by_owner, rich = seen
-        if prefix < self._last:
-            raise WrongStateError(f"prefix went back from {self._last} to {prefix}")
+    def number_of(self, answers: Sequence[Rows]) -> int:
+        """The prefix that a state claims, whose rows it has."""
+        (prefix,), (total,) = answers[0][0], answers[1][0]
         if prefix not in self._writer.expected:
             raise WrongStateError(f"prefix {prefix} was never written")
-        wanted_by_owner, wanted_rich = self._writer.expected[prefix]
-        for what, found, wanted in (
-            ("total", total, 0),
-            ("by_owner", by_owner, wanted_by_owner),
-            ("rich", rich, wanted_rich),
+        by_owner, rich = self._writer.expected[prefix]
+        for what, found, expected in (
+            ("total", int(total), 0),
+            ("by_owner", Counter(answers[2]), by_owner),
+            ("rich", Counter(answers[3]), rich),
         ):
-            if found != wanted:
-                raise WrongStateError(f"{what} at prefix {prefix}: {found}, not {wanted}")
-        self.states += 1
-        self.distinct += prefix != self._last
-        self._last = prefix
+            if found != expected:
+                raise WrongStateError(f"{what} at prefix {prefix}: {found}, not {expected}")
         return prefix
-
-    def look_for(self, seconds: float) -> None:
-        """Look again and again for so long, once at least."""
-        end = time.monotonic() + seconds
-        while True:
-            self.check()
-            if time.monotonic() >= end:
-                return
-            time.sleep(BETWEEN_LOOKS_S)
-
-    def await_further(
-        self, prefixes: int, within_s: float = 60, log: Callable[[], str] = str
-    ) -> float:
-        """Look until so many further prefixes were seen; how many seconds that took. log: what
-        tells why they do not come."""
-        started, wanted = time.monotonic(), self.distinct + prefixes
-        while self.distinct < wanted:
-            passed_s = time.monotonic() - started
-            assert passed_s < within_s, f"the views do not move on\n{log()}"
-            self.check()
-            time.sleep(BETWEEN_LOOKS_S)
-        return time.monotonic() - started
-
-    def close(self) -> None:
-        """End the session."""
-        if self._connection is not None:
-            self._connection.close()
-
-    def _read(self) -> tuple[int, int, Counter, Counter]:
-        assert self._connection is not None
-        with self._connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            answers = []
-            for sql in (
-                "SELECT id FROM prefix",
-                "SELECT total FROM total",
-                "SELECT owner, entries, moved FROM by_owner",
-                "SELECT owner, balance FROM rich",
-            ):
-                cursor.execute(sql)
-                answers.append(cursor.fetchall())
-        self._connection.rollback()
-        (prefix,), (total,) = answers[0][0], answers[1][0]
-        return prefix, int(total), Counter(answers[2]), Counter(answers[3])

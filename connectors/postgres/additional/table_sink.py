@@ -24,7 +24,7 @@ from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, to_error
 from connectors.postgres.sink.apply_deltas import LOOKED_UP
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -139,9 +139,9 @@ class TableSink:
         with self._translated("writing an epoch"), session.cursor() as cursor:
             standing = self._progress.find(cursor, is_locked=True)
             if standing is None:
-                raise self._lost("its progress is gone")
+                raise lost("its progress is gone")
             if standing.owner != self._token:
-                raise self._fenced()
+                raise fenced(f"table {self._options.title}")
             if epochs[0].is_initial:
                 self._begin(cursor, watched[0])
                 watched = watched[1:]
@@ -171,14 +171,14 @@ class TableSink:
 
     def _require_table(self, cursor: Any, standing: Standing) -> None:
         if self._oid_of(cursor) != standing.table_oid:
-            raise self._lost(f"table {self._options.title} was dropped, renamed or recreated")
+            raise lost(f"table {self._options.title} was dropped, renamed or recreated")
 
     def _require_turn(self, standing: Standing | None) -> None:
         """Fail if another writer has taken over since we did."""
         if self._earlier is None or standing is None:
             return
         if standing.owner not in (self._token, self._earlier):
-            raise self._fenced()
+            raise fenced(f"table {self._options.title}")
 
     # --- sessions and errors ---------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class TableSink:
     def _error(self, error: psycopg2.Error, doing: str) -> TidemarkError:
         detail = str(error.diag.message_primary or error)
         if isinstance(error, _GONE):
-            return self._lost(detail)
+            return lost(detail)
         if isinstance(error, states.ProgramLimitExceeded):
             return SinkError(
                 "sink.row_too_wide",
@@ -219,21 +219,6 @@ class TableSink:
         if isinstance(error, states.IntegrityError):
             return changed(detail)
         return to_error(error, "sink", f'{doing} "{self._title}" failed')
-
-    def _lost(self, detail: str) -> SinkError:
-        return SinkError(
-            "sink.lost",
-            "the data written to the sink is gone",
-            detail=detail,
-            hint="drop the sink with its data, and add it again",
-        )
-
-    def _fenced(self) -> SinkError:
-        return SinkError(
-            "sink.fenced",
-            f'another writer has taken over the sink "{self._title}"',
-            hint="stop one of the two services",
-        )
 
 
 def _interruptible(epoch: ViewEpoch, check: Callable[[], None]) -> ViewEpoch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,14 +13,13 @@ import pytest
 from connectors import netguard
 from connectors.clickhouse import source as connector
 from connectors.clickhouse.column_types import column_type, expression
-from connectors.feed_source import SourceFeed
 from connectors.loopback import free_port
 from connectors.netguard import Guard
 from connectors.polled import cursor, schedule
 from dataflow.changes import Changes
 from dataflow.errors import SourceError, TemporaryError
-from dataflow.values import to_text
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.feed_mirror import FeedMirror, Row, make_source, texts_of
+from tests.connectors.polled_mirror import PolledMirror
 from tests.harness.clickhouse import ClickHouse
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(12,2)"}]
@@ -53,55 +51,38 @@ def table(clickhouse: ClickHouse, columns: str, order: str = "tuple()") -> str:
     return "things"
 
 
-class Added:
+class Added(FeedMirror):
     """The rows of a relation with a cursor, each change an insertion."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.source = make_source(connector, given)
-        [self.relation] = self.source.relations()
-        start = self.source.start_position(self.relation)
-        self.positions, self.notes = {"t": start.position}, dict(start.notes)
+        super().__init__(make_source(connector, given))
+        self.start()
         self.rows = self.snapshot()
-        self.feed: SourceFeed | None = None
-        self._ready = threading.Event()
 
-    def snapshot(self) -> Counter[tuple[str | None, ...]]:
-        opened = self.source.open_snapshot([self.relation], self.positions, self.notes)
-        parts = opened.parts(self.relation, range(len(self.relation.fields)), 3)
-        assert len({part.name for part in parts}) == len(parts)
-        found = Counter[tuple[str | None, ...]]()
-        for part in pickle.loads(pickle.dumps(parts)):
-            for delta in part.read():
-                found.update(self._texts(delta.columns))
-        return found
-
-    def follow(self, expected: Counter[tuple[str | None, ...]]) -> None:
-        """Open a feed, and take what comes until the rows are these; then nothing more comes."""
-        self.feed = self.source.open_feed(
-            [self.relation], self.positions, self.notes, self._ready.set
+    def snapshot(self) -> Counter[Row]:
+        return Counter(
+            row
+            for relation, part in pickle.loads(pickle.dumps(self.parts()))
+            for row in self.rows_of(relation, part)
         )
-        quiet = 0
-        for _ in range(3000):
-            batch = self.feed.poll(1000)
-            if batch is None:
-                quiet += self.rows == expected
-                if quiet > 5:
-                    break
-                self._ready.wait(0.02)
-                self._ready.clear()
-                continue
-            for changes in batch.whole():
-                assert set(changes.kinds.tolist()) == {Changes.INSERT}
-                self.rows.update(self._texts(changes.columns))
-            self.positions |= batch.positions or {}
-            self.notes |= batch.notes
-        self.feed.close()
-        assert self.rows == expected
 
-    def _texts(self, columns: Any) -> list[tuple[str | None, ...]]:
-        fields = self.relation.fields
-        texts = [to_text(f.type, c).texts() for f, c in zip(fields, columns, strict=True)]
-        return list(zip(*texts, strict=True))
+    def apply(self, changes: Changes) -> None:
+        """See FeedMirror."""
+        assert set(changes.kinds.tolist()) == {Changes.INSERT}
+        self.rows.update(texts_of(changes.relation, changes.columns))
+
+    def follow_to(self, expected: Counter[Row]) -> None:
+        """Open a feed, and take what comes until the rows are these; then nothing more comes."""
+        self.open()
+        self.follow(lambda m: m.rows == expected)
+        assert self.feed is not None
+        for _ in range(6):
+            if (batch := self.feed.poll(1000)) is not None:
+                self.take(batch)
+            self._ready.wait(0.02)
+            self._ready.clear()
+        self.close()
+        assert self.rows == expected
 
 
 def test_rows_are_compared_by_key(clickhouse: ClickHouse) -> None:
@@ -166,19 +147,19 @@ def test_rows_above_a_cursor(clickhouse: ClickHouse, monkeypatch: pytest.MonkeyP
     for _ in range(6):
         insert([newest] * pick.randrange(3) + [newest + k % 4 for k in range(pick.randrange(30))])
         newest += 3
-        added.follow(expected)
+        added.follow_to(expected)
         assert added.snapshot() == expected
     insert([newest] * 40)
-    added.follow(expected)
+    added.follow_to(expected)
     # Another view, and another process, begin with what there is.
     again = Added(options(clickhouse.url, relation))
     assert again.rows == expected
     insert([newest] * 3)
-    again.follow(expected)
+    again.follow_to(expected)
     # A row that comes later than the overlap is not seen; within it, it is.
     late = Added(options(clickhouse.url, {**relation, "overlap": 5}))
     insert([newest - 5, newest - 4])
-    late.follow(expected)
+    late.follow_to(expected)
 
 
 def zone_hours(clickhouse: ClickHouse) -> int:
@@ -209,7 +190,7 @@ def test_cursors_of_other_types(clickhouse: ClickHouse) -> None:
             if declared == "timestamptz":
                 shown = f"1970-01-01 00:00:01{'.000001' if number == 3 else ''}+00"
             expected[shown, str(number)] += 1
-            added.follow(expected)
+            added.follow_to(expected)
             assert added.snapshot() == expected
     name = table(clickhouse, "c String")
     columns = [{"name": "c", "type": "bigint"}]

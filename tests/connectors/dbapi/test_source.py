@@ -16,7 +16,8 @@ from connectors.netguard import Guard
 from connectors.polled import schedule
 from connectors.polled.values import records_of
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.feed_mirror import make_source
+from tests.connectors.polled_mirror import PolledMirror
 from tests.harness.postgres import Database
 
 COLUMNS = [

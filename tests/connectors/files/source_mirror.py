@@ -7,31 +7,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.files.source import FilesSource, declare, make
-from connectors.formats.declared import declared_type
+from connectors.files import source as connector
+from connectors.files.source import FilesSource
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import TemporaryError
-from dataflow.schema import Field, Relation, RelationName
-from dataflow.values import to_text
-
-DEADLINE_S = 60.0
-Row = tuple[str | None, ...]
+from tests.connectors import feed_mirror
+from tests.connectors.feed_mirror import DEADLINE_S, Row
 
 
 def make_source(options: Mapping[str, Any], name: str = "in") -> FilesSource:
-    """The source as the service makes it: declared, its types resolved, made."""
-    relations = []
-    for number, declared in enumerate(declare(options), start=1):
-        fields = tuple(
-            Field(column, declared_type(type)[0], column not in declared.key)
-            for column, type in declared.columns
-        )
-        names = [f.name for f in fields]
-        key = tuple(names.index(column) for column in declared.key)
-        own = RelationName(name, name, declared.name)
-        relations.append(Relation(own, number, fields, key, is_append=declared.is_append))
-    return make(name, options, relations)
+    """The source as the service makes it."""
+    return feed_mirror.make_source(connector, options, name)
 
 
 class SourceMirror:
@@ -91,11 +78,7 @@ class SourceMirror:
         assert batch.later is None
         for changes in batch.changes:
             self._apply(changes)
-        for key, note in batch.notes.items():
-            if note is None:
-                self.notes.pop(key, None)
-            else:
-                self.notes[key] = note
+        feed_mirror.take_notes(self.notes, batch)
         if batch.positions and self.name in batch.positions:
             self.position = dict(batch.positions[self.name])
         if batch.rejected is not None:
@@ -148,11 +131,8 @@ class SourceMirror:
                 del self.rejected[position.decode()]
 
     def _texts(self, columns: Any) -> list[tuple[tuple[str, int], Row]]:
-        texts = [
-            to_text(f.type, c).texts() for f, c in zip(self.relation.fields, columns, strict=True)
-        ]
         found = []
-        for row in zip(*texts, strict=True):
+        for row in feed_mirror.texts_of(self.relation, columns):
             file, number = (row[i] for i in self._key)
             found.append(((str(file), int(number or 0)), row))
         return found

@@ -14,8 +14,9 @@ from connectors.http import source as connector
 from connectors.netguard import Guard
 from connectors.polled import schedule
 from dataflow.errors import SourceError, TemporaryError
+from tests.connectors.feed_mirror import make_source
 from tests.connectors.http.server import Asked, Reply, Server
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.polled_mirror import PolledMirror
 
 COLUMNS = [
     {"name": "id", "type": "bigint"},

@@ -14,9 +14,10 @@ from connectors.mongodb import source as connector
 from connectors.polled import schedule
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
-from dataflow.errors import SourceError, TemporaryError
+from dataflow.errors import SourceError
+from tests.connectors.feed_mirror import make_source
 from tests.connectors.mongodb.replica_set import ReplicaSet
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.polled_mirror import PolledMirror
 from tests.harness.proxy import CUT, Fault, Proxy
 
 COLUMNS = [
@@ -29,26 +30,17 @@ COLUMNS = [
 class StreamMirror(PolledMirror):
     """As the engine takes it: an equal row is no fault, nor is the removal of none; TRUNCATE."""
 
-    def _change(self, changes: Changes) -> None:
-        rows = self.rows[changes.relation.name.name]
-        texts = self._texts(changes.relation, changes.columns)
-        for kind, (key, row) in zip(changes.kinds.tolist(), texts, strict=True):
-            self.changed += 1
-            if kind == Changes.TRUNCATE:
-                rows.clear()
-            elif kind == Changes.UPSERT:
-                rows[key] = row
-            else:
-                assert kind == Changes.REMOVE
-                rows.pop(key, None)
+    is_patient = True
 
-    def follow_through(self, is_there: Any) -> None:
-        """Meet temporary errors as the service does."""
-        while True:
-            try:
-                return self.follow(is_there)
-            except TemporaryError:
-                self.open()
+    def change(self, rows: dict[tuple, tuple], kind: int, key: tuple, row: tuple) -> None:
+        """See PolledMirror."""
+        if kind == Changes.TRUNCATE:
+            rows.clear()
+        elif kind == Changes.UPSERT:
+            rows[key] = row
+        else:
+            assert kind == Changes.REMOVE
+            rows.pop(key, None)
 
 
 @pytest.fixture
@@ -111,7 +103,7 @@ def test_documents_come_change_and_go(server: ReplicaSet) -> None:
             if step % 3 == 2:
                 mirror.source = make_source(connector, options(proxy.port))
                 mirror.open()
-            mirror.follow_through(lambda m: held(m) == set(expected.values()))
+            mirror.follow(lambda m: held(m) == set(expected.values()))
         mirror.close()
     assert server.pipelines[-1][1] == {"$project": {"operationType": 1, "documentKey._id": 1}}
 
@@ -167,9 +159,9 @@ def test_what_ends_a_stream(server: ReplicaSet, what: str) -> None:
         mirror.open()
     server.put("things", {"_id": "new", "price": 1})
     expected = {("new", "1.00", None)} | ({("k4", "4.00", None)} if what == "history" else set())
-    mirror.follow_through(lambda m: held(m) == expected)
+    mirror.follow(lambda m: held(m) == expected)
     server.put("things", {"_id": "newer", "price": 1})
-    mirror.follow_through(lambda m: len(held(m)) == len(expected) + 1)
+    mirror.follow(lambda m: len(held(m)) == len(expected) + 1)
     mirror.close()
 
 
@@ -217,7 +209,7 @@ def test_idle_positions_move(server: ReplicaSet, monkeypatch: pytest.MonkeyPatch
     server.forget_history()
     mirror.open()
     server.put("things", {"_id": ObjectId("0123456789abcdef01234567"), "price": 1})
-    mirror.follow_through(lambda m: len(held(m)) == 1)
+    mirror.follow(lambda m: len(held(m)) == 1)
     mirror.close()
     assert held(mirror) == {("0123456789abcdef01234567", "1.00", None)}
 

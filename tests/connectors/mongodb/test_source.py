@@ -19,8 +19,9 @@ from connectors.mongodb.documents import plain
 from connectors.netguard import Guard
 from connectors.polled import schedule
 from dataflow.errors import SourceError, TemporaryError
+from tests.connectors.feed_mirror import make_source
 from tests.connectors.mongodb.server import ferretdb
-from tests.connectors.polled_mirror import PolledMirror, make_source
+from tests.connectors.polled_mirror import PolledMirror
 
 COLUMNS = [
     {"name": "_id", "type": "text"},

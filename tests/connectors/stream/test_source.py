@@ -19,7 +19,7 @@ from connectors.stream import source as connector
 from connectors.stream.inbox import INBOXES
 from connectors.stream.server_events import EventReader
 from dataflow.errors import SourceError, TemporaryError
-from tests.connectors.polled_mirror import make_source
+from tests.connectors.feed_mirror import make_source
 from tests.connectors.stream.mirror import StreamMirror, numbers
 from tests.connectors.stream.servers import EventServer, WebSocketServer
 from tests.harness.proxy import CUT, HALF_OPEN, Fault, Proxy
