@@ -104,11 +104,8 @@ CASES = {
         "*-state.commit.before=kill",
         "1000-state.upgrade.value=kill@5",
     ),
-    "recovery/test_sources.py::test_faults": ("http", "mysql", "postgres", "websocket"),
-    "recovery/test_sources.py::test_kills": (
-        *("clickhouse cursor", "dbapi", "events", "http", "mongodb stream", "mysql"),
-        *("postgres", "python", "websocket"),
-    ),
+    "recovery/test_sources.py::test_faults": ("mysql",),
+    "recovery/test_sources.py::test_kills": ("mongodb stream", "postgres", "python"),
     "recovery/test_slots.py::test_each_is_reported_by_name_and_can_be_corrected": (
         *("dropped", "lost", "may not replicate"),
     ),
