@@ -438,10 +438,11 @@ def reader_of(source: FeedSource, relation: Relation) -> str:
     """Return what reads a relation of a view on Spark: BY_EXECUTORS, or BY_DRIVER with the reason.
 
     >>> reader_of(object(), None)
-    'driver, because only topics are read in ranges'
+    'driver, because only topics and Delta tables are read in ranges'
     """
     ranged = read_in_ranges(source)
-    reason = "only topics are read in ranges" if ranged is None else ranged.unranged(relation)
+    only = "only topics and Delta tables are read in ranges"
+    reason = only if ranged is None else ranged.unranged(relation)
     return f"{BY_DRIVER}, because {reason}" if reason else BY_EXECUTORS
 
 

@@ -1,4 +1,4 @@
-"""Options of a sink in a Delta Lake table.
+"""Options of a sink in a Delta Lake table, and how a table is reached.
 
 Invariant: unknown, missing or contradictory options are refused before anything is reached. What
 the client gets names the bucket's credentials, so that it never finds the service's own.
@@ -60,21 +60,26 @@ class DeltaOptions:
         return made
 
     def client_options(self) -> dict[str, str]:
-        """Return what the client needs to reach the bucket; {} for a folder. secret.missing."""
-        if not self.location.is_bucket:
-            return {}
-        bucket = self.location.bucket
-        found = {
-            "AWS_REGION": bucket.region,
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(bucket.is_virtual_host).lower(),
-            "AWS_ALLOW_HTTP": str(bucket.endpoint.startswith("http://")).lower(),
-            "aws_conditional_put": "etag",
-            "timeout": "30s",
-            "connect_timeout": "5s",
-        }
-        if bucket.endpoint:
-            found["AWS_ENDPOINT_URL"] = bucket.endpoint
-        if not bucket.access_key:
-            return {**found, "AWS_SKIP_SIGNATURE": "true"}
-        keys = {_KEYS[name]: self.location.secret(name) for name in _KEYS}
-        return found | {name: value for name, value in keys.items() if value}
+        """See `client_options`."""
+        return client_options(self.location)
+
+
+def client_options(location: Location) -> dict[str, str]:
+    """Return what the client needs to reach a bucket; {} for a folder. secret.missing."""
+    if not location.is_bucket:
+        return {}
+    bucket = location.bucket
+    found = {
+        "AWS_REGION": bucket.region,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(bucket.is_virtual_host).lower(),
+        "AWS_ALLOW_HTTP": str(bucket.endpoint.startswith("http://")).lower(),
+        "aws_conditional_put": "etag",
+        "timeout": "30s",
+        "connect_timeout": "5s",
+    }
+    if bucket.endpoint:
+        found["AWS_ENDPOINT_URL"] = bucket.endpoint
+    if not bucket.access_key:
+        return {**found, "AWS_SKIP_SIGNATURE": "true"}
+    keys = {_KEYS[name]: location.secret(name) for name in _KEYS}
+    return found | {name: value for name, value in keys.items() if value}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from connectors.extras import extra_required
 from connectors.feed_source import BoundedSource, Connector, DeclaredRelation
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
@@ -50,8 +51,11 @@ class PlannedView:
 
 
 def open_source(name: str, settings: SourceSettings, analyzer: PostgresAnalyzer) -> BoundedSource:
-    """Return a source with the types of its relations resolved. SourceError, SqlError."""
-    found = importlib.import_module(f"connectors.{settings.type}.source")
+    """Return a source with the types of its relations resolved. SourceError, SqlError;
+    TidemarkError package.missing.
+    """
+    with extra_required(f'source type "{settings.type}"'):
+        found = importlib.import_module(f"connectors.{settings.type}.source")
     connector = cast(Connector, found)
     relations = []
     for declared in connector.declare(settings.options):
@@ -87,6 +91,7 @@ def _relation(source: str, declared: DeclaredRelation, fields: Sequence[Field]) 
         1 + number % _OIDS,
         own,
         tuple(names.index(column) for column in declared.key),
+        is_full=declared.is_full,
         is_append=declared.is_append,
     )
 

@@ -27,7 +27,6 @@ from dataflow.errors import TidemarkError
 # A name becomes a folder, and part of a table's properties.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
-SOURCE_TYPES = ("files", "kafka")
 
 
 class _Strict(BaseModel):
@@ -50,11 +49,11 @@ class ViewSettings(_Strict):
 
 
 class SourceSettings(BaseModel):
-    """A source; everything but its type are the options of docs/FILES.md or docs/KAFKA.md."""
+    """A source; everything but its type are the options of its page in docs."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: Literal["files", "kafka"]
+    type: Literal["delta", "files", "kafka"]
 
     @property
     def options(self) -> dict[str, Any]:
