@@ -19,6 +19,7 @@ from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
+from dataflow.sql.rules.split_aggregates import split_aggregates
 from dataflow.sql.rules.split_top_k import split_top_k
 from service.engine.definition import ViewDefinition
 from service.ingest.declared_sources import feed_source
@@ -155,7 +156,8 @@ def read_here(relations: Iterable[Relation], sources: Sequence[SourceRow]) -> li
 
 def plan_on_spark(definition: ViewDefinition) -> ViewDefinition:
     """Return a view that is to be built, with a plan for buckets."""
-    plan = replace(definition.plan, root=split_top_k(definition.plan.root))
+    root = split_aggregates(split_top_k(definition.plan.root))
+    plan = replace(definition.plan, root=root)
     return replace(definition, plan=plan)
 
 

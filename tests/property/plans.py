@@ -412,6 +412,20 @@ def aggregate(random: Random, plan: Plan) -> Plan:
     return Aggregate(plan, groups, calls, fields)
 
 
+def of_all_rows(random: Random, plan: Plan) -> Plan:
+    """Any calls without groups: of one kind that is split, or mixed with others."""
+    calls: list[AggregateCall] = []
+    is_mixed = random.random() < 0.6
+    kind, least = random.choice(["extremes", "values"]), random.choice([1, 2, 3])
+    while len(calls) < least:
+        call = _call(random, plan, _ints(plan) or [_int(1)], len(calls))
+        is_extreme = call.function in ("min", "max")
+        is_count = call.function == "count" and call.is_distinct and call.filter is None
+        if is_mixed or (is_extreme if kind == "extremes" else is_count):
+            calls.append(call)
+    return Aggregate(plan, (), tuple(calls), tuple(call.field for call in calls))
+
+
 _MOMENTS = {TypeKind.FLOAT4: FLOAT8, TypeKind.FLOAT8: FLOAT8, TypeKind.INT4: NUMERIC}
 
 
@@ -492,6 +506,16 @@ FIRST_ROWS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "rows of sums": lambda r, a, b, w: first_rows(r, aggregate(r, w)),
     "join of rows": lambda r, a, b, w: join(r, first_rows(r, a), first_rows(r, b)),
     "rows of rows": lambda r, a, b, w: first_rows(r, first_rows(r, union_all(r, a, b))),
+}
+# Aggregates of all rows, of which buckets find extremes and distinct values in two phases.
+OF_ALL_ROWS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "calls": lambda r, a, b, w: of_all_rows(r, w),
+    "calls of join": lambda r, a, b, w: of_all_rows(r, join(r, a, b)),
+    "calls of groups": lambda r, a, b, w: of_all_rows(r, aggregate(r, w)),
+    "calls of calls": lambda r, a, b, w: of_all_rows(r, of_all_rows(r, a)),
+    "join with calls": lambda r, a, b, w: Join(
+        "inner", a, c := of_all_rows(r, b), (), (), None, tuple(a.fields) + tuple(c.fields)
+    ),
 }
 # Joins with keys that may be spread, where they are maintained in buckets.
 JOINS: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {

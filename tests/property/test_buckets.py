@@ -33,6 +33,7 @@ from dataflow.operators.aggregates.aggregate import AggregateOperator
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node, lower
+from dataflow.sql.rules.split_aggregates import split_aggregates
 from dataflow.sql.rules.split_top_k import split_top_k
 from storage.failpoints import set_failpoints
 from storage.memory import MemoryStore
@@ -46,11 +47,21 @@ from tests.harness.buckets import (
     random_spread,
 )
 from tests.harness.tiers import count
-from tests.property.plans import ADDITIVE, CASES, FIRST_ROWS, JOINS, SMALL, WIDE, Table
+from tests.property.plans import (
+    ADDITIVE,
+    CASES,
+    FIRST_ROWS,
+    JOINS,
+    OF_ALL_ROWS,
+    SMALL,
+    WIDE,
+    Table,
+)
 
 PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 25, 400)
 SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 6, 100)
 PHASES_PLANS = count("TIDEMARK_TEST_BUCKET_PHASES", 4, 200)
+ALL_ROWS_PLANS = count("TIDEMARK_TEST_BUCKET_PHASES", 8, 200)
 GROWING_PLANS = count("TIDEMARK_TEST_BUCKET_GROWTH", 3, 200)
 SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 6, 200)
 EPOCHS = 12
@@ -80,6 +91,8 @@ class History:
         self.nodes, collected = lower(plan), ErrorRows()
         if self.cases is FIRST_ROWS:
             self.in_buckets = lower(split_top_k(plan))
+        if self.cases is OF_ALL_ROWS:
+            self.in_buckets = lower(split_aggregates(plan))
         self.relations = tuple({s.relation.name: s.relation for s in scans_of(plan)}.values())
         self.needed = needed_columns(self.nodes)
         local = ViewDataflow(self.nodes, "v1", MemoryStore(), NoEvaluator(), collected)
@@ -357,6 +370,18 @@ def test_first_rows_in_two_phases_give_the_local_answer() -> None:
     assert phases["shard"] >= PHASES_PLANS or "TIDEMARK_SEED" in os.environ, phases
     for seed in chosen(PHASES_PLANS):
         played(seed, FIRST_ROWS, GrowingRun)
+
+
+def test_aggregates_of_all_rows_in_two_phases_give_the_local_answer() -> None:
+    histories = [History(Random(seed), OF_ALL_ROWS) for seed in chosen(ALL_ROWS_PLANS)]
+    phases = Counter(
+        node.name.partition(".")[2]
+        for history in histories
+        for node in history.view("phases").nodes
+    )
+    assert (phases["shard"] and phases["distinct"]) or "TIDEMARK_SEED" in os.environ, phases
+    for seed in chosen(ALL_ROWS_PLANS):
+        played(seed, OF_ALL_ROWS, GrowingRun)
 
 
 def test_buckets_that_grow_give_the_local_answer() -> None:

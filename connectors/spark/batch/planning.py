@@ -27,6 +27,8 @@ from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.schema import Field, Relation, RelationName, stored
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
+from dataflow.sql.rules.split_aggregates import split_aggregates
+from dataflow.sql.rules.split_top_k import split_top_k
 
 # How often a row of a multiset view is in it.
 COUNT = "_count"
@@ -121,7 +123,7 @@ def plan(name: str, query: str, dsn: str, feeds: Sequence[Relation], buckets: in
             f'view "{name}" reads "{foreign[0]}", which is not of a source in the settings',
             hint=f"its sources have: {', '.join(sorted(map(str, own)))}",
         )
-    nodes = lower(found.root)
+    nodes = lower(split_aggregates(split_top_k(found.root)))
     fields = stored(found.root.fields)
     facts = (query, key, fields, tuple(scanned.values()), nodes)
     identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]

@@ -29,6 +29,7 @@ from dataflow.plan.walk import nodes_of
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lateness import depends_on_history
 from dataflow.sql.lower.lowering import Node
+from dataflow.sql.rules.split_aggregates import gets_few_rows
 from dataflow.sql.rules.split_top_k import is_second_phase
 from storage.store import ArrangementSpec
 
@@ -199,7 +200,7 @@ class Layout:
         """Return what one bucket does with all rows, because it cannot be split."""
         own = [s for level in self.levels for s in level if self.is_single(s) and not s.is_summed]
         plans = [self.nodes[stage.nodes[0]].plan for stage in own]
-        return [describe(plan) for plan in plans if not is_second_phase(plan)]
+        return [describe(p) for p in plans if not (is_second_phase(p) or gets_few_rows(p))]
 
     def source_of(self, relation: RelationName) -> Stage:
         """Return the stage of a base relation."""

@@ -29,12 +29,13 @@ def is_second_phase(plan: Plan) -> bool:
     """Return whether a node gets only the first rows of each shard."""
     if not isinstance(plan, TopK) or plan.partition:
         return False
-    first = _below_projects(plan.input)
-    return isinstance(first, TopK) and isinstance(_below_projects(first.input), Shard)
+    first = below_projects(plan.input)
+    return isinstance(first, TopK) and isinstance(below_projects(first.input), Shard)
 
 
-def _below_projects(plan: Plan) -> Plan:
-    return _below_projects(plan.input) if isinstance(plan, Project) else plan
+def below_projects(plan: Plan) -> Plan:
+    """Return the first node that is no projection."""
+    return below_projects(plan.input) if isinstance(plan, Project) else plan
 
 
 def _split(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
