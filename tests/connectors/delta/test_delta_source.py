@@ -41,7 +41,7 @@ from tests.harness.sink_contract import POSITION, delta_of, new_identity
 from tests.harness.tiers import count
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_DELTA_SEEDS", 6, 60)))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_DELTA_TABLES", 6, 60)))
 def test_any_commits_are_the_newest_version(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     path = tmp_path / "orders"
