@@ -418,7 +418,7 @@ def of_all_rows(random: Random, plan: Plan) -> Plan:
     is_mixed = random.random() < 0.6
     kind, least = random.choice(["extremes", "values"]), random.choice([1, 2, 3])
     while len(calls) < least:
-        call = _call(random, plan, _ints(plan), len(calls))
+        call = _call(random, plan, _ints(plan) or [_int(1)], len(calls))
         is_extreme = call.function in ("min", "max")
         is_count = call.function == "count" and call.is_distinct and call.filter is None
         if is_mixed or (is_extreme if kind == "extremes" else is_count):

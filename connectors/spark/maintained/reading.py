@@ -76,7 +76,9 @@ class ReadWork:
         sizes = [one.size for one in self.ranges]
         step = -(-sum(sizes) // self.groups)
         before = accumulate(sizes, initial=0)
-        places = [at // max(1, step) for at, _ in zip(before, sizes, strict=False)]
+        # A range without records at the end is of the last group.
+        last = self.groups - 1
+        places = [min(last, at // max(1, step)) for at, _ in zip(before, sizes, strict=False)]
         return [
             (number, one)
             for number, (one, place) in enumerate(zip(self.ranges, places, strict=True))

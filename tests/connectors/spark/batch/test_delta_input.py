@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from connectors import netguard
 from connectors.files.source import FilesSource
@@ -132,7 +133,7 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     STATES.close()
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_DELTA_SEEDS", 2, 30)))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_DELTA_RUNS", 2, 30)))
 def test_runs_that_stop_anywhere_are_repeated(tmp_path: Path, seed: int) -> None:
     """Two inputs in one view."""
     random = Random(seed)
@@ -160,6 +161,24 @@ def test_runs_that_stop_anywhere_are_repeated(tmp_path: Path, seed: int) -> None
     last = runs.run(1000)
     assert runs.sink.rows == answer(path, names), f"seed {seed}"
     assert last.read_by["lake.orders"] == "executors"
+    assert runs.run(1000).epochs == 0
+
+
+def test_versions_without_rows_move_the_position(tmp_path: Path) -> None:
+    """After others, and alone."""
+    write_names(tmp_path / "in", NAMES)
+    path = tmp_path / "orders"
+    orders = Orders(path, Random(2), is_partitioned=False, has_feed=True)
+    runs = Runs(tmp_path)
+    runs.run(1000)
+    for rows in (4, 0):
+        if rows:
+            write_deltalake(path, orders.new_rows(rows).slice(0, rows), mode="append")
+        changed = {"delta.logRetentionDuration": "interval 9 days"}
+        DeltaTable(path).alter.set_table_properties(changed)
+        last = runs.run(1000)
+        assert last.positions["lake"]["orders"]["version"] == DeltaTable(path).version()
+        assert runs.sink.rows == answer(path, NAMES)
     assert runs.run(1000).epochs == 0
 
 
