@@ -271,7 +271,7 @@ function Others({ reported }: { reported: Overview }) {
                 <tr key={`${sink.view} ${sink.name}`}>
                   <td class="name">
                     <Text>{sink.name}</Text><span class="tag">{sink.type}</span>
-                    <span class="under dim">of <a href={viewHref(titleOfSink(sink), "sinks")}><Text>{sink.view}</Text></a></span>
+                    <span class="under dim">of <a href={sinksHref(reported, sink)}><Text>{sink.view}</Text></a></span>
                     {sink.error && <span class="under bad"><Text>{sink.error.title}</Text></span>}
                   </td>
                   <td><Status status={sink.status} /></td>
@@ -289,8 +289,11 @@ function Others({ reported }: { reported: Overview }) {
   );
 }
 
-/** The name by which the sink's view is opened. */
-const titleOfSink = (sink: SinkGlance): string => sink.view.replace(/^public\./, "");
+/** The address of the sinks of a sink's view. */
+function sinksHref(reported: Overview, sink: SinkGlance): string {
+  const view = reported.views.find((one) => figureName(one) === sink.view);
+  return viewHref(view ? titleOf(view) : sink.view, "sinks");
+}
 
 function ListSkeleton() {
   return (
