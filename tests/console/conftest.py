@@ -103,7 +103,8 @@ def shop(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
         for number, text in enumerate(HOSTILE_TEXTS):
             database.execute("INSERT INTO texts VALUES (%s, %s)", (number, text))
         folder = tmp_path_factory.mktemp("console")
-        with RunningService(database.dsn, folder, allow_folders=folder) as service:
+        service = RunningService(database.dsn, folder, allow_folders=folder, sink_folders=folder)
+        with service:
             answer = service.call("POST", "/sources", source_of(folder))
             assert answer.status_code == 201, answer.text
             for name, query in VIEWS.items():

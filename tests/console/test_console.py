@@ -235,6 +235,7 @@ SCREENS = (
     *("#/", "#/health", "#/new", "#/views/revenue/rows", "#/views/revenue/changes"),
     *("#/views/revenue/dataflow", "#/views/revenue/sql", "#/views/ratios_of/problems"),
     *("#/views/revenue/use", "#/views/revenue/manage"),
+    *("#/views/revenue/sinks", "#/new-source", "#/sources/depot"),
 )
 
 

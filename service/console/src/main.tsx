@@ -20,13 +20,22 @@ import "./style/base.css";
 import "./style/parts.css";
 import "./style/screens.css";
 
+const NewSourceScreen = lazy(() => import("./screens/source_form").then((m) => m.NewSourceScreen));
+const ChangeSourceScreen = lazy(() => import("./screens/source_form").then((m) => m.ChangeSourceScreen));
 const EditorScreen = lazy(() => import("./screens/editor").then((m) => m.EditorScreen));
 
 const THEME_SIGNS: Record<string, string> = { system: "◐", light: "○", dark: "●" };
 
 function Screen() {
-  const { screen, name, query } = address.value;
+  const { screen, name, tab, query } = address.value;
   if (screen === "view") return <ViewScreen key={name} name={name} />;
+  if (screen === "new-source" || (screen === "source" && tab === "change")) {
+    return (
+      <Suspense fallback={<Skeleton rows={8} wide />}>
+        {screen === "source" ? <ChangeSourceScreen key={name} name={name} /> : <NewSourceScreen />}
+      </Suspense>
+    );
+  }
   if (screen === "source") return <SourceScreen key={name} name={name} />;
   if (screen === "health") return <HealthScreen />;
   if (screen === "new") {
@@ -63,7 +72,7 @@ function App() {
           <span>Tidemark</span>
         </a>
         <nav aria-label="Screens">
-          <NavLink href="#/" isHere={["list", "view", "source", "unknown"].includes(screen)}>Views</NavLink>
+          <NavLink href="#/" isHere={["list", "view", "source", "new-source", "unknown"].includes(screen)}>Views</NavLink>
           <NavLink href="#/health" isHere={screen === "health"}>
             Health
             {health === "degraded" && <span class="alarm" role="img" aria-label="degraded" />}
@@ -110,7 +119,7 @@ function skip(event: Event): void {
 
 function titleOf(): string {
   const { screen, name } = address.value;
-  const part = { view: name, source: name, new: "New view", health: "Health", list: "", unknown: "" }[screen];
+  const part = { view: name, source: name, new: "New view", "new-source": "New source", health: "Health", list: "", unknown: "" }[screen];
   return part ? `${part} · Tidemark` : "Tidemark";
 }
 

@@ -1,6 +1,7 @@
 // Every call of the console goes through `call`, which adds the token and turns problem+json into a
 // Problem. Controls for routes that the service lacks (/openapi.json) are not shown.
 import { signal } from "@preact/signals";
+import type { Schema } from "./schema";
 
 export interface Position {
   line: number;
@@ -15,6 +16,8 @@ export class Problem extends Error {
     readonly detail = "",
     readonly hint = "",
     readonly position: Position | null = null,
+    /** The path of the option that is wrong. */
+    readonly option = "",
   ) {
     super(title);
   }
@@ -82,6 +85,7 @@ export async function problemOf(answer: Response): Promise<Problem> {
       reported.detail ?? "",
       reported.hint ?? "",
       reported.position ?? null,
+      reported.option ?? "",
     );
   } catch {
     return new Problem(answer.status, "internal", answer.statusText || `HTTP ${answer.status}`);
@@ -94,6 +98,17 @@ export function asProblem(error: unknown): Problem {
 
 interface OpenApi {
   paths: Record<string, Record<string, unknown>>;
+  components?: { schemas?: Record<string, Schema> };
+}
+
+const OPTIONS_BY_TYPE = "x-options-by-type";
+const schemas = signal<Record<string, Schema>>({});
+
+/** The schema of each type's options, of a request such as CreateSource. */
+export function optionSchemas(request: string): Record<string, Schema> {
+  const options = schemas.value[request]?.properties?.options as Record<string, unknown> | undefined;
+  const named = Object.entries((options?.[OPTIONS_BY_TYPE] ?? {}) as Record<string, string>);
+  return Object.fromEntries(named.map(([type, at]) => [type, schemas.value[at.split("/").at(-1) ?? ""] ?? {}]));
 }
 
 export async function learnRoutes(): Promise<void> {
@@ -104,6 +119,7 @@ export async function learnRoutes(): Promise<void> {
       const plain = path.replace(/\{\w+\}/g, "{}");
       for (const method of Object.keys(methods)) found.add(`${method.toUpperCase()} ${plain}`);
     }
+    schemas.value = reported.components?.schemas ?? {};
     routes.value = found;
   } catch {
     routes.value = null;

@@ -1,8 +1,8 @@
-// The address after "#": #/, #/views/NAME/TAB, #/new, #/sources/NAME, #/health.
+// The address after "#": #/, #/views/NAME/TAB, #/new, #/sources/NAME/TAB, #/new-source, #/health.
 import { signal } from "@preact/signals";
 
 export interface Address {
-  screen: "list" | "view" | "new" | "source" | "health" | "unknown";
+  screen: "list" | "view" | "new" | "source" | "new-source" | "health" | "unknown";
   name: string;
   tab: string;
   query: URLSearchParams;
@@ -12,7 +12,7 @@ function read(): Address {
   const [path = "", query = ""] = location.hash.replace(/^#/, "").split("?", 2);
   const [first = "", name = "", tab = ""] = path.split("/").slice(1).map(decoded);
   const screens: Record<string, Address["screen"]> = {
-    "": "list", views: "view", new: "new", sources: "source", health: "health",
+    "": "list", views: "view", new: "new", sources: "source", "new-source": "new-source", health: "health",
   };
   const screen = screens[first] ?? "unknown";
   return { screen: screen === "view" && !name ? "list" : screen, name, tab, query: new URLSearchParams(query) };

@@ -1,8 +1,9 @@
 // All views at a glance, with their sources and sinks.
 import { useRef, useState } from "preact/hooks";
+import { mayOperate, offers } from "../lib/api";
 import { bytes, compact, count, freshness, millis, plural, rate, seconds } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
-import { seriesOf, newest, overview, type Overview, type ViewGlance } from "../lib/live";
+import { seriesOf, newest, overview, type Overview, type SinkGlance, type ViewGlance } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
 import { viewHref } from "../lib/router";
 import { Bar, Figure, Skeleton, Status, Text } from "../parts/basic";
@@ -58,7 +59,14 @@ export function ListScreen() {
   });
   const reported = overview.value;
   if (!reported) return <ListSkeleton />;
-  if (!reported.views.length) return <Welcome reported={reported} />;
+  if (!reported.views.length) {
+    return (
+      <>
+        <Welcome reported={reported} />
+        {reported.sources.length > 0 && <div class="screen"><Others reported={reported} /></div>}
+      </>
+    );
+  }
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = reported.views.filter((view) => {
     const text = `${figureName(view)} ${view.status} ${view.kind} ${view.group}`.toLowerCase();
@@ -218,7 +226,10 @@ function Others({ reported }: { reported: Overview }) {
   return (
     <div class="columns">
       <section aria-labelledby="sources">
-        <div class="section-head"><h2 id="sources">Sources</h2></div>
+        <div class="section-head">
+          <h2 id="sources">Sources</h2>
+          {mayOperate() && offers("POST /sources") && <a class="button small" href="#/new-source">New source</a>}
+        </div>
         <table class="list">
           <thead>
             <tr><th scope="col">Source</th><th scope="col">Status</th><th scope="col" class="number">Records/s</th><th scope="col" class="number">Lag</th></tr>
@@ -260,7 +271,8 @@ function Others({ reported }: { reported: Overview }) {
                 <tr key={`${sink.view} ${sink.name}`}>
                   <td class="name">
                     <Text>{sink.name}</Text><span class="tag">{sink.type}</span>
-                    <span class="under dim">of <Text>{sink.view}</Text></span>
+                    <span class="under dim">of <a href={sinksHref(reported, sink)}><Text>{sink.view}</Text></a></span>
+                    {sink.error && <span class="under bad"><Text>{sink.error.title}</Text></span>}
                   </td>
                   <td><Status status={sink.status} /></td>
                   <td class="number">{rate(newest(`sink ${sink.view}/${sink.name}`))}</td>
@@ -270,11 +282,17 @@ function Others({ reported }: { reported: Overview }) {
             </tbody>
           </table>
         ) : (
-          <p class="nothing">Every view is a table in PostgreSQL. To write one to a Kafka topic as well: <code>tidemark sinks create</code>.</p>
+          <p class="nothing">Every view is a table in PostgreSQL. A view's tab Sinks adds files, lakes, topics, other databases and webhooks.</p>
         )}
       </section>
     </div>
   );
+}
+
+/** The address of the sinks of a sink's view. */
+function sinksHref(reported: Overview, sink: SinkGlance): string {
+  const view = reported.views.find((one) => figureName(one) === sink.view);
+  return viewHref(view ? titleOf(view) : sink.view, "sinks");
 }
 
 function ListSkeleton() {

@@ -1,11 +1,20 @@
 // An external source: its relations and its dead letters.
-import { compact, count, rate } from "../lib/format";
-import { newest, type ReportedError } from "../lib/live";
+import { lazy, Suspense } from "preact/compat";
+import { useState } from "preact/hooks";
+import { call, mayOperate, offers, optionSchemas } from "../lib/api";
+import { compact, count, rate, shown } from "../lib/format";
+import { newest, refresh, type ReportedError } from "../lib/live";
+import { go } from "../lib/router";
+import { itemOf, type Schema } from "../lib/schema";
 import { usePolled } from "../lib/use";
 import { Empty, Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
+import { Confirm } from "../parts/confirm";
 import { DeadLetters } from "../parts/dead_letters";
 import { Fields } from "../parts/fields";
 import { RetryButton } from "../parts/source_retry";
+import { tell } from "../parts/toasts";
+
+const ResetDialog = lazy(() => import("./source_reset").then((m) => m.ResetDialog));
 
 interface Relation {
   name: string;
@@ -41,7 +50,10 @@ export function SourceScreen({ name }: { name: string }) {
         <h1><Text>{source.name}</Text></h1>
         <span class="tag">{source.type}</span>
         <Status status={source.status} />
-        {source.status !== "running" && <span class="end"><RetryButton name={source.name} again={again} /></span>}
+        <span class="end">
+          {source.status !== "running" && <RetryButton name={source.name} again={again} />}
+          <Actions source={source} />
+        </span>
       </div>
       {source.error && <ProblemNote problem={source.error} />}
       <dl class="figures">
@@ -57,8 +69,13 @@ export function SourceScreen({ name }: { name: string }) {
             <span class="dim">
               {relation.views.length ? `read by ${relation.views.join(", ")}` : "read by no view"}
               {relation.append_only && " · append only"}
+              {relation.dead_letters > 0 && ` · ${compact(relation.dead_letters)} dead letters`}
             </span>
+            <Reset source={source} relation={relation.name} again={again} />
           </div>
+          <p class="position">
+            Position <code><Text>{relation.name in source.positions ? shown(source.positions[relation.name]) : "none: no view reads it"}</Text></code>
+          </p>
           <Fields fields={relation.fields} keyNames={relation.key} />
         </section>
       ))}
@@ -70,3 +87,56 @@ export function SourceScreen({ name }: { name: string }) {
   );
 }
 
+function Actions({ source }: { source: Source }) {
+  const [isConfirming, setConfirming] = useState(false);
+  if (!mayOperate()) return null;
+  const path = `/sources/${encodeURIComponent(source.name)}`;
+  const drop = async (): Promise<void> => {
+    await call("DELETE", path);
+    tell(`Dropped ${source.name}`);
+    void refresh();
+    go("#/");
+  };
+  return (
+    <>
+      {offers("PUT /sources/{}") && <a class="button small" href={`#${path}/change`}>Change options</a>}
+      <button type="button" class="danger small" onClick={() => setConfirming(true)}>Drop source</button>
+      {isConfirming && (
+        <Confirm title="Drop this source?" action="Drop it" run={drop} onClose={() => setConfirming(false)}>
+          <p>
+            <strong><Text>{source.name}</Text></strong> and its dead letters will be removed. What it reads from is not touched.
+            A source that a view reads is not dropped.
+          </p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** The option where reading of a relation starts; undefined for types without one. */
+function startOf(type: string): Schema | undefined {
+  const options = optionSchemas("CreateSource")[type]?.properties ?? {};
+  const named = Object.values(options).map((option) => itemOf(option).properties?.start);
+  return named.find((start) => start !== undefined);
+}
+
+/** Reads a relation from another start: its views are paused, then built again. */
+function Reset({ source, relation, again }: { source: Source; relation: string; again: () => void }) {
+  const [isOpen, setOpen] = useState(false);
+  const start = startOf(source.type);
+  if (!start || !mayOperate() || !offers("POST /sources/{}/reset")) return null;
+  const close = (): void => {
+    setOpen(false);
+    again();
+  };
+  return (
+    <span class="end">
+      <button type="button" class="small" aria-label={`Read ${relation} from another start`} onClick={() => setOpen(true)}>Read again from…</button>
+      {isOpen && (
+        <Suspense fallback={null}>
+          <ResetDialog source={source.name} relation={relation} start={start} onClose={close} />
+        </Suspense>
+      )}
+    </span>
+  );
+}

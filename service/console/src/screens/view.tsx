@@ -22,6 +22,7 @@ import { RowsTab } from "./view_rows";
 import { SqlTab } from "./view_sql";
 import { UseTab } from "./view_use";
 
+const SinksTab = lazy(() => import("./view_sinks").then((m) => m.SinksTab));
 const DataflowTab = lazy(() => import("./view_dataflow").then((m) => m.DataflowTab));
 
 export interface Field {
@@ -88,6 +89,10 @@ const TABS: Tab[] = [
   {
     id: "dataflow", label: "Dataflow", route: "GET /views/{}/dataflow",
     show: (p) => <Suspense fallback={<Skeleton rows={6} wide />}><DataflowTab {...p} /></Suspense>,
+  },
+  {
+    id: "sinks", label: "Sinks", route: "GET /views/{}/sinks",
+    show: (p) => <Suspense fallback={<Skeleton rows={3} wide />}><SinksTab {...p} /></Suspense>,
   },
   { id: "sql", label: "SQL", show: (p) => <SqlTab {...p} /> },
   { id: "problems", label: "Problems", show: (p) => <ProblemsTab {...p} /> },

@@ -20,7 +20,10 @@ export function Welcome({ reported }: { reported: Overview }) {
         reaches that table in milliseconds, without running the query again.
       </p>
       {mayOperate() && (
-        <p><a class="button primary" href={`#/new?query=${encodeURIComponent(EXAMPLE)}`}>Create your first view</a></p>
+        <p>
+          <a class="button primary" href={`#/new?query=${encodeURIComponent(EXAMPLE)}`}>Create your first view</a>{" "}
+          <a class="button" href="#/new-source">Connect a source besides the database</a>
+        </p>
       )}
       <ol class="steps">
         <li><strong>Write a SELECT.</strong> Joins, aggregates, windows, subqueries: nearly everything that PostgreSQL takes.</li>
