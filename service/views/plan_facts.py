@@ -1,4 +1,7 @@
-"""What the catalog stores of a view's plan: for people, the console and later estimates."""
+"""What the catalog stores of a view's plan: for people, the console and later estimates.
+
+Invariant: facts may be added; a row of an earlier version lacks the newer ones.
+"""
 
 from __future__ import annotations
 
