@@ -116,5 +116,5 @@ class BuildQueue:
         """Return True if another child may run: each has a process, and its view's rows in
         memory.
         """
-        working = (b for b in self._builds.values() if b.is_working and b.status.choice.engine != "spark")
-        return sum(1 for _ in working) < MAX_CHILDREN
+        working = (b.status for b in self._builds.values() if b.is_working)
+        return sum(status.choice.engine != "spark" for status in working) < MAX_CHILDREN
