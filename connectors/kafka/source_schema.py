@@ -27,8 +27,8 @@ _FORMATS = {
     "json": "an object a record",
     "text": "one value",
     "csv": "one CSV record",
-    "avro": "with or without a registry",
-    "protobuf": "with or without a registry",
+    "avro": "",
+    "protobuf": "",
     "debezium-json": "change events",
     "debezium-avro": "change events",
 }

@@ -19,6 +19,7 @@ from dataflow.operators.base import view_error
 from service.backfill.backfill_manifest import forget_others, is_left
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.builds import Builds
+from service.backfill.engine_choice import EngineChoice
 from service.backfill.initial_load import LiveVersion
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
@@ -193,11 +194,7 @@ class BuildStart:
         if not build.is_cancelled:
             self._waiting.over(row.identity)
             build.start()
-            choice, view = build.status.choice, definition.table.title
-            estimated = {f"{name}_s": round(s, 1) for name, s in choice.seconds.items()}
-            log.info(
-                "build.started", view=view, engine=choice.engine, why=choice.reason, **estimated
-            )
+            _note_start(definition.table.title, build.status.choice)
 
     def _build_of(
         self,
@@ -233,3 +230,8 @@ class BuildStart:
         before = table_of(row)
         has_readers = bool(self._engine.readers_of(before.relation))
         return LiveVersion(before, has_readers, self._engine.find_epoch, self._epochs.rewound_to)
+
+
+def _note_start(view: str, choice: EngineChoice) -> None:
+    estimated = {f"{name}_s": round(s, 1) for name, s in choice.seconds.items()}
+    log.info("build.started", view=view, engine=choice.engine, why=choice.reason, **estimated)

@@ -165,14 +165,14 @@ class Selected:
         rows = [{"id": n, "name": f"n{n}", "size": n * 10} for n in range(6)]
         self.file.write_text(json.dumps(rows))
         own = {"arguments": {"path": str(self.file)}, **(relation or {})}
-        self._options = options("selected", own, poll_interval_ms=3_600_000)
-        self.source = make_source(connector, self._options)
+        self.options = options("selected", own, poll_interval_ms=3_600_000)
+        self.source = make_source(connector, self.options)
         self.mirror = PolledMirror(self.source)
 
     def restart(self) -> None:
         """Make the source again, as another process does."""
         self.mirror.close()
-        self.source = self.mirror.source = make_source(connector, self._options)
+        self.source = self.mirror.source = make_source(connector, self.options)
 
     def require(self, needed: PushdownRequirement) -> None:
         own = selective(self.source)
@@ -231,7 +231,7 @@ def test_what_a_function_cannot_omit_is_read(tmp_path: Path) -> None:
     function.mirror.begin()
     assert function.calls() == [[["id", "name", "size"], []]]
     assert len(function.mirror.rows["t"]) == 6
-    facts = connector.pushdown(options("selected", {"columns": columns}))["t"]
+    facts = connector.pushdown(function.options)["t"]
     assert (facts.columns, facts.conditions, list(facts.excepted)) == ("", "", ["size"])
     plain = make_source(connector, options("plain"))
     mirror, own = PolledMirror(plain), selective(plain)

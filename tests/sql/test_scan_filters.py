@@ -27,9 +27,9 @@ CASES = [
 
 @pytest.mark.parametrize(("where", "simple", "reasons"), CASES, ids=[case[0] for case in CASES])
 def test_what_a_source_could_evaluate(
-    database: Database, where: str, simple: list[str], reasons: list[str]
+    shop: Database, where: str, simple: list[str], reasons: list[str]
 ) -> None:
-    found = requirements_of(plan(database, ORDERS + where).root)
+    found = requirements_of(plan(shop, ORDERS + where).root)
     [required] = [r for r in found if r.relation.name == "orders"]
     texts = [f"{c.column} {c.operator} {','.join(c.values)}" for c in required.conditions]
     assert sorted(texts) == sorted(simple)
@@ -40,7 +40,7 @@ def test_what_a_source_could_evaluate(
     assert len(required.unread) + len(required.columns) == 6
 
 
-def test_values_with_an_order_of_their_own_are_not_passed(database: Database) -> None:
-    [required] = requirements_of(plan(database, "SELECT id FROM products WHERE kind = 'a'").root)
+def test_values_with_an_order_of_their_own_are_not_passed(shop: Database) -> None:
+    [required] = requirements_of(plan(shop, "SELECT id FROM products WHERE kind = 'a'").root)
     [found] = required.filters
     assert found.condition is None and "character(10)" in found.why_not

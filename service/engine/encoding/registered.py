@@ -136,7 +136,7 @@ _SOURCE_TABLES = (
         " membership publication withheld",
     ),
 )
-_ERROR = "code what detail hint position relation"
+_ERROR = "code what detail hint position relation option"
 _EPOCHS = (
     _type(
         "epoch.view_change",
