@@ -113,8 +113,10 @@ class _Query:
     def count_and_newest(self) -> str:
         """Return the query of how many rows have a cursor, and of its newest value."""
         value, type = self.cursor()
-        newest = expression(f"max({value})", type, "")
-        return f"SELECT count({value}) AS n, {newest} AS newest FROM {self.relation.text()}"
+        newest = expression("max(v)", type, "")
+        # Of nothing but the value: a column of the name of an alias would be taken for the alias.
+        values = f"SELECT {value} AS v FROM {self.relation.text()}"
+        return f"SELECT count(v) AS n, {newest} AS newest FROM ({values})"
 
     def since(self, low: int | None, count: int) -> str:
         """Return the query of the first `count` rows whose cursor is not below a value."""

@@ -52,7 +52,7 @@ def test_subscribers_and_topics_get_every_epoch(
         held: list[tidemark.Replica] = []
 
         def follow() -> None:
-            for replica in client.view("spent").follow(timeout_ms=20_000):
+            for replica in client.view("spent").follow(timeout_ms=60_000):
                 held[:] = [replica]
 
         follower = threading.Thread(target=follow)

@@ -360,6 +360,7 @@ def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert crossed, "no sums cross an exchange"
 
 
+@pytest.mark.timeout(1800)
 def test_first_rows_in_two_phases_give_the_local_answer() -> None:
     phases = Counter(
         node.name.partition(".")[2]

@@ -171,18 +171,21 @@ PARTS = (0, 400, 900, 1100)
 NANOSECONDS = [f"fromUnixTimestamp64Nano(toInt64({1_000_000_000 + n}))" for n in PARTS]
 
 
+NAMES = (("n", "v"), ("newest", "n"), ("v", "newest"))
+
+
 def test_cursors_of_other_types(clickhouse: ClickHouse) -> None:
-    """Also one that is finer than what PostgreSQL has."""
+    """Also one that is finer than what PostgreSQL has; their names may be those of aliases."""
     kinds = [
         ("UInt64", "bigint", ["1", "7", "9000000000000000000"]),
         ("Date", "date", ["'2020-02-29'", "'2020-03-01'", "'2100-01-01'"]),
     ]
     if clickhouse.is_chdb:
         kinds.append(("DateTime64(9)", "timestamptz", NANOSECONDS))
-    for type, declared, values in kinds:
-        name = table(clickhouse, f"c {type}, n UInt8")
-        columns = [{"name": "c", "type": declared}, {"name": "n", "type": "smallint"}]
-        added = Added(options(clickhouse.url, {"table": name, "cursor": "c", "columns": columns}))
+    for (type, declared, values), (own, other) in zip(kinds, NAMES, strict=False):
+        name = table(clickhouse, f"{own} {type}, {other} UInt8")
+        columns = [{"name": own, "type": declared}, {"name": other, "type": "smallint"}]
+        added = Added(options(clickhouse.url, {"table": name, "cursor": own, "columns": columns}))
         expected = Counter[tuple[str | None, ...]]()
         for number, value in enumerate(values):
             clickhouse.execute(f"INSERT INTO {name} VALUES ({value}, {number})")

@@ -82,7 +82,10 @@ def test_the_secured_listener_asks_who_it_is(broker: EmbeddedKafka, mechanism: s
     admin = connect(password)
     topic = unique_name()
     admin.create_topics([NewTopic(topic, 1, 1)])
-    assert topic in admin.list_topics()
+    deadline = time.monotonic() + 20
+    while topic not in admin.list_topics():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     admin.close()
     with pytest.raises(Exception, match=r"(?i)auth|bootstrap"):
         connect("wrong").list_topics()
