@@ -32,6 +32,8 @@ from dataflow.schema import Relation
 INSERTS, DELETES, CHANGES = "inserts", "deletes", "changes"
 # What the client says of a version of which the log lacks something.
 _NO_LOG = ("end version", "metadata or protocol")
+# A version is missing between two others.
+_GAP = "contiguous commit files"
 # About so many bytes of a file without statistics are a row.
 ROW_BYTES = 32
 
@@ -271,6 +273,14 @@ def reached(
             raise unsupported(relation, what, text) from None
         if version is not None and any(words in text for words in _NO_LOG):
             raise version_gone(relation, version, text) from None
+        if _GAP in text:
+            raise SourceError(
+                "delta.version_gone",
+                f'the log of Delta table "{relation.name.name}" has a gap',
+                detail=text,
+                hint="restore the table's folder, or write it again, and rebuild the views",
+                relation=relation.name,
+            ) from None
         raise TemporaryError(
             "source.unreachable",
             f'Delta table "{options.location.path}" cannot be read now',

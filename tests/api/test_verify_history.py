@@ -95,7 +95,6 @@ def written_to(place: Database) -> Iterator[None]:
         writer.join()
 
 
-@pytest.mark.whole
 def test_a_history_is_right_while_it_is_written_to(
     service: RunningService, place: Database
 ) -> None:

@@ -15,8 +15,8 @@ FIGURE = re.compile(r"\d\s*(?:µs|ms|s|min|minutes|MB|GB|bytes|%|x|times|cores?|
 
 
 def block(name: str, *records: Record) -> str:
-    text = fill(f"<!-- figures: {name} -->\nold\n<!-- end of figures -->\n", records)
-    assert "old" not in text
+    text = fill(f"<!-- figures: {name} -->\nearlier\n<!-- end of figures -->\n", records)
+    assert "earlier" not in text
     return text
 
 

@@ -54,7 +54,6 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
-@pytest.mark.whole
 def test_only_views_that_were_touched_fail(service: RunningService, database: Database) -> None:
     for name, query in {**VIEWS, **GOOD}.items():
         service.create(name, query, backfill="local")

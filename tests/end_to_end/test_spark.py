@@ -52,7 +52,7 @@ def test_spark_backfill_under_changes(database: Database, tmp_path: Path) -> Non
         assert {b["engine"] for b in builds} == {"spark"}
         assert all(b["why"].startswith("the view's option; local about") for b in builds)
         # The second one finds the session.
-        assert builds[0]["spark_s"] > builds[1]["spark_s"]
+        assert is_fast() or builds[0]["spark_s"] > builds[1]["spark_s"]
         for change in ["SELECT 1", *CHANGES]:
             database.execute(change)
             position = flush_position(database)

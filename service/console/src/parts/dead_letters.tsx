@@ -64,7 +64,7 @@ export function DeadLetters({ source, relation = "" }: { source: string; relatio
         </p>
       )}
       {work.problem && <ProblemNote problem={work.problem} />}
-      <div class="scroll" tabIndex={0} role="region" aria-label="Dead letters">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Rows of dead letters">
         <table class="rows">
           <thead>
             <tr><th scope="col"><span class="unseen">choose</span></th><th scope="col">Position</th><th scope="col">Why</th><th scope="col">Record</th><th scope="col">Since</th></tr>

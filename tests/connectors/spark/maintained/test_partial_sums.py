@@ -151,7 +151,7 @@ def test_logs_of_rows_are_read_beside_logs_of_sums(folder: Path, monkeypatch) ->
     """As of before sums crossed: all documents have version 1, and all logs have rows."""
     views = Views(folder, view((1,)), "older")
     with monkeypatch.context() as older:
-        older.setattr(layout, "is_additive", lambda _: False)
+        older.setattr(layout, "additive_nodes", lambda _: set())
         older.setattr(files, "_VERSION", 1)
         driver = views.driver()
         views.step(driver, rows(range(ROWS), 1, 5))
@@ -166,7 +166,7 @@ def test_logs_of_rows_are_read_beside_logs_of_sums(folder: Path, monkeypatch) ->
     assert sum(f.replayed for f in driver.figures) > 0
     # The other way round it is refused: what is not known is not left out.
     with monkeypatch.context() as older:
-        older.setattr(layout, "is_additive", lambda _: False)
+        older.setattr(layout, "additive_nodes", lambda _: set())
         with pytest.raises(InvariantError, match=r"spark\.exchange"):
             views.step(views.driver(), rows([200], 1, 5, -1))
         older.setattr(files, "_VERSION", 1)
