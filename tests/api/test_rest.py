@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import figures
+from tests.harness import figures, http
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 from tests.harness.service import RunningService
@@ -54,7 +54,7 @@ def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def ask(service: RunningService, method: str, path: str, **options: Any) -> httpx.Response:
-    return httpx.request(method, service.url + path, timeout=60, **options)
+    return http.request(method, service.url + path, timeout=60, **options)
 
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:

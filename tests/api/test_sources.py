@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import new_database
 from tests.harness.service import RunningService
 
@@ -163,6 +163,6 @@ def test_options_that_postgresql_cannot_store(
             body = {"name": "odd", "type": type, "options": options}
             for path in ("/sources", "/sources/discover"):
                 sent = {key: body[key] for key in body if path == "/sources" or key != "name"}
-                answer = httpx.post(service.url + path, content=json.dumps(sent), headers=JSON)
+                answer = http.post(service.url + path, content=json.dumps(sent), headers=JSON)
                 assert answer.status_code in (400, 422), (path, sent, answer.text)
                 assert answer.json()["code"] == "request.invalid"

@@ -4,12 +4,12 @@ test_console.py, whose last test makes a token, after which nobody is let in wit
 
 from __future__ import annotations
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from service.api.console_files import POLICY
 from tests.console.conftest import Open, Shop
+from tests.harness import http
 
 
 @pytest.mark.whole
@@ -43,9 +43,9 @@ def test_it_asks_with_the_token_of_the_tab(open_page: Open) -> None:
 @pytest.mark.whole
 def test_its_policy_names_no_other_host(shop: Shop) -> None:
     for path in ("/docs", "/", "/openapi.json", "/views"):
-        answer = httpx.get(f"{shop.service.url}{path}")
+        answer = http.get(f"{shop.service.url}{path}")
         assert answer.status_code == 200
         policy = answer.headers["content-security-policy"]
         assert "//" not in policy and "http" not in policy, path
         assert policy == POLICY or path not in ("/docs", "/")
-    assert httpx.get(f"{shop.service.url}/redoc").status_code == 404
+    assert http.get(f"{shop.service.url}/redoc").status_code == 404

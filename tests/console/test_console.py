@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 
 from service.api.console_files import DIST
 from tests.console.conftest import HOSTILE_NAME, HOSTILE_TEXTS, Open, Shop
+from tests.harness import http
 
 
 def row_of(page: Page, view: str):
@@ -509,7 +510,7 @@ def test_a_token_is_requested_and_readers_get_no_controls(open_page: Open, shop:
     admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]
     bearer = {"authorization": f"Bearer {admin}"}
     body = {"name": "r", "role": "reader"}
-    made = httpx.post(f"{shop.service.url}/tokens", json=body, headers=bearer)
+    made = http.post(f"{shop.service.url}/tokens", json=body, headers=bearer)
     reader = made.json()["token"]
     watched = open_page("#/views/revenue/changes")
     watched.expected = ("401",)

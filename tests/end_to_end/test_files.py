@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.postgres import Database
+from tests.harness.postgres import Database, one_session
 from tests.harness.service import RunningService
 
 TABLES = """
@@ -43,9 +43,10 @@ def answer(files: dict[str, list[tuple[int, int]]]) -> dict[str, tuple[int, int]
 
 def reach(look: Callable[[], Any], wanted: Any) -> None:
     end = time.monotonic() + 60
-    while (found := look()) != wanted:
-        assert time.monotonic() < end, (found, wanted)
-        time.sleep(0.05)
+    with one_session():
+        while (found := look()) != wanted:
+            assert time.monotonic() < end, (found, wanted)
+            time.sleep(0.05)
 
 
 @pytest.mark.whole

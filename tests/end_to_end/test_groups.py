@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,10 +47,7 @@ def pid_of_group(service: RunningService, group: str) -> int | None:
 
 
 def await_true(is_true: Callable[[], bool], service: RunningService, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.05)
+    service.await_so(is_true, timeout_s)
 
 
 def check(service: RunningService, database: Database, views: dict[str, str]) -> None:

@@ -79,10 +79,7 @@ def _clicks(topic: str) -> dict[str, Any]:
 
 
 def _await(is_done: Callable[[], object], service: RunningService) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_done():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.02)
+    service.await_so(is_done, TIMEOUT_S)
 
 
 def _click(n: int) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 from service.engine.state_version import VERSION
 from service.metrics.metric_list import BY_NAME
 from tests.end_to_end.test_views import assert_equal, flush_position
+from tests.harness import http
 from tests.harness.log_events import events_of
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -38,10 +39,7 @@ MANY = "SELECT region, sum(amount) AS total, count(*) AS n FROM many_orders GROU
 
 
 def await_true(check: Callable[[], object], service: RunningService) -> None:
-    deadline = time.monotonic() + 240
-    while not check():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.05)
+    service.await_so(check, 240)
 
 
 def stop_in_time(service: RunningService) -> None:
@@ -132,7 +130,7 @@ def stopped_while_the_sink_stands_still(service: RunningService, database: Datab
 
 def wait_in_vain(url: str, position: str) -> None:
     try:
-        httpx.get(f"{url}/views/sums/wait?position={position}&timeout_s=120", timeout=150)
+        http.get(f"{url}/views/sums/wait?position={position}&timeout_s=120", timeout=150)
     except httpx.TransportError:
         return
 

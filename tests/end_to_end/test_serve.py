@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from connectors.loopback import free_port
+from tests.harness import http
 from tests.harness.postgres import Database
 from tests.harness.tiers import is_fast
 
@@ -138,7 +139,7 @@ def await_health(url: str) -> dict[str, object]:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{url}/health").json()
+            return http.get(f"{url}/health").json()
         time.sleep(0.1)
     raise AssertionError("no answer")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,7 @@ def row(shop: Database, number: int, customer: int) -> dict[str, Any]:
 
 def require_equal(shop: Database, service: RunningService, view: str, table: str) -> None:
     query = f"{SPENT.format(table)} ORDER BY 1"
-    deadline = time.monotonic() + 60
-    while shop.rows(f"SELECT * FROM {view} ORDER BY 1") != shop.rows(query):
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.05)
+    service.await_so(lambda: shop.rows(f"SELECT * FROM {view} ORDER BY 1") == shop.rows(query))
 
 
 @pytest.mark.whole

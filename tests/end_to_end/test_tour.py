@@ -20,6 +20,7 @@ from playwright.sync_api import expect, sync_playwright
 from connectors.loopback import free_port
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.console.conftest import chromium
+from tests.harness import http
 from tests.harness.tour import PLACES, Step, read_tour
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +97,7 @@ class Newcomer:
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and started.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"{self.url}/health")
+                http.get(f"{self.url}/health")
                 return
             time.sleep(0.1)
         raise AssertionError((self._folder / "service.log").read_text())
@@ -141,7 +142,7 @@ def look_at_the_console(url: str) -> None:
     """It lists the view; where there is no browser, it is there at least."""
     program = chromium()
     if program is None:
-        assert "<title>Tidemark</title>" in httpx.get(url).text
+        assert "<title>Tidemark</title>" in http.get(url).text
         return
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

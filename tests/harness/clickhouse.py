@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from connectors.loopback import free_port
+from tests.harness import http
 from tests.harness.leash import Leash
 
 PROGRAM = "clickhouse-server"
@@ -148,12 +149,12 @@ class ClickHouse:
 
     def execute(self, sql: str) -> str:
         """Run one statement; its answer."""
-        answer = httpx.post(self.url, content=sql.encode(), timeout=60, trust_env=False)
+        answer = http.post(self.url, content=sql.encode(), timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.text
 
     def _answers(self) -> bool:
         try:
-            return httpx.post(self.url, content=b"SELECT 1", trust_env=False).status_code == 200
+            return http.post(self.url, content=b"SELECT 1").status_code == 200
         except httpx.TransportError:
             return False

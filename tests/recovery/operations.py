@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.harness import http
 from tests.recovery.scene import BUSY, OF_WIDE, SUMS, Scene
 
 NAMES = ("alpha", "beta", "gamma")
@@ -74,7 +75,7 @@ class Operations:
         # Once: the process that is asked may be killed, or be killed meanwhile.
         url = f"{self._scene.service.url}{path}"
         try:
-            with httpx.stream(method, url, json=body, timeout=8) as answer:
+            with http.stream(method, url, json=body, timeout=8) as answer:
                 status = answer.status_code
                 assert status < 500 or status in (503, 504), answer.read()
                 self.done[kind] += answer.is_success

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 from psycopg2 import Error
 
+from tests.harness import http
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.recovery.soak_load import QUERIES, Load, number_of
@@ -261,7 +262,7 @@ def _is_in_progress(view: dict[str, Any]) -> bool:
 def _listen(url: str, seconds: float) -> None:
     """A reader who comes, and goes without a word."""
     until = time.monotonic() + seconds
-    with contextlib.suppress(httpx.HTTPError), httpx.stream("GET", url, timeout=5) as stream:
+    with contextlib.suppress(httpx.HTTPError), http.stream("GET", url, timeout=5) as stream:
         for _ in stream.iter_bytes():
             if time.monotonic() > until:
                 return

@@ -17,6 +17,7 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from service.access import operations
 from service.api.app import ROUTERS
 from service.cli.main import app as commands
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, roles
 from tests.harness.service import RunningService
@@ -156,7 +157,7 @@ class Place:
     def make_token(self, name: str, level: str, db_role: str | None, by: str = "") -> str:
         headers = {"Authorization": f"Bearer {by}"} if by else {}
         body = {"name": name, "role": level, "db_role": db_role}
-        made = httpx.post(f"{self.service.url}/tokens", json=body, headers=headers, timeout=60)
+        made = http.post(f"{self.service.url}/tokens", json=body, headers=headers, timeout=60)
         assert made.status_code == 201, made.text
         return made.json()["token"]
 
@@ -213,7 +214,7 @@ def _fill(place: Place) -> None:
             body = {"name": title, "query": query, "options": {"backfill": "local"}}
             headers = {"Authorization": f"Bearer {token}"}
             url = f"{service.url}/views?wait_s=60"
-            answer = httpx.post(url, json=body, headers=headers, timeout=90)
+            answer = http.post(url, json=body, headers=headers, timeout=90)
             assert answer.json()["status"] == "live", answer.text
     place.database.execute(f"GRANT SELECT ON granted TO {place.role}")
     place.database.execute(
@@ -317,7 +318,7 @@ def test_every_procedure_as_every_caller(place: Place, subject: str) -> None:
 def test_lists_hold_what_a_role_owns_or_may_read(place: Place) -> None:
     def titles(level: str, has_role: bool, path: str) -> set[str]:
         headers = {"Authorization": f"Bearer {place.tokens[level, has_role]}"}
-        told = httpx.get(f"{place.service.url}{path}", headers=headers, timeout=60).json()
+        told = http.get(f"{place.service.url}{path}", headers=headers, timeout=60).json()
         return {view["name"] for view in told["views"]}
 
     own = {"own", "own_sum", "granted"}
@@ -333,7 +334,7 @@ def test_a_cascade_needs_every_reader(place: Place) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     body = {"name": "over", "query": "SELECT max(id) FROM own", "options": {"backfill": "local"}}
     url = f"{place.service.url}/views?wait_s=60"
-    made = httpx.post(url, json=body, headers=headers, timeout=90)
+    made = http.post(url, json=body, headers=headers, timeout=90)
     assert made.json()["status"] == "live", made.text
     mine = place.tokens[OPERATOR, True]
     assert place.ask(mine, "POST", "/views/own/pause?cascade=true") == (403, "view.not_owner")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import httpx
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import new_database
 from tests.harness.psql import roles
 from tests.harness.service import RunningService
@@ -55,7 +55,7 @@ def test_only_what_the_caller_may_read_is_named(postgres: EmbeddedPostgres, tmp_
         # It reads views alone, with whose rights they ever were made.
         reader = _token(service, "plain", "reader", admin)
         assert {kind for kind, _ in _tables(service, reader).values()} == {"view"}
-        assert httpx.get(f"{service.url}/tables").status_code == 401
+        assert http.get(f"{service.url}/tables").status_code == 401
 
 
 def _token(
@@ -63,14 +63,14 @@ def _token(
 ) -> str:
     headers = {"Authorization": f"Bearer {by}"} if by else {}
     body = {"name": name, "role": role, "db_role": db_role}
-    made = httpx.post(f"{service.url}/tokens", json=body, headers=headers, timeout=60)
+    made = http.post(f"{service.url}/tokens", json=body, headers=headers, timeout=60)
     assert made.status_code == 201, made.text
     return made.json()["token"]
 
 
 def _tables(service: RunningService, token: str) -> dict[str, tuple[str, list[str]]]:
     headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx.get(f"{service.url}/tables", headers=headers, timeout=60)
+    answer = http.get(f"{service.url}/tables", headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     found = answer.json()["tables"]
     return {f"{t['schema']}.{t['name']}": (t["kind"], t["columns"]) for t in found}

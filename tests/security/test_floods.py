@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -51,7 +52,7 @@ def tokens(service: RunningService) -> dict[str, dict[str, str]]:
     for name, level in (("admin", "admin"), ("flooder", "operator"), ("other", "operator")):
         body = {"name": name, "role": level}
         url = f"{service.url}/tokens"
-        answer = httpx.post(url, json=body, headers=made.get("admin"), timeout=60)
+        answer = http.post(url, json=body, headers=made.get("admin"), timeout=60)
         made[name] = {"Authorization": f"Bearer {answer.json()['token']}"}
     return made
 
@@ -63,7 +64,7 @@ def test_a_flood_of_slow_queries_keeps_nobody_waiting(
     slow = {"query": SLOW, "timeout_s": QUERY_S, "wait_s": 0}
 
     def ask() -> None:
-        answer = httpx.post(f"{url}/query", json=slow, headers=tokens["flooder"], timeout=90)
+        answer = http.post(f"{url}/query", json=slow, headers=tokens["flooder"], timeout=90)
         code = answer.json().get("code", "")
         if code == "request.too_many":
             assert answer.headers["retry-after"] and answer.json()["hint"]
@@ -75,12 +76,12 @@ def test_a_flood_of_slow_queries_keeps_nobody_waiting(
         looked = 0
         while not all(one.done() for one in asked):
             started = time.monotonic()
-            assert httpx.get(f"{url}/health/live", timeout=IN_TIME_S).status_code == 200
+            assert http.get(f"{url}/health/live", timeout=IN_TIME_S).status_code == 200
             # Another token has a share of its own, and all else has other threads.
             body = {"query": "SELECT 1 AS x", "wait_s": 0}
-            told = httpx.post(f"{url}/query", json=body, headers=tokens["other"], timeout=30)
+            told = http.post(f"{url}/query", json=body, headers=tokens["other"], timeout=30)
             assert told.status_code == 200, told.text
-            assert httpx.get(f"{url}/views", headers=tokens["other"]).status_code == 200
+            assert http.get(f"{url}/views", headers=tokens["other"]).status_code == 200
             assert time.monotonic() - started < 3 * IN_TIME_S
             running = place.rows(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -113,7 +114,7 @@ def test_liveness_needs_no_thread_and_no_token(
         try:
             for headers in ({}, {"Authorization": "Bearer tdm_000000000000_nobody"}):
                 for _ in range(10):
-                    answer = httpx.get(
+                    answer = http.get(
                         f"{service.url}/health/live", headers=headers, timeout=IN_TIME_S
                     )
                     assert answer.status_code == 200
@@ -188,7 +189,7 @@ def test_half_open_connections_are_closed_while_others_are_served(hasty: Running
     try:
         while left:
             asked = time.monotonic()
-            assert httpx.get(f"{hasty.url}/health/live", timeout=IN_TIME_S).status_code == 200
+            assert http.get(f"{hasty.url}/health/live", timeout=IN_TIME_S).status_code == 200
             assert time.monotonic() - asked < IN_TIME_S
             left = [(one, until) for one, until in left if not _is_closed(one)]
             assert time.monotonic() < last + MARGIN_S, f"{len(left)} are still open"
@@ -243,7 +244,7 @@ def test_a_late_body_is_reported(hasty: RunningService) -> None:
 def test_too_many_connections_close_idle_ones(hasty: RunningService) -> None:
     opened = [_open(hasty, b"") for _ in range(HALF_OPEN + 100)]
     try:
-        assert httpx.get(f"{hasty.url}/health/live", timeout=IN_TIME_S).status_code == 200
+        assert http.get(f"{hasty.url}/health/live", timeout=IN_TIME_S).status_code == 200
         assert sum(map(_is_closed, opened[:200])) >= 50
         assert not any(map(_is_closed, opened[-50:]))
     finally:

@@ -15,6 +15,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, give_query_role, roles
 from tests.harness.service import RunningService
@@ -85,14 +86,14 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 tokens = {}
                 for name, level, role in (("admin", "admin", None), ("clerk", "operator", clerk)):
                     body = {"name": name, "role": level, "db_role": role}
-                    made = httpx.post(
+                    made = http.post(
                         f"{service.url}/tokens", json=body, headers=tokens.get("admin"), timeout=60
                     )
                     assert made.status_code == 201, made.text
                     tokens[name] = {"Authorization": f"Bearer {made.json()['token']}"}
                 body = {"name": "mine", "query": "SELECT id FROM orders"}
                 url = f"{service.url}/views?wait_s=60"
-                made = httpx.post(url, json=body, headers=tokens["clerk"], timeout=90)
+                made = http.post(url, json=body, headers=tokens["clerk"], timeout=90)
                 assert made.json()["status"] == "live", made.text
                 yield Place(database, service, own, clerk, tokens["clerk"])
 
@@ -112,7 +113,7 @@ def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     def follow() -> None:
         with (
             contextlib.suppress(httpx.RemoteProtocolError),
-            httpx.stream("GET", stream_url, headers=place.headers, timeout=60) as answer,
+            http.stream("GET", stream_url, headers=place.headers, timeout=60) as answer,
         ):
             for _ in answer.iter_raw():
                 continue
@@ -128,7 +129,7 @@ def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     assert _is_untouched(place)
     place.database.execute(f"GRANT {place.clerk} TO {place.own}")
     url = f"{place.service.url}/views/mine/rows"
-    assert httpx.get(url, headers=place.headers, timeout=60).json()["rows"] == [{"id": 1}]
+    assert http.get(url, headers=place.headers, timeout=60).json()["rows"] == [{"id": 1}]
 
 
 @pytest.mark.whole

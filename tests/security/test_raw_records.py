@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import eventually, roles
 from tests.harness.service import RunningService
@@ -73,7 +73,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 body = {"name": who, "role": level, "db_role": db_role}
                 admin = made.tokens.get("admin")
                 headers = {"Authorization": f"Bearer {admin}"} if admin else {}
-                answer = httpx.post(f"{service.url}/tokens", json=body, headers=headers, timeout=60)
+                answer = http.post(f"{service.url}/tokens", json=body, headers=headers, timeout=60)
                 made.tokens[who] = answer.json()["token"]
             assert made.ask("admin", "POST", "/sources", _shop(folder))[0] == 201
             for name in ("prices", "wages"):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 import websockets
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import roles
 from tests.harness.service import RunningService
@@ -86,7 +86,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 level = "admin" if who == "admin" else "reader"
                 body = {"name": who, "role": level, "db_role": role}
                 url = f"{service.url}/tokens"
-                made = httpx.post(url, json=body, headers=headers, timeout=60)
+                made = http.post(url, json=body, headers=headers, timeout=60)
                 assert made.status_code == 201, made.text
                 tokens[who] = made.json()["token"]
                 headers = {"Authorization": f"Bearer {tokens['admin']}"}

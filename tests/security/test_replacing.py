@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
 import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, roles
 from tests.harness.service import RunningService
@@ -34,7 +34,7 @@ class Place:
 
     def replace(self, who: str, view: str, query: str) -> str:
         """The code of the refusal over REST, "" when it is done."""
-        answer = httpx.post(
+        answer = http.post(
             f"{self.service.url}/views/{view}/replace?wait_s=60",
             json={"query": query},
             headers={"Authorization": f"Bearer {self.tokens[who]}"},
@@ -75,7 +75,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 ("team", "operator", team),
                 ("mallory", "operator", mallory),
             ):
-                made = httpx.post(
+                made = http.post(
                     f"{service.url}/tokens",
                     json={"name": who, "role": level, "db_role": role},
                     headers={"Authorization": f"Bearer {tokens.get('admin', '')}"}
@@ -86,7 +86,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 assert made.status_code == 201, made.text
                 tokens[who] = made.json()["token"]
             for who, view in (("admin", "services"), ("team", "teams")):
-                made = httpx.post(
+                made = http.post(
                     f"{service.url}/views?wait_s=60",
                     json={"name": view, "query": "SELECT id FROM orders"},
                     headers={"Authorization": f"Bearer {tokens[who]}"},

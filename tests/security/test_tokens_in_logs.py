@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-import httpx
 import websockets
 
+from tests.harness import http
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -20,7 +20,7 @@ def test_a_token_in_a_query_stands_in_no_log(database: Database, tmp_path: Path)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     with RunningService(database.dsn, tmp_path, log_level="debug") as service:
         service.create("v", "SELECT id FROM t", backfill="local")
-        made = httpx.post(f"{service.url}/tokens", json={"name": "a", "role": "admin"}, timeout=60)
+        made = http.post(f"{service.url}/tokens", json={"name": "a", "role": "admin"}, timeout=60)
         token = made.json()["token"]
         accept = {"Accept": "text/event-stream"}
         statuses = []
@@ -29,7 +29,7 @@ def test_a_token_in_a_query_stands_in_no_log(database: Database, tmp_path: Path)
                 url = f"{service.url}/views/{path}?x%=1&access_token={given}&resume=%00"
                 for query in (f"?access_token={given}", url.partition(path)[2]):
                     asked = f"{service.url}/views/{path}{query}"
-                    with httpx.stream("GET", asked, headers=accept, timeout=30) as answer:
+                    with http.stream("GET", asked, headers=accept, timeout=30) as answer:
                         statuses.append(answer.status_code)
             asyncio.run(_sockets(service, given))
         assert {200, 401, 404} <= set(statuses)

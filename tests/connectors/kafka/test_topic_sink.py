@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import httpx
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
@@ -33,6 +32,7 @@ from tests.connectors.kafka.writing import (
     options,
     sink_of,
 )
+from tests.harness import http
 from tests.harness.broker import (
     ends_of,
     new_topic,
@@ -61,7 +61,7 @@ def decode_avro(registry: Registry) -> Callable[[bytes], Any]:
     def decode(raw: bytes) -> Any:
         assert raw[:1] == b"\0"
         number = int.from_bytes(raw[1:5], "big")
-        schema = httpx.get(f"{registry.url}/schemas/ids/{number}").json()["schema"]
+        schema = http.get(f"{registry.url}/schemas/ids/{number}").json()["schema"]
         parsed = fastavro.parse_schema(json.loads(schema))
         rest = BytesIO(raw[5:])
         value = fastavro.schemaless_reader(rest, parsed, None)

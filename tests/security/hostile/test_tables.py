@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from connectors.postgres.evaluation.query_role import QUERY_ROLE
+from tests.harness import http
 from tests.security.hostile.ground import TREASURE, Ground
 
 SHARED = "SELECT id, a FROM public.shared"
@@ -68,7 +69,7 @@ def _changes(ground: Ground, name: str, who: str) -> str:
     url, found = f"{ground.service.url}/views/{name}/changes?snapshot=true", b""
     with (
         suppress(httpx.ReadTimeout),
-        httpx.stream("GET", url, headers=headers, timeout=1) as answer,
+        http.stream("GET", url, headers=headers, timeout=1) as answer,
     ):
         for part in answer.iter_raw():
             found += part
