@@ -36,11 +36,11 @@ from connectors.sink import SinkTable
 from connectors.spark.backfill import SparkBackfill
 from connectors.spark.result import BackfillResult
 from connectors.spark.session import LazySession
-from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
 from service.backfill.child_processes import Children
 from service.backfill.engine_choice import LOCAL, SPARK, parts_of
 from service.backfill.local_backfill import BackfillJob
+from service.backfill.spark_backfill import run_on_spark
 from service.engine.engine import ViewDefinition
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 
@@ -115,16 +115,7 @@ class Backfills:
         return self._children.run(job, lambda progress: None)
 
     def _spark(self, job: BackfillJob) -> BackfillResult:
-        return SparkBackfill(self._session).run(
-            nodes=lower(job.root),
-            scope=job.scope,
-            relations=job.relations,
-            columns=job.columns,
-            parts=job.parts,
-            evaluator=job.evaluator,
-            work_dir=job.work_dir,
-            on_progress=lambda progress: None,
-        )
+        return run_on_spark(SparkBackfill(self._session), job, lambda progress: None)
 
     def close(self) -> None:
         """End the local engine's child."""

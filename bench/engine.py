@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.measure import in_child, peak_rss_mb, percentile, reset_peak_rss_mb
 from bench.rows import DELETE, OLD, Columns, Generated
-from bench.workloads import EPOCH, Answer, Table, Workload, difference, fold
+from bench.workloads import Answer, Table, Workload, difference, fold
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
@@ -47,8 +47,6 @@ from storage.store import BulkFile
 SOURCE = "source"
 MEMORY_MB = 1024  # as the service takes by itself
 LOAD_ROWS = 65_536
-# One of so many changes is applied before the first stage.
-WARMING_SHARE = 20
 WARMED_PAGES = 1024
 BLOCK_CHANGES = 50_000
 
@@ -205,8 +203,6 @@ class _Run:
         result = Result(loaded.rows, loaded.wall_s, loaded.cpu_s)
         self._take(loaded, result)
         batches = self._batches()
-        # Until the pages that changes reach are in memory, as they are but for a service's start.
-        self._stage(Stage(EPOCH, batches.changes // WARMING_SHARE // EPOCH), batches)
         for stage in self._job.stages:
             result.stages.append(self._stage(stage, batches))
         self._store.close()
@@ -269,18 +265,18 @@ class Timer:
 
 
 class BatchReader:
-    """Changes as the stream sends them, in batches of any size. changes: how many there are."""
+    """Changes as the stream sends them, in batches of any size."""
 
     def __init__(
         self, rows: Generated, tables: Sequence[tuple[Table, Relation]], *, is_full: bool
     ) -> None:
         self._streams = [_Stream(rows, t, relation, is_full=is_full) for t, relation in tables]
-        self.changes = max((s.changes for s in self._streams), default=0)
+        self._changes = max((s.changes for s in self._streams), default=0)
         self._at = 0
 
     def next(self, size: int) -> SourceBatch | None:
         """Return the next `size` changes; None if there are no more."""
-        low, high = self._at, min(self._at + size, self.changes)
+        low, high = self._at, min(self._at + size, self._changes)
         if low == high:
             return None
         self._at = high

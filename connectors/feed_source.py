@@ -16,7 +16,7 @@ from connectors.pushdown import Pushdown, PushdownRequirement
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Delta
-from dataflow.errors import TidemarkError
+from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import Relation, RelationName
 
 # The position of one relation, as JSON; only its source understands it.
@@ -155,6 +155,12 @@ def gaps_of(feed: SourceFeed) -> int:
     Only streams, which cannot be read again, have such gaps (attribute `gaps`).
     """
     return int(getattr(feed, "gaps", 0))
+
+
+def undeclared(source: str, relation: Relation) -> SourceError:
+    """Return the error of a relation that a source's options no longer have."""
+    what = f'relation "{relation.name.name}" of source "{source}" is no longer declared'
+    return SourceError("source.bad_option", what, hint="declare it again")
 
 
 class FeedSource(Protocol):

@@ -224,8 +224,14 @@ class RocksStore:
                 tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan, fan_growth=1)
             parts = self._writes, self.cache, tuning, self.meter, self._pending
             shared = Shared(*parts, self._files, self._held)
-            runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
-            runs.is_searched = is_searched
+            runs = RunSet(
+                name,
+                identity,
+                Layout.of(spec),
+                shared,
+                has_weights=has_weights,
+                is_searched=is_searched,
+            )
             self._open[name] = (shape, runs)
         return self._open[name][1]
 

@@ -88,16 +88,23 @@ class RunSet:
     """All runs of one arrangement. has_weights: the one value of a row must not become negative.
     is_searched: rows are looked up, not only scanned now and then."""
 
-    is_searched = True
-
     def __init__(
-        self, name: str, identity: int, layout: Layout, shared: Shared, *, has_weights: bool
+        self,
+        name: str,
+        identity: int,
+        layout: Layout,
+        shared: Shared,
+        *,
+        has_weights: bool,
+        is_searched: bool,
     ) -> None:
         self.name = name
         self.identity = identity
         self.layout = layout
-        self._writes, self._cache, self._tuning, self._meter = shared[:4]
-        self._pending, self._files, self._held = shared[4:]
+        self.is_searched = is_searched
+        self._writes, self._cache, self._files = shared.writes, shared.cache, shared.files
+        self._tuning, self._meter = shared.tuning, shared.meter
+        self._pending, self._held = shared.pending, shared.held
         self._reader = PageReader(name, identity, layout, self._writes, self._cache)
         self._has_weights = has_weights
         self._table = RunTable()

@@ -12,9 +12,8 @@ from typing import Any
 from connectors.delta.ranges import DeltaRanges
 from connectors.delta.table_log import TableLog
 from connectors.delta.table_options import TableOptions, read_options
-from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart
+from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart, undeclared
 from connectors.source import SourceBatch
-from dataflow.errors import SourceError
 from dataflow.schema import Relation
 
 
@@ -41,8 +40,7 @@ class DeltaSource:
         self._options = {one.relation: one for one in read_options(options)}
         for relation in relations:
             if relation.name.name not in self._options:
-                what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
-                raise SourceError("source.bad_option", what, hint="declare it again")
+                raise undeclared(name, relation)
 
     def relations(self) -> Sequence[Relation]:
         """Return the declared relations."""

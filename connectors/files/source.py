@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart
+from connectors.feed_source import DeclaredRelation, FeedPositions, FeedStart, undeclared
 from connectors.files.discover import discover_columns
 from connectors.files.feed import FilesFeed, batch_of
 from connectors.files.folder import Folder
@@ -67,8 +67,7 @@ class FilesSource:
         for relation in relations:
             own = relation.name.name
             if own not in declared:
-                what = f'relation "{own}" of source "{name}" is no longer declared'
-                raise SourceError("source.bad_option", what, hint="declare it again")
+                raise undeclared(name, relation)
             self._shapes[own] = make_shape(declared[own], relation)
 
     def relations(self) -> Sequence[Relation]:

@@ -22,6 +22,7 @@ from connectors.feed_source import (
     FeedPositions,
     FeedSource,
     FeedStart,
+    undeclared,
 )
 from connectors.mongodb.change_stream import (
     CollectionStream,
@@ -143,8 +144,7 @@ class StreamedSource:
         for relation in relations:
             own = self._declared.get(relation.name.name)
             if own is None:
-                what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
-                raise SourceError("source.bad_option", what, hint="declare it again")
+                raise undeclared(name, relation)
             self._readers[own.name] = DocumentReader(own.rows, relation)
             self._schedules[own.name] = PollSchedule(0.0)
 

@@ -18,6 +18,7 @@ from connectors.feed_source import (
     FeedPosition,
     FeedPositions,
     FeedStart,
+    undeclared,
 )
 from connectors.pages import decode_delta
 from connectors.polled.contents import (
@@ -34,7 +35,6 @@ from connectors.polled.schedule import PollSchedule
 from connectors.pushdown import PushdownRequirement, covers
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
-from dataflow.errors import SourceError
 from dataflow.schema import Relation
 
 
@@ -71,8 +71,7 @@ class PolledSource:
         for relation in relations:
             own = declared.get(relation.name.name)
             if own is None:
-                what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
-                raise SourceError("source.bad_option", what, hint="declare it again")
+                raise undeclared(name, relation)
             fetch = own.fetch(RowReader(own.rows, relation))
             if own.is_selective:
                 fetch = partial(self._select, own.rows.name, cast(SelectiveFetch, fetch))

@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import REJECTED_KINDS, DeclaredRelation, FeedPositions, FeedStart
+from connectors.feed_source import (
+    REJECTED_KINDS,
+    DeclaredRelation,
+    FeedPositions,
+    FeedStart,
+    undeclared,
+)
 from connectors.formats.declared import declare_columns
 from connectors.formats.discover import propose_columns
 from connectors.pages import decode_delta
@@ -78,8 +84,7 @@ class StreamSource:
         self._declared = {one.name: one for one in declared}
         for relation in relations:
             if relation.name.name not in self._declared:
-                what = f'relation "{relation.name.name}" of source "{name}" is no longer declared'
-                raise SourceError("source.bad_option", what, hint="declare it again")
+                raise undeclared(name, relation)
 
     def relations(self) -> Sequence[Relation]:
         """Return the declared relations."""

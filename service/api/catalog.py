@@ -19,10 +19,11 @@ from connectors.postgres.catalog import history_records, sink_records, verificat
 from connectors.postgres.catalog.catalog import TimeFacts, ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from dataflow.plan.explain import explain_text
 from dataflow.plan.properties.view_key import reason_without_key
-from dataflow.schema import stored
+from dataflow.schema import VIEW_SOURCE, stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
 from service.api.clock import planned_with_clock
@@ -257,7 +258,7 @@ class Catalog:
         verified = verification_records.newest(self._control)
         inputs = self._standings.inputs()
         counts = self._control.count_errors(), self._control.time_facts()
-        reads = self._source_reads(self._control.list_views())
+        reads = self._reads_beside(row)
         return self._model(row, counts, verified, inputs, self._past(), source_reads=reads)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
@@ -284,7 +285,7 @@ class Catalog:
         row = self._row(name)
         facts = row.plan or {}
         shared = shared_with_others(row.title, self._dataflow_figures(row)["nodes"])
-        reads = self._source_reads(self._control.list_views()).of_view(row)
+        reads = self._reads_beside(row).of_view(row)
         return PlanAnswer(
             text="\n".join([facts.get("text", ""), *lines_of(reads), *map(shown, shared)]),
             tree=facts.get("tree", {}),
@@ -381,6 +382,14 @@ class Catalog:
 
     def _source_reads(self, rows: Sequence[ViewRow]) -> SourceReads:
         return SourceReads(rows, self._control.list_sources())
+
+    def _reads_beside(self, row: ViewRow) -> SourceReads:
+        """Return what is read beside a view; of the database and of views nothing has to be
+        known."""
+        read = {facts["source"] for facts in (row.plan or {}).get("asks", [])}
+        if read <= {MAIN_SOURCE, VIEW_SOURCE}:
+            return SourceReads((), ())
+        return self._source_reads(self._control.list_views())
 
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)

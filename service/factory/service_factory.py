@@ -36,7 +36,6 @@ from connectors.view_sink import ViewSink
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
-from dataflow.sql.lower.lowering import lower
 from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.child_processes import Children
@@ -54,6 +53,7 @@ from service.backfill.engine_choice import (
     work_of,
 )
 from service.backfill.local_backfill import BackfillJob
+from service.backfill.spark_backfill import run_on_spark
 from service.engine import state_version
 from service.engine.engine import Engine, ViewDefinition
 from service.factory.on_spark import bucket_views, evaluator_of
@@ -218,11 +218,11 @@ class ServiceFactory:
 
         speeds: of this machine by engine, relative to that of the model; 1 by default.
         """
-        speeds, spark = speeds or {}, self._spark_target()
-        found = choose(work, self._machine(), spark, speeds)
+        machine, spark = self._machine(), self._spark_target()
+        found = choose(work, machine, spark, speeds)
         if found.engine == SPARK and not (spark.is_running or spark.master.startswith("sc://")):
             spark = replace(spark, missing=self._without_java())
-            found = choose(work, self._machine(), spark, speeds)
+            found = choose(work, machine, spark, speeds)
         if requested != AUTO:
             return replace(found, engine=requested, reason=f"the view's option; {found.reason}")
         least_rows = self.settings.spark_rows
@@ -326,17 +326,7 @@ class ServiceFactory:
     def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         from connectors.spark.backfill import SparkBackfill
 
-        return SparkBackfill(self._spark_session()).run(
-            nodes=lower(job.root),
-            scope=job.scope,
-            relations=job.relations,
-            columns=job.columns,
-            parts=job.parts,
-            evaluator=job.evaluator,
-            work_dir=job.work_dir,
-            on_progress=on_progress,
-            exchange=job.exchange,
-        )
+        return run_on_spark(SparkBackfill(self._spark_session()), job, on_progress)
 
     def _exchange(self, definition: ViewDefinition) -> Exchange | None:
         """Return a view's own prefix in the executors' object storage, if there is one."""

@@ -34,6 +34,7 @@ from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
 from dataflow.values import to_text
 from service.backfill.local_backfill import BackfillJob, backfill
+from service.backfill.spark_backfill import run_on_spark
 from storage.rocks import RocksStore
 from tests.connectors.spark.sources import (
     FILE_FORMATS,
@@ -124,16 +125,7 @@ def jobs(plan: Plan, case: Case, database: Database, folder: Path) -> Iterator[B
 
 
 def run_spark(session: LazySession, job: BackfillJob) -> BackfillResult:
-    return SparkBackfill(session, 1).run(
-        nodes=lower(job.root),
-        scope=job.scope,
-        relations=job.relations,
-        columns=job.columns,
-        parts=job.parts,
-        evaluator=job.evaluator,
-        work_dir=job.work_dir,
-        on_progress=lambda _: None,
-    )
+    return run_on_spark(SparkBackfill(session, 1), job, lambda _: None)
 
 
 def rows_of(plan: Plan, output: Delta) -> Counter:
