@@ -108,7 +108,7 @@ class TopicOwner:
 
     def _found(self, topics: Topics) -> tuple[str, str]:
         """Return the ids of the topics of rows and markers; empty if there is none."""
-        found = topics.describe((self._options.topic, self._options.markers))
+        found = topics.describe((self._options.topic, self._options.markers), within_s=0)
         rows, markers = (found.get(n) for n in (self._options.topic, self._options.markers))
         return rows.id if rows else "", markers.id if markers else ""
 

@@ -26,6 +26,8 @@ from dataflow.schema import RelationName
 QUERY_TIMEOUT_S = 5.0
 # New partitions, or those whose broker has left, have no leader for a moment.
 ELECTION_S = 3.0
+# Brokers may not know a topic for a moment that was created just now.
+PROPAGATION_S = 1.0
 _ELECTING = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -58,8 +60,21 @@ class Topics:
         self._client = client
         self._admin = client.admin()
 
-    def describe(self, names: Collection[str]) -> dict[str, Topic]:
-        """Return those of the topics that exist, by name."""
+    def describe(
+        self, names: Collection[str], *, within_s: float = PROPAGATION_S
+    ) -> dict[str, Topic]:
+        """Return those of the topics that exist, by name; wait so long for those that are missing.
+
+        Without waiting, a topic that was created just now may be missing.
+        """
+        deadline = time.monotonic() + within_s
+        found = self._describe(names)
+        while len(found) < len(set(names)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = self._describe(names)
+        return found
+
+    def _describe(self, names: Collection[str]) -> dict[str, Topic]:
         requested = TopicCollection(sorted(names))
         futures = self._query(lambda: self._admin.describe_topics(requested, **_TIMEOUT))
         found = {}

@@ -91,11 +91,11 @@ class Builds(Mapping[str, ViewBuild]):
     def unread_snapshots(self, position: int) -> list[int]:
         """Return the snapshot positions that the stream, at `position`, has not reached; 0 for a
         snapshot that is not open yet."""
-        return [b.position for b in self._builds.values() if b.awaits_snapshot(position)]
+        return [b.position for b in self.active() if b.awaits_snapshot(position)]
 
     def unpassed(self, positions: Positions) -> set[str]:
         """Return the external sources of which a build needs the transactions one by one."""
-        return {name for b in self._builds.values() for name in b.unpassed(positions)}
+        return {name for build in self.active() for name in build.unpassed(positions)}
 
     def feed(self, batch: SourceBatch) -> None:
         """Spool changes that the live views have just stepped over."""

@@ -135,8 +135,9 @@ class ExternalSources:
         self._on_ready = on_ready
         self._sources: dict[str, _OpenSource] = {}
         self._turn = 0
-        # No longer read, but they retain changes until they are released.
+        # No longer read, but they retain changes until they are released; and when they were.
         self._unread: dict[str, RetainingSource] = {}
+        self._released_at: dict[str, float] = {}
 
     @property
     def is_any(self) -> bool:
@@ -225,8 +226,16 @@ class ExternalSources:
         requested_at = self._runtime.monotonic()
         for name, source in self._unread.items():
             if name not in self._sources:
+                self._released_at[name] = requested_at
                 self._runtime.begin(partial(_release, source, requested_at), "release")
         self._unread.clear()
+
+    def released_at(self, name: str) -> float:
+        """Return when a source was last released, on the runtime's monotonic clock.
+
+        What it retained before that is gone; -inf if it never was.
+        """
+        return self._released_at.get(name, float("-inf"))
 
     def confirm(self) -> None:
         """Let the sources discard what is before the state's positions, which are on disk."""

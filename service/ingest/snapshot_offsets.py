@@ -1,18 +1,19 @@
 """The offsets at which relations of external sources are first read, found on other threads.
 
 Finding an offset may take long: a folder's files are listed, a cluster is queried. A found offset
-stays valid, because the feed reports everything after it.
+stays valid, because the feed reports everything after it, until the source is released.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from connectors.feed_source import FeedSource, FeedStart
 from dataflow.schema import Relation, RelationName
 from service.runtime.runtime import RUNTIME, Runtime
+from storage.failpoints import failpoint
 
 _THREADS = 2
 
@@ -23,6 +24,7 @@ class _PendingStart:
 
     source: FeedSource
     relation: Relation
+    requested_at: float
     start: FeedStart | None = None
     failure: Exception | None = None
 
@@ -32,7 +34,9 @@ class _PendingStart:
 
     def find(self) -> None:
         try:
-            self.start = self.source.start_position(self.relation)
+            found = self.source.start_position(self.relation)
+            failpoint("source.start.found")
+            self.start = found
         except Exception as error:
             self.failure = error
 
@@ -44,9 +48,13 @@ class _PendingStart:
 
 
 class SnapshotOffsets:
-    """Start positions being found, by view and relation; used by the pipeline's thread only."""
+    """Start positions being found, by view and relation; used by the pipeline's thread only.
 
-    def __init__(self, runtime: Runtime = RUNTIME) -> None:
+    released_at: when a source was last released, on the runtime's monotonic clock.
+    """
+
+    def __init__(self, released_at: Callable[[str], float], runtime: Runtime = RUNTIME) -> None:
+        self._released_at = released_at
         self._runtime = runtime
         self._pending: dict[tuple[str, RelationName], _PendingStart] = {}
         # Start positions that no thread has started on, and the number of running threads.
@@ -70,8 +78,10 @@ class SnapshotOffsets:
         for source, relation in needed:
             key = (identity, relation.name)
             keys.append(key)
-            if key not in self._pending:
-                self._pending[key] = self._request(_PendingStart(source, relation))
+            pending = self._pending.get(key)
+            if pending is None or pending.requested_at <= self._released_at(source.name):
+                now = self._runtime.monotonic()
+                self._pending[key] = self._request(_PendingStart(source, relation, now))
         if not all(self._pending[key].is_done for key in keys):
             return None
         try:

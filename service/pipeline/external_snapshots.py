@@ -7,9 +7,10 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
-from connectors.feed_source import FeedPosition, FeedSource, selective
+from connectors.feed_source import FeedPosition, FeedSource, FeedStart, retaining, selective
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
@@ -46,7 +47,7 @@ class ExternalSnapshots:
         self._external_sources = external_sources
         self._source = external_sources.source
         self._requirements = requirements
-        self.snapshot_offsets = SnapshotOffsets(runtime)
+        self.snapshot_offsets = SnapshotOffsets(external_sources.released_at, runtime)
 
     def begin(
         self, definition: ViewDefinition, *, is_resumed: bool
@@ -86,11 +87,27 @@ class ExternalSnapshots:
             return None
         found = {}
         for name in by_source:
-            own = {r.name: snapshot_offsets[r] for r in snapshot_offsets if r.source == name}
-            positions.begin(name, own)
             source = self._source(name)
+            own = {
+                r.name: self._retained(source, start)
+                for r, start in snapshot_offsets.items()
+                if r.source == name
+            }
+            positions.begin(name, own)
             found[name] = ExternalRead(source, positions.offsets(name), positions.notes(name))
         return found
+
+    def _retained(self, source: FeedSource, start: FeedStart) -> FeedStart:
+        """Return a start from which the source still has all changes, not before the found one.
+
+        Since that was found, the state may have passed it in the source's other relations, and
+        what is before the state's positions may be discarded. The snapshot comes after all of them.
+        """
+        own = retaining(source)
+        if own is None:
+            return start
+        reached = self._engine.positions.offsets(source.name).values()
+        return replace(start, position=max((start.position, *reached), key=own.order_of))
 
     def _has(self, relation: Relation, needs: Needs) -> bool:
         """Return True unless the state lacks something that a view needs of a relation."""

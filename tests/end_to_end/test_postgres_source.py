@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from storage.failpoints import REACHED
 from tests.connectors.postgres_source.reading import options_of
+from tests.harness.failpoints import arm
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -149,3 +152,79 @@ def test_a_join_of_three_databases_over_a_kill(
     for name in ("erp", "tax"):
         assert service.call("DELETE", f"/sources/{name}").status_code == 204
     assert not erp.rows("SELECT FROM pg_publication")
+
+
+@pytest.mark.parametrize("action", ["sleep:4", "kill"])
+def test_another_table_begins_while_the_source_moves(
+    database: Database, erp: Database, tmp_path: Path, action: str
+) -> None:
+    """What the first view has passed is discarded after the second one's position was found."""
+    erp.execute("CREATE TABLE notes (id int PRIMARY KEY, text text)")
+    erp.execute("INSERT INTO notes VALUES (1, 'before')")
+    points = tmp_path / "points"
+    points.mkdir()
+    folder = tmp_path / "service"
+    settings = {"failpoints_folder": points, "sync_interval_s": 0.2}
+    with RunningService(database.dsn, folder, **settings) as service:
+        declare(service, "erp", erp, "public.orders", "public.notes")
+        service.create("orders", "SELECT count(*) AS n, sum(amount) AS amount FROM erp.orders")
+        arm(points, "source.start.found", action)
+        service.create("notes", "SELECT id, text FROM erp.notes", wait_s=0)
+        number = 1000
+        while service.call("GET", "/views/notes").json()["status"] != "live":
+            number += 1
+            erp.execute(f"INSERT INTO orders VALUES ({number}, 1, 0.25, '')")
+            if number % 50 == 0:
+                erp.execute(f"INSERT INTO notes VALUES ({number}, 'meanwhile')")
+            assert service.call("GET", "/views/orders").json()["status"] != "failed"
+            time.sleep(0.02)
+        assert (points / f"source.start.found{REACHED}").exists()
+        for view, query in (
+            ("orders", "SELECT count(*), sum(amount) FROM orders"),
+            ("notes", "SELECT id, text FROM notes ORDER BY 1"),
+        ):
+            shown = f"SELECT * FROM {view} ORDER BY 1"
+            service.await_so(lambda q=query, s=shown: database.rows(s) == erp.rows(q))
+
+
+def test_a_slot_is_lost_while_a_view_is_built(
+    database: Database, erp: Database, tmp_path: Path
+) -> None:
+    """The live view and the one being built fail by name, and the others go on."""
+    points = tmp_path / "points"
+    points.mkdir()
+    folder = tmp_path / "service"
+    with RunningService(database.dsn, folder, failpoints_folder=points) as service:
+        declare(service, "erp", erp, "public.orders")
+        service.create("orders", "SELECT count(*) AS n FROM erp.orders")
+        service.create("here", "SELECT count(*) AS n FROM customers")
+        arm(points, "build.stage.before", "sleep:3")
+        service.create("amounts", "SELECT id, amount FROM erp.orders", wait_s=0)
+        service.await_so(lambda: (points / f"build.stage.before{REACHED}").exists())
+        slot = _slots(erp)[0]
+        service.await_so(lambda: _is_dropped(erp, slot))
+        for view in ("orders", "amounts"):
+            assert service.await_status(view, "failed")["error"]["code"] == "source.slot_missing"
+        database.execute("DELETE FROM customers WHERE id = 1")
+        service.await_so(lambda: database.rows("SELECT n FROM here") == [(8,)])
+        assert '"process.ended"' not in service.log_tail()
+        # They are made again, with a new slot.
+        for view in ("orders", "amounts"):
+            service.call("POST", f"/views/{view}/rebuild")
+            service.await_status(view, "live")
+        erp.execute("DELETE FROM orders WHERE id = 1")
+        service.await_so(lambda: database.rows("SELECT n FROM orders") == [(199,)])
+        service.await_so(lambda: len(database.rows("SELECT FROM amounts")) == 199)
+
+
+def _is_dropped(database: Database, slot: str) -> bool:
+    """End the slot's reader and drop it; whether that was in time."""
+    database.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+        f"WHERE slot_name = '{slot}' AND active"
+    )
+    try:
+        database.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    except psycopg2.errors.ObjectInUse:
+        return False
+    return True

@@ -105,7 +105,7 @@ CASES = {
         "1000-state.upgrade.value=kill@5",
     ),
     "recovery/test_sources.py::test_faults": ("mysql",),
-    "recovery/test_sources.py::test_kills": ("mongodb stream", "mysql", "python"),
+    "recovery/test_sources.py::test_kills": ("mongodb stream", "postgres", "python"),
     "recovery/test_slots.py::test_each_is_reported_by_name_and_can_be_corrected": (
         *("dropped", "lost", "may not replicate"),
     ),

@@ -245,6 +245,8 @@ HANDOVER = tuple(
         *("adopting", "adopted", "discarded"),
     )
 )
+# Waited and killed at in tests/end_to_end/test_postgres_source.py.
+STARTS = ("source.start.found",)
 # Failed at in the tests of each type of sinks, by tests/harness/sink_contract.py.
 SINKS = (
     *("clickhouse.rows.written", "clickhouse.progress.written"),

@@ -25,6 +25,7 @@ from tests.recovery.special import (
     SET_BACK,
     SINKS,
     SPECIAL,
+    STARTS,
     STORAGE,
     Special,
 )
@@ -58,7 +59,7 @@ def _together(points: Sequence[str]) -> list[str]:
 
 def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
-    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *SINKS, *RUNS]
+    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *SINKS, *RUNS, *STARTS]
     assert sorted(reached) == sorted(set(names_in_source()))
 
 

@@ -94,9 +94,9 @@ class RemoteFeed:
     def durable(self, positions: FeedPositions) -> None:
         """See RetainingFeed."""
         stream = self._worker.stream
-        known = [lsn_of(positions[name]) for name in self._positions if name in positions]
-        if stream is not None and known:
-            stream.confirm(min(min(known), stream.position))
+        # Also of relations that only a later feed reads: it has the same slot.
+        if stream is not None and positions:
+            stream.confirm(min(stream.position, *map(lsn_of, positions.values())))
 
     def close(self) -> None:
         """End the thread and the stream, without waiting for them."""
