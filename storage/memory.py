@@ -300,6 +300,10 @@ class MemoryStore:
     def commit(self, *, sync: bool = False) -> None:
         """Do nothing: nothing is durable."""
 
+    def merge_when_idle(self) -> bool:
+        """Return False: there are no runs."""
+        return False
+
     def sync(self) -> None:
         """Do nothing: nothing is durable."""
 

@@ -16,6 +16,8 @@ from storage.page_merge import page_bound
 EVERYTHING = np.zeros(5, np.uint64)
 # So many keys searched in the pages of a run that are in memory take as long as one row in a merge.
 KEYS_A_ROW = 6
+# What nothing has paid for is merged up to so many rows: a large state is not read from disk.
+IDLE_ROWS = 1 << 22
 _NO_PAGE = (1 << 64, 0)
 
 
@@ -135,6 +137,27 @@ def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, in
         largest = start + tail.index(max(tail))
         if sum(reads[start:]) - reads[largest] >= sum(tail):
             return start, len(sizes)
+    return None
+
+
+def choose_when_idle(sizes: Sequence[int], most: int = IDLE_ROWS) -> int | None:
+    """Return where the longest tail of runs, of at most so many rows, begins whose merge makes its
+    largest run half larger.
+
+    So each row is written again a few times at most, however often nothing comes.
+
+    >>> choose_when_idle([4000, 700, 60, 80])
+    2
+    >>> choose_when_idle([4000, 1500, 600]), choose_when_idle([4000, 1500, 800], 5000)
+    (0, 1)
+    >>> choose_when_idle([4000, 700, 140]) is None
+    True
+    """
+    for start in range(len(sizes) - 1):
+        tail = sizes[start:]
+        total = sum(tail)
+        if total <= most and 2 * total >= 3 * max(tail):
+            return start
     return None
 
 

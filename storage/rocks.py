@@ -375,6 +375,14 @@ class RocksStore:
                 self._cold[runs] = after
         return bool(self._cold)
 
+    def merge_when_idle(self) -> bool:
+        """Merge runs that searches read, as much as one epoch may; see the contract."""
+        is_any = False
+        for _, runs in list(self._open.values()):
+            while runs.is_searched and self.meter.is_open() and runs.work_when_idle():
+                is_any = True
+        return is_any
+
     def _check_ingest(self, name: str) -> None:
         if name not in self._open:
             raise StorageError("state.mismatch", f'bulk file for unknown "{name}"', "arrange it")

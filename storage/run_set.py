@@ -26,6 +26,7 @@ from storage.merge_policy import (
     choose_by_reads,
     choose_merge,
     choose_tail,
+    choose_when_idle,
     windows,
 )
 from storage.page_cache import PageCache
@@ -412,6 +413,24 @@ class RunSet:
                 # One more: the last step enters the run.
                 self._credit_rows += sum(run.rows for run in runs[chosen[0] :]) + 1
         self.work()
+
+    def work_when_idle(self) -> int:
+        """Do a step of a merge that nothing has paid for yet; return its rows, 0 without one."""
+        if self._flushing is None and self._merging is None:
+            runs = self._table.runs
+            start = choose_when_idle([run.rows for run in runs])
+            if start is None:
+                return 0
+            self._merging = self._merge_steps(start, len(runs))
+        done = next(self._flushing or self._merging or iter(()), None)
+        if done is not None:
+            self._meter.count(done)
+            return done
+        if self._flushing is not None:
+            self._flushing = None
+        else:
+            self._merging = None
+        return 1
 
     def _merge_steps(self, start: int, stop: int) -> Generator[int]:
         """Merge runs[start:stop]; yield the rows after each step. Newer runs may come."""

@@ -246,6 +246,13 @@ class Store(Protocol):
         """Wait until every commit so far is durable."""
         ...
 
+    def merge_when_idle(self) -> bool:
+        """Do in advance a little of what later searches would pay for; part of the open epoch.
+
+        A few milliseconds at most. Return False when nothing is left to do.
+        """
+        ...
+
     def ingest(self, files: Sequence[BulkFile]) -> None:
         """Ingest the files of `BulkWriter` as the whole content of their still empty arrangements.
 

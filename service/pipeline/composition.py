@@ -29,6 +29,7 @@ from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.followed_database import FollowedDatabase
+from service.pipeline.idle_merges import IdleMerges
 from service.pipeline.pipeline import Pipeline, SinkTurn, SourceTurn, Upkeep
 from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
@@ -317,7 +318,13 @@ class _Composition:
         intake = self._new_intake(report)
         return Pipeline(
             startup=self._new_startup(intake),
-            sources=SourceTurn(intake, self._epochs, self._subscriptions, self._new_refusal()),
+            sources=SourceTurn(
+                intake,
+                self._epochs,
+                self._subscriptions,
+                self._new_refusal(),
+                IdleMerges(self._store, self._epochs, self._runtime),
+            ),
             catalog=self._new_catalog_turn(),
             sink=self._new_sink_turn(),
             upkeep=self._new_upkeep(report),

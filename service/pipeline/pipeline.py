@@ -14,6 +14,7 @@ from dataflow.errors import SourceError
 from service.engine.engine import Engine
 from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
+from service.pipeline.idle_merges import IdleMerges
 from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
@@ -103,7 +104,9 @@ class SourceTurn:
         epochs: Epochs,
         subscriptions: SourceSubscriptions,
         refusal: SourceRefusal,
+        idle_merges: IdleMerges,
     ) -> None:
+        self._idle_merges = idle_merges
         self._intake = intake
         self._epochs = epochs
         self._subscriptions = subscriptions
@@ -112,7 +115,10 @@ class SourceTurn:
     def step(self) -> None:
         """Step what arrives next; wait briefly if there is nothing."""
         batch = self._intake.poll()
-        if batch is not None:
+        if batch is None:
+            self._idle_merges.run_if_due()
+        else:
+            self._idle_merges.put_off()
             self._subscriptions.complete_failed(self._epochs.run(batch))
 
     def resolve(self, error: SourceError, is_stopping: Callable[[], bool]) -> None:

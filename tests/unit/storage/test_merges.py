@@ -128,6 +128,51 @@ def test_searches_in_memory_pay_for_the_merge_that_saves_them(tmp_path):
     store.close()
 
 
+def test_idle_time_merges_what_is_alike_and_then_ends(tmp_path):
+    """Also a merge that writes had begun; later changes find every row."""
+    tuning = Tuning(page_rows=32, memory_rows=100, fan=64, epoch_merge_rows=512, merge_pages=2)
+    store = RocksStore(tmp_path, 1 << 24, tuning)
+    arrangement = store.arrange(SPEC)
+    unsearched = store.arrange(ArrangementSpec("b", "ii", (0, 1), is_searched=False))
+    kept: Counter = Counter()
+    at = 0
+
+    def grow(epochs: int) -> None:
+        nonlocal at
+        for _ in range(epochs):
+            for one in (arrangement, unsearched):
+                one.apply(rows(range(at, at + 200)))
+            kept.update({(key, -key): 1 for key in range(at, at + 200)})
+            at += 200
+            store.commit()
+
+    grow(20)
+    steps = 0
+    while store.merge_when_idle():
+        store.commit()
+        steps += 1
+        if steps == 3:
+            # Changes come before it is done.
+            grow(3)
+    assert steps > 3 and store.meter.worst_excess_rows <= 2 * 32 * 64
+    counts = arrangement.runs.run_rows()
+    assert all(2 * newer <= older for older, newer in pairwise(counts)), counts
+    assert len(unsearched.runs.run_rows()) > 10
+    check_scan(arrangement, kept)
+    merged = store.meter.merged_rows
+    for _ in range(20):
+        # Each row is written again a few times, not for each pause.
+        grow(1)
+        while store.merge_when_idle():
+            store.commit()
+    assert store.meter.merged_rows - merged < 4 * 2 * at
+    store.close()
+    again = RocksStore(tmp_path, 1 << 24, tuning)
+    check_scan(again.arrange(SPEC), kept)
+    check_lookup(again.arrange(SPEC), kept, [(0,), (at - 1,), (at,)])
+    again.close()
+
+
 def cold(path, budget_bytes: int = 40_000) -> RocksStore:
     """A store of 24,000 rows in several runs, of which few pages fit into memory."""
     tuning = Tuning(page_rows=32, memory_rows=1000, fan=4, epoch_merge_rows=512, merge_pages=2)
