@@ -70,9 +70,13 @@ WHERE l.granted AND l.pid <> pg_backend_pid()
          UNION ALL SELECT r.xmax FROM pg_publication_rel r
          JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3))
 """
+# The second statement has the answer of the first too, so that both take one round trip; it sees
+# what was committed before it began.
 _PREPARE = f"""
-PREPARE tidemark_digest (oid[], name) AS {_DIGEST};
-PREPARE tidemark_holders (oid[], oid[], name) AS {_HOLDERS}
+PREPARE tidemark_holders (oid[], oid[], name) AS
+SELECT set_config('tidemark.holders', ({_HOLDERS})::text, false);
+PREPARE tidemark_digest (oid[], name) AS
+SELECT ({_DIGEST}), nullif(current_setting('tidemark.holders', true), '')::int[]
 """
 _COMMITTING = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
@@ -200,6 +204,8 @@ class TableCatalog:
         self._dsn = dsn
         self._publication = publication
         self._connection: Any = None
+        # For which tables, and the statements that wait for them and return their digest.
+        self._known: tuple[object, str, str] = None, "", ""
 
     def digest(self, previous: Mapping[int, TableFacts]) -> int:
         """Return a number that differs when any fact of these tables may differ.
@@ -209,9 +215,7 @@ class TableCatalog:
         tables = [*previous, *(part for facts in previous.values() for part in facts.parts)]
         above = [oid for oid, facts in previous.items() if facts.kind == "p"]
         try:
-            cursor = self._cursor()
-            self._await_commits(cursor, _array(tables), _array(above))
-            return self._digest(cursor, list(previous))
+            return self._digest_now(self._cursor(), (list(previous), tables, above))
         except psycopg2.Error as error:
             raise self._failure(error) from error
 
@@ -252,20 +256,38 @@ class TableCatalog:
             self._connection.close()
             self._connection = None
 
-    def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
+    def _digest_now(self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]) -> int:
+        """Return the digest of tables once nobody may be committing a change of them.
+
+        oids: the tables; these and their partitions; those that have partitions.
+        """
+        holders_sql, digest_sql = self._statements(cursor, oids)
         started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
-            arguments = (tables, above, self._publication)
-            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", arguments)
-            (holders,) = cursor.fetchone() or ([],)
+            cursor.execute(holders_sql + digest_sql)
+            digest, holders = cursor.fetchone() or (0, [])
             waited = time.monotonic() - started
-            if not holders or waited > _SYNCHRONOUS_S:
-                return
+            if not holders:
+                return int(digest)
             if waited > _ENDS_S:
                 cursor.execute(_COMMITTING, (holders,))
-                if cursor.fetchone() == (0,):
-                    return
+                if waited > _SYNCHRONOUS_S or cursor.fetchone() == (0,):
+                    # One that has committed since was seen as a holder.
+                    cursor.execute(digest_sql)
+                    return int((cursor.fetchone() or (0,))[0])
             time.sleep(backoff.next_s())
+
+    def _statements(
+        self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]
+    ) -> tuple[str, str]:
+        """Return the statements for these tables: mostly those of the last call."""
+        if self._known[0] != oids:
+            of, tables, above = map(_array, oids)
+            arguments = (tables, above, self._publication)
+            holders = cursor.mogrify("EXECUTE tidemark_holders (%s, %s, %s);", arguments)
+            digest = cursor.mogrify("EXECUTE tidemark_digest (%s, %s)", (of, self._publication))
+            self._known = oids, holders.decode(), digest.decode()
+        return self._known[1], self._known[2]
 
     def _cursor(self) -> Cursor:
         if self._connection is None or self._connection.closed:
@@ -280,8 +302,7 @@ class TableCatalog:
 
     def _digest(self, cursor: Cursor, oids: Sequence[int]) -> int:
         cursor.execute("EXECUTE tidemark_digest (%s, %s)", (_array(oids), self._publication))
-        (found,) = cursor.fetchone() or (0,)
-        return int(found)
+        return int((cursor.fetchone() or (0,))[0])
 
     def _table(
         self, cursor: Cursor, types: ColumnTypes, oid: int, before: TableFacts | None
