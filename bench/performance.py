@@ -123,6 +123,20 @@ def _tpch(_: Records) -> list[str]:
     ]
 
 
+def _many_views(_: Records) -> list[str]:
+    """Many views in one pipeline."""
+    if not (HOME / "many_views.json").exists():
+        return ["Not measured yet."]
+    found = _read("many_views")
+    return [
+        f"{found['views']} views over {found['tables']} tables in one pipeline, "
+        f"{found['rate']:,} single-row transactions a second: visible after "
+        f"{found['p50_ms']:.1f} ms (p50), {found['p99_ms']:.1f} ms (p99); "
+        f"{found['cpu_ms']:.2f} ms of CPU a change and {found['rss_mb']:,.0f} MB. "
+        f"By `python -m bench.many_views`, {found['date']}.",
+    ]
+
+
 def _freshness(records: Records) -> list[str]:
     """From the commit at the source until the row is there."""
     rows = []
@@ -328,6 +342,7 @@ COMMANDS = {
 BLOCKS: dict[str, Callable[[Records], list[str]]] = {
     "throughput": _throughput,
     "windows": _windows,
+    "many views": _many_views,
     "tpch": _tpch,
     "freshness": _freshness,
     "path": _path,

@@ -20,6 +20,7 @@ from bench import (
     generated,
     history,
     install,
+    many_views,
     ordered_joins,
     performance,
     report_parts,
@@ -68,6 +69,7 @@ def compose(records: Sequence[Record]) -> str:
         if part in by_part:
             lines += ["", *section(by_part[part], newest)]
     lines += single_records.topics() + single_records.exchange()
+    lines += many_views.section()
     lines += tpch.section() + estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
