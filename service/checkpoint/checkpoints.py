@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from connectors.feed_source import FeedPositions
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from service.checkpoint import checkpoint_repository
@@ -103,6 +104,14 @@ class Checkpoints:
             return 0
         floor = self._floor
         return position if floor is None else min(position, floor)
+
+    def retained_offsets(self, source: str) -> list[FeedPositions] | None:
+        """Return the positions of another source at which the counting copies continue; None while
+        they are not known."""
+        if self.is_desired and not self._is_listed:
+            return None
+        found = (manifest.positions.get(source) for manifest in self._retained)
+        return [positions for positions in found if isinstance(positions, dict)]
 
     def tick(self, *, is_due: bool) -> None:
         """Start a copy if it is time; from the pipeline's thread.

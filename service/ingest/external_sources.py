@@ -7,12 +7,13 @@ state's offsets, so nothing is lost or read twice, however often it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from connectors.feed_source import (
+    FeedPosition,
     FeedPositions,
     FeedSource,
     RetainingFeed,
@@ -237,12 +238,21 @@ class ExternalSources:
         """
         return self._released_at.get(name, float("-inf"))
 
-    def confirm(self) -> None:
-        """Let the sources discard what is before the state's positions, which are on disk."""
+    def confirm(self, retained: Callable[[str], Sequence[FeedPositions] | None]) -> None:
+        """Let the sources discard what is before the state's positions, which are on disk.
+
+        retained: of a source, where copies of the state continue; None while that is unknown.
+        """
         for name, opened in self._sources.items():
-            if opened.feed is not None and retaining(opened.source) is not None:
-                feed = cast(RetainingFeed, opened.feed)
-                feed.durable(self._positions.offsets(name))
+            source, copies = retaining(opened.source), retained(name)
+            if opened.feed is None or source is None or copies is None:
+                continue
+            earliest: dict[str, FeedPosition] = {}
+            for positions in (self._positions.offsets(name), *copies):
+                for relation, position in positions.items():
+                    found = (position, earliest.get(relation, position))
+                    earliest[relation] = min(found, key=source.order_of)
+            cast(RetainingFeed, opened.feed).durable(earliest)
 
     def poll(
         self,

@@ -41,5 +41,5 @@ class StateSync:
         self._epochs.commit(sync=True)
         failpoint("checkpoint.sync.after")
         self._feed.confirm(self._checkpoints.confirmable(self._engine.position))
-        self._external_sources.confirm()
+        self._external_sources.confirm(self._checkpoints.retained_offsets)
         failpoint("checkpoint.confirm.after")

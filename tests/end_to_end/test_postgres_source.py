@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.checkpoint.checkpoint_key import FILE as KEY_FILE
 from storage.failpoints import REACHED
 from tests.connectors.postgres_source.reading import options_of
 from tests.harness.failpoints import arm
@@ -23,6 +27,7 @@ SPENT = (
     "FROM erp.orders o JOIN customers c ON c.id = o.customer "
     "JOIN tax.rates t ON t.region = c.region GROUP BY c.region"
 )
+ORDERS = "SELECT count(*), sum(amount) FROM orders"
 TABLES = {"erp.orders": "customer int, amount numeric(8,2)", "tax.rates": "region text, rate int"}
 
 
@@ -180,7 +185,7 @@ def test_another_table_begins_while_the_source_moves(
             time.sleep(0.02)
         assert (points / f"source.start.found{REACHED}").exists()
         for view, query in (
-            ("orders", "SELECT count(*), sum(amount) FROM orders"),
+            ("orders", ORDERS),
             ("notes", "SELECT id, text FROM notes ORDER BY 1"),
         ):
             shown = f"SELECT * FROM {view} ORDER BY 1"
@@ -228,3 +233,39 @@ def _is_dropped(database: Database, slot: str) -> bool:
     except psycopg2.errors.ObjectInUse:
         return False
     return True
+
+
+def test_a_restored_state_reads_on_from_the_checkpoint(
+    database: Database, erp: Database, tmp_path: Path
+) -> None:
+    """The slot still has what came after the copy; nothing is built again."""
+    elsewhere, key = str(tmp_path / "elsewhere"), tmp_path / "copied.key"
+    folder, often = tmp_path / "service", {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
+    settings = {"checkpoint_to": elsewhere, "sync_interval_s": 0.2, **often}
+    with RunningService(database.dsn, folder, **settings) as service:
+        declare(service, "erp", erp, "public.orders")
+        service.create("orders", "SELECT count(*) AS n, sum(amount) AS amount FROM erp.orders")
+        shown = "SELECT n, amount FROM orders"
+        is_equal = lambda: database.rows(shown) == erp.rows(ORDERS)  # noqa: E731
+        for number in range(1000, 1100):
+            erp.execute(f"INSERT INTO orders VALUES ({number}, 1, 0.25, '')")
+            time.sleep(0.03)
+        service.await_so(is_equal)
+        # From here on no copy is made, and the slot keeps what follows the newest ones.
+        service.stop()
+        service.set_variable("TIDEMARK_CHECKPOINT_EVERY_S", "3600")
+        service.start()
+        for number in range(1100, 1200):
+            erp.execute(f"INSERT INTO orders VALUES ({number}, 1, 0.5, '')")
+            time.sleep(0.02)
+        service.await_so(is_equal)
+        service.kill()
+        shutil.copy(service.state / KEY_FILE, key)
+        shutil.rmtree(service.state)
+        erp.execute("DELETE FROM orders WHERE id < 50")
+        command = [sys.executable, "-m", "service.cli.main", "restore", elsewhere]
+        command += ["--state", str(service.state), "--key", str(key)]
+        subprocess.run(command, check=True, timeout=120)
+        service.start()
+        service.await_so(is_equal)
+        assert [one["event"] for one in service.events()].count("build.started") == 1
