@@ -272,6 +272,7 @@ def test_after_the_retention_a_token_is_refused(service: RunningService, place: 
     service.drop("brief")
 
 
+@pytest.mark.whole
 def test_who_takes_nothing_is_let_go_with_a_code(service: RunningService, place: Database) -> None:
     service.create("lines", "SELECT id, v FROM wide", backfill="local")
 

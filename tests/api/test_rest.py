@@ -18,16 +18,17 @@ from tests.harness import figures, http
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 from tests.harness.service import RunningService
-from tests.harness.tiers import count
+from tests.harness.tiers import count, is_fast
 
 TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
 PROBLEM = "application/problem+json"
 # A few seconds an operation; the whole takes less than a minute.
-EXAMPLES = count("TIDEMARK_TEST_EXAMPLES", 1, 6)
+EXAMPLES = count("TIDEMARK_TEST_EXAMPLES", 2, 6)
+PHASES = "examples,fuzzing" if is_fast() else "examples,coverage,fuzzing"
 FUZZING = (
     *(
         f"--max-examples={EXAMPLES}",
-        "--phases=examples,coverage,fuzzing",
+        f"--phases={PHASES}",
         "--seed=11",
         "--no-color",
     ),

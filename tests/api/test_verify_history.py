@@ -167,6 +167,7 @@ def test_each_kind_of_damage_is_found(
     assert verified(service, name)["result"] == "equal"
 
 
+@pytest.mark.whole
 def test_each_face_shows_what_is_wrong_with_a_history(
     service: RunningService, place: Database
 ) -> None:

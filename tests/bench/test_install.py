@@ -6,6 +6,8 @@ import json
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from bench import install
 
 
@@ -22,6 +24,7 @@ def _wheel(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_what_is_added_is_measured(tmp_path: Path) -> None:
     place = install._fresh(tmp_path / "venv")
     found = install._added(place, [str(_wheel(tmp_path))])

@@ -10,6 +10,7 @@ import pytest
 from bench import ordered_joins
 
 
+@pytest.mark.whole
 def test_three_answers_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered_joins, "EPOCHS", {1: 2, 1_000: 1})
     out = tmp_path / "ordered_joins.json"

@@ -68,6 +68,7 @@ def test_a_source_is_made_shown_and_dropped(open_page: Open, shop: Shop) -> None
     assert shop.service.call("GET", "/sources/stock").status_code == 404
 
 
+@pytest.mark.whole
 def test_a_sink_is_added_shown_and_dropped(open_page: Open, shop: Shop) -> None:
     lake = shop.folder / "lake"
     watched = open_page("#/views/revenue/sinks")

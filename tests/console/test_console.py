@@ -131,6 +131,7 @@ def test_a_view_is_verified_and_shown_wrong_when_it_is(open_page: Open, shop: Sh
     expect(page.locator(".verdict.good")).to_contain_text("Equal")
 
 
+@pytest.mark.whole
 def test_a_view_is_paused_resumed_renamed_and_replaced(open_page: Open, shop: Shop) -> None:
     shop.service.create("standing", "SELECT id, region FROM customers WHERE id < 5")
     watched = open_page("#/views/standing/manage")
@@ -154,6 +155,7 @@ def test_a_view_is_paused_resumed_renamed_and_replaced(open_page: Open, shop: Sh
     assert shop.database.rows("SELECT count(*) FROM going") == [(7,)]
 
 
+@pytest.mark.whole
 def test_what_a_view_knows_of_time_is_shown(open_page: Open, shop: Shop) -> None:
     shop.database.execute(
         "CREATE TABLE visits (id int PRIMARY KEY, at timestamptz NOT NULL);"

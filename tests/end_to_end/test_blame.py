@@ -129,6 +129,7 @@ def test_a_function_that_is_gone_fails_its_view_alone(
     service.drop("cells")
 
 
+@pytest.mark.whole
 def test_a_type_that_is_made_again(service: RunningService, database: Database) -> None:
     """The session in which expressions are evaluated knows the one before."""
     for turn in range(3):

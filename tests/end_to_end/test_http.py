@@ -29,6 +29,7 @@ def shop(database: Database) -> Database:
     return database
 
 
+@pytest.mark.whole
 def test_a_service_of_orders_joined_with_a_table(shop: Database, tmp_path: Any) -> None:
     """Rows come, change and go, at the server and in the table."""
     pick, rows = random.Random(3), {n: (n % 9 + 1, n) for n in range(100)}

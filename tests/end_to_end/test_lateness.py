@@ -246,6 +246,7 @@ def test_a_restart_forgets_nothing(service: RunningService, database: Database) 
     service.await_status("again_minutes", timeout_s=120)
 
 
+@pytest.mark.whole
 def test_partitions_of_a_topic(
     broker: EmbeddedKafka, service: RunningService, database: Database
 ) -> None:
@@ -295,6 +296,7 @@ def test_partitions_of_a_topic(
     drop_topic(broker, topic)
 
 
+@pytest.mark.whole
 def test_frozen_windows_stay(service: RunningService, database: Database) -> None:
     """Beyond lateness and retention a window keeps its row whatever becomes of its table."""
     table = _table(database, "frozen")
@@ -386,6 +388,7 @@ def test_bad_options_are_refused(service: RunningService, database: Database, ca
     assert answer.json()["hint"]
 
 
+@pytest.mark.whole
 def test_an_idle_view_has_no_epochs(service: RunningService, database: Database) -> None:
     """Its clock moves when rows have come and while a partition falls silent, and then stands."""
     table = _table(database, "quiet")

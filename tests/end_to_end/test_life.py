@@ -148,6 +148,7 @@ def test_other_columns_take_the_users_things_along(service: RunningService, shop
     assert_follows(service, shop, {"sums": MORE, "above": ABOVE})
 
 
+@pytest.mark.whole
 def test_a_swap_waits_for_who_reads_and_lets_others_read(
     service: RunningService, shop: Database
 ) -> None:
@@ -223,6 +224,7 @@ def test_multisets_and_failing_rows(service: RunningService, shop: Database) -> 
     assert_follows(service, shop, {name: other})
 
 
+@pytest.mark.whole
 def test_names_change_and_readers_follow(service: RunningService, shop: Database) -> None:
     above = "SELECT sums.region, sums.total FROM sums WHERE n > 3"
     service.create("sums", SUMS, backfill="local")
@@ -316,6 +318,7 @@ def test_a_failed_view_is_rebuilt(service: RunningService, shop: Database) -> No
     assert_follows(service, shop, {"odds": query})
 
 
+@pytest.mark.whole
 def test_a_change_is_given_up(service: RunningService, shop: Database) -> None:
     service.create("sums", SUMS, backfill="local")
     shop.execute("CREATE VIEW mine AS SELECT region FROM sums")

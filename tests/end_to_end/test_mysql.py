@@ -81,6 +81,7 @@ def await_equal(service: RunningService, database: Database, mariadb: MariaDb) -
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_a_join_with_postgresql_follows_both(
     service: RunningService, shop: MariaDb, database: Database
 ) -> None:

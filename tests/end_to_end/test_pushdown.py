@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -67,6 +69,7 @@ class Items:
         return [(n,) for n, (region, *_) in sorted(self.rows.items()) if region == "r2"]
 
 
+@pytest.mark.whole
 def test_a_function_returns_what_its_views_need(database: Database, tmp_path: Path) -> None:
     items = Items(tmp_path)
 

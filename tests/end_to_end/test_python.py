@@ -101,7 +101,7 @@ def something_else() -> Iterator[str]:
             return None
 
     server = HTTPServer(("127.0.0.1", 0), Answer)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -50,6 +50,7 @@ DROPS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", list(DROPS))
 def test_a_view_whose_table_was_dropped_comes_back(
     service: RunningService, place: Database, name: str

@@ -30,13 +30,14 @@ from tests.harness.prefix_writer import (
 )
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink
+from tests.harness.tiers import is_fast
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
     pytest.mark.timeout(600),
 ]
 SETTINGS = {"spark": "local[2]", "spark_buckets": 2}
-FURTHER = 15
+FURTHER = 5 if is_fast() else 15
 
 
 def scans(database: Database) -> list[tuple]:
@@ -141,6 +142,7 @@ def refused(service: RunningService, view: str, runtime: str) -> str:
     return answer.json()["code"]
 
 
+@pytest.mark.whole
 def test_what_is_refused(database: Database, tmp_path: Path) -> None:
     """Everything by name, before anything begins; what has the runtime already stays as it is."""
     database.execute(SCHEMA + "CREATE TABLE seen (id integer PRIMARY KEY, at timestamptz)")

@@ -13,6 +13,7 @@ import pytest
 from tests.end_to_end.test_views import assert_equal, flush_position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.tiers import is_fast
 
 TABLE = """
 CREATE TABLE items (id int PRIMARY KEY, kind text NOT NULL, amount int);
@@ -45,6 +46,8 @@ BY_HAND = {
     "written": ("INSERT INTO written VALUES (900, 1)", "sink.key_violation"),
     "bag": ("DROP VIEW bag; DELETE FROM _bag", "sink.row_missing"),
 }
+# Of those with one code one.
+DONE = {n: done for n, done in BY_HAND.items() if not (is_fast() and n in ("retyped", "bag"))}
 
 
 @pytest.fixture
@@ -56,16 +59,17 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
 
 def test_only_views_that_were_touched_fail(service: RunningService, database: Database) -> None:
     for name, query in {**VIEWS, **GOOD}.items():
-        service.create(name, query, backfill="local")
+        if name in DONE or name in GOOD:
+            service.create(name, query, backfill="local")
     database.execute("CREATE INDEX ON indexed (kind); COMMENT ON TABLE indexed IS 'mine'")
     database.execute("VACUUM FULL indexed")
     pid = service.pid_of("pipeline")
-    database.execute("; ".join(statement for statement, _ in BY_HAND.values()))
+    database.execute("; ".join(statement for statement, _ in DONE.values()))
     database.execute(
         "UPDATE items SET amount = amount + 1, kind = kind || 'x' WHERE id < 150;"
         " INSERT INTO items VALUES (900, 'k', 1); DELETE FROM items WHERE id BETWEEN 20 AND 30"
     )
-    for name, (_, code) in BY_HAND.items():
+    for name, (_, code) in DONE.items():
         error = service.await_status(name, "failed")["error"]
         assert error["code"] == code, (name, error)
         assert error["hint"]

@@ -94,6 +94,7 @@ def compared(read: Callable[[str], list[tuple[Any, ...]]], database: Database) -
         assert found == expected, (view, found - expected, expected - found)
 
 
+@pytest.mark.whole
 def test_the_same_rows_in_another_postgres(shop: Database, other: Database, tmp_path: Path) -> None:
     with RunningService(shop.dsn, tmp_path) as service:
         for view, query in (("totals", KEYED), ("notes", MULTISET)):

@@ -118,6 +118,7 @@ def _read_folder(database: Database, folder: Path) -> list[tuple[Any, ...]]:
     return database.rows(f"SELECT region, n, spent::text FROM ({query}) q ORDER BY 1")
 
 
+@pytest.mark.whole
 def test_sources_are_declared_changed_and_dropped(
     service: RunningService, database: Database, folder: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_whoever_can_write_to_the_bucket_delays_a_view_and_no_more(
     assert not marker.exists()
 
 
+@pytest.mark.whole
 def test_the_choice_of_the_engine_is_shown(database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     name, query = next(iter(VIEWS.items()))

@@ -128,6 +128,7 @@ def test_drop_leaves_nothing(service: RunningService, shop: Database) -> None:
     assert_equal(shop, "by_region", QUERIES["by_region"])
 
 
+@pytest.mark.whole
 def test_views_on_views(service: RunningService, shop: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
     service.create("bag", QUERIES["names_and_notes"], backfill="local")

@@ -10,6 +10,7 @@ from dataflow.errors import SqlError
 from tests.harness.compare import pin_session
 from tests.harness.maintained import play
 from tests.harness.postgres import Database
+from tests.harness.tiers import some
 from tests.sql.planning import plan
 
 FORMS = Path(__file__).parents[1] / "sql" / "fixtures" / "forms.sql"
@@ -66,7 +67,7 @@ ROWS = [
 
 
 def test_every_form_is_maintained(every_database: Database) -> None:
-    _play(every_database, _forms())
+    _play(every_database, some(_forms(), 50))
 
 
 def test_every_long_form_is_maintained(database: Database) -> None:

@@ -19,6 +19,7 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.equality.history import History, opened_store, run_history
 from tests.harness.postgres import new_database, versions_to_test
 from tests.harness.schemas import SCHEMAS, TestSchema
+from tests.harness.tiers import is_fast
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
@@ -26,7 +27,8 @@ SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
 VERSIONS = {"rocks": versions_to_test()[0], "memory": versions_to_test()[-1]}
 # Transactions that are each compared. Of TPC-H (its refresh functions and updates) as many as its
 # promise says; on the store of dictionaries, which is not the product's, enough to see it work.
-SINGLES = {"rocks": 60, "memory": 20}
+SINGLES = {"rocks": 30, "memory": 10} if is_fast() else {"rocks": 60, "memory": 20}
+BATCHES = 2 if is_fast() else 4
 PROMISED = {("tpch", "rocks"): 200}
 CASES = [(schema, store) for store in VERSIONS for schema in SCHEMAS.values()]
 
@@ -41,7 +43,7 @@ def test_every_view_equals_its_query(
     seed = SEED + (store == "memory")
     while True:
         singles = PROMISED.get((schema.name, store), SINGLES[store])
-        history = History(schema, seed, singles=singles, batches=4, batch=15)
+        history = History(schema, seed, singles=singles, batches=BATCHES, batch=15)
         _play(servers(VERSIONS[store]), history, store, tmp_path / str(seed))
         seed += 2
         if time.monotonic() >= deadline:

@@ -23,10 +23,10 @@ from tests.harness.compare import pin_session
 from tests.harness.counting_store import CountingStore
 from tests.harness.maintained import plan_all, play
 from tests.harness.postgres import Database
-from tests.harness.tiers import count
+from tests.harness.tiers import count, is_fast
 
 SEED = count("TIDEMARK_TEST_SEED", 7, 7)
-TRANSACTIONS = 40
+TRANSACTIONS = 20 if is_fast() else 40
 DDL = """
 CREATE TABLE event (
     id int PRIMARY KEY, usr int, ts timestamptz, at timestamp NOT NULL, day date, tick int, n int);

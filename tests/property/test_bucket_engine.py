@@ -35,7 +35,7 @@ from tests.harness.buckets import MemoryStorage, files_below, random_spread
 from tests.harness.tiers import count
 from tests.unit.service.test_engine import COUNTED, JOINED, SOURCE, Model
 
-ENGINES = count("TIDEMARK_TEST_BUCKET_ENGINES", 2, 40)
+ENGINES = count("TIDEMARK_TEST_BUCKET_ENGINES", 1, 40)
 # Seeds of which some moves are cut short by a kill; of another seed none may be.
 CUT_SHORT = (0, 1, 2)
 POINTS = ("fixed", "computed", "stored", "committed", "stepped", "kept")

@@ -109,7 +109,7 @@ def apply(rows: Counter[tuple[Any, ...]], epoch: SinkEpoch, title: str) -> None:
         del rows[row]
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_HANDOVERS", 3, 30)))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_HANDOVERS", 2, 30)))
 def test_a_view_moves_there_and_back(seed: int, tmp_path: Path) -> None:
     pick, model = random.Random(seed), Model(seed)
     home = Group(tmp_path / "home", local_engine)

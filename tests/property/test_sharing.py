@@ -31,9 +31,10 @@ from storage.rocks import RocksStore
 from storage.store import Store
 from tests.harness.oracle import exact
 from tests.harness.reported_table import ReportedTable
+from tests.harness.tiers import count
 from tests.property.plans import CASES
 
-ROUNDS = int(os.environ.get("TIDEMARK_SHARING_ROUNDS", "18"))
+ROUNDS = count("TIDEMARK_SHARING_ROUNDS", 9, 18)
 STEPS = 40
 TINY = Tuning(page_rows=16, memory_rows=60, fan=2)
 SMALL_CASES = [name for name in CASES if name not in ("aggregate", "distinct", "top k")]

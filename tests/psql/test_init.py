@@ -157,6 +157,7 @@ def test_the_role_is_enough(server: EmbeddedPostgres, tmp_path: Path) -> None:
     assert shop.rows("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
+@pytest.mark.whole
 def test_the_time_functions_are_made_on_request(server: EmbeddedPostgres) -> None:
     """--functions creates them once; everybody may call them, and nobody gets schema tidemark."""
     shop = Database(server, "shop")

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from tests.harness.postgres import Database
 from tests.harness.psql import as_role, call, eventually, psql, refusal, roles, states
 from tests.harness.service import RunningService
@@ -99,6 +101,7 @@ def test_a_change_is_made_once(service: RunningService, place: Database) -> None
     call(place, "CALL tidemark.drop_view('once')")
 
 
+@pytest.mark.whole
 def test_warnings_are_raised_as_rest_gives_them(service: RunningService, place: Database) -> None:
     """Those of the query of then, also where a view is replaced or rebuilt."""
     query = "SELECT id, a FROM t ORDER BY id"

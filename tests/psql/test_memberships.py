@@ -188,6 +188,7 @@ def test_a_service_that_was_a_superuser_continues_as_its_own_role(
     forget(database)
 
 
+@pytest.mark.whole
 def test_who_may_not_change_a_view_is_not_sent_to_become_a_superuser(
     database: Database, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_hostile_names(service: RunningService, place: Database) -> None:
     assert place.rows("SELECT count(*) FROM t") == [(30,)]
 
 
+@pytest.mark.whole
 def test_hostile_names_of_views_and_columns(service: RunningService, place: Database) -> None:
     """Some are built, read and dropped, through psql's own variables."""
     for name in BUILT:

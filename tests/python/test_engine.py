@@ -270,6 +270,7 @@ def test_what_is_read_is_pushed_into_the_function(engine: tidemark.Engine) -> No
     assert asked[-1][1] == []
 
 
+@pytest.mark.whole
 def test_conditions_hold_as_in_postgresql(engine: tidemark.Engine) -> None:
     values = [None, math.nan, -math.inf, 0.0, 1.5, math.inf]
     seen: list[Any] = []
@@ -316,6 +317,7 @@ QUERIES = (
 )
 
 
+@pytest.mark.whole
 def test_a_function_that_reads_less_answers_the_same(engine: tidemark.Engine) -> None:
     told = []
 

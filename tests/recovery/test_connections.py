@@ -26,7 +26,7 @@ from tests.harness.tiers import count
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_connections.py"
-FAULTS = count("TIDEMARK_TEST_FAULTS", 3, 20)
+FAULTS = count("TIDEMARK_TEST_FAULTS", 2, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
 LIVENESS_TIMEOUT_S = 3.0
 # From the end of a fault until the views move on; the machine may be busy with other tests.

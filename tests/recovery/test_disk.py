@@ -29,7 +29,7 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.tiers import count
 
-CASES = count("TIDEMARK_TEST_DISK", 4, 20)
+CASES = count("TIDEMARK_TEST_DISK", 2, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 SHIM = Path(__file__).parent.parent / "harness" / "failing_disk.c"
 DISK_MB = 1024

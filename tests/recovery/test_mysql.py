@@ -35,6 +35,7 @@ def test_restarts_and_kills_of_the_server(
             reader.await_further(3, within_s=120, log=service.log_tail)
 
 
+@pytest.mark.whole
 def test_a_log_that_was_purged_while_the_service_was_down(
     mariadb: MariaDb, database: Database, tmp_path: Path
 ) -> None:

@@ -283,6 +283,7 @@ def test_each_is_reported_by_name_and_can_be_corrected(world: World, case: str) 
     world.expect_all()
 
 
+@pytest.mark.whole
 def test_no_connection_is_free_for_a_while(world: World) -> None:
     """Nothing is refused: it is tried again, and the view says why it stopped."""
     _altered("CONNECTION LIMIT 0")(world)
@@ -293,6 +294,7 @@ def test_no_connection_is_free_for_a_while(world: World) -> None:
     world.expect_all()
 
 
+@pytest.mark.whole
 def test_a_table_is_taken_out_of_the_publication(world: World) -> None:
     """For a moment: what was not sent is read again. For good: its readers alone end."""
     out, back = (f"ALTER PUBLICATION {PUBLISHED} {word} TABLE other" for word in ("DROP", "ADD"))

@@ -105,6 +105,7 @@ def scene(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Scene]:
             made.service.stop()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_what_was_due_leaves_at_once_after_a_week(scene: Scene) -> None:
     scene.database.execute(

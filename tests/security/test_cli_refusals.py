@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.tiers import is_fast
 
 ROOT = Path(__file__).resolve().parents[2]
 AWAY = "host=127.0.0.1 port=1 dbname=shop user=me password=hunter2"
@@ -161,7 +162,7 @@ def test_the_first_token_is_an_admins(database: Database, folder: Path, tmp_path
 
 def test_a_short_password_cuts_no_words(folder: Path) -> None:
     """What cannot be reached is told whole; a long one is hidden wherever it stands."""
-    for password in ("a", "e", "is", "host", "tide"):
+    for password in ("is",) if is_fast() else ("a", "e", "is", "host", "tide"):
         dsn = f"host=127.0.0.1 port=1 dbname=shop user=me password={password}"
         ended = run(folder, "token revoke x --direct", TIDEMARK_SOURCE=dsn)
         told = ended.stderr.decode()

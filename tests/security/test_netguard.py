@@ -174,7 +174,7 @@ class _Redirecting(BaseHTTPRequestHandler):
 
 def test_redirects_of_a_registry_are_not_followed() -> None:
     with HTTPServer(("127.0.0.1", 0), _Redirecting) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         registry = SchemaRegistry({"url": f"http://127.0.0.1:{server.server_port}"})
         with pytest.raises(SourceError) as refused:

@@ -152,6 +152,7 @@ def test_kills(changes: ClickHouseTarget) -> None:
     assert contract.check_kills(changes, lambda: Model(FEW), KILLS, 5) > 3
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", MODES)
 def test_the_server_is_killed(tmp_path: Path, mode: str) -> None:
     with clickhouse(tmp_path / "data") as server:

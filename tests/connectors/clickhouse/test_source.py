@@ -174,6 +174,7 @@ NANOSECONDS = [f"fromUnixTimestamp64Nano(toInt64({1_000_000_000 + n}))" for n in
 NAMES = (("n", "v"), ("newest", "n"), ("v", "newest"))
 
 
+@pytest.mark.whole
 def test_cursors_of_other_types(clickhouse: ClickHouse) -> None:
     """Also one that is finer than what PostgreSQL has; their names may be those of aliases."""
     kinds = [

@@ -73,7 +73,7 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[Server]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self

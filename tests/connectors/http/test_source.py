@@ -249,6 +249,7 @@ def test_errors_of_graphql_are_no_answer(server: Server) -> None:
     assert "too deep" in refused.value.detail
 
 
+@pytest.mark.whole
 def test_retries_of_a_server_that_is_away_become_rare(server: Server) -> None:
     server.answer = lambda _: Reply([row(1)])
     mirror = begun(server)

@@ -81,6 +81,7 @@ def test_removal_and_loss(target: IcebergTarget) -> None:
     contract.check_loss(target, lost, drop)
 
 
+@pytest.mark.whole
 def test_kills(target: IcebergTarget) -> None:
     killed(target, KILLS, 5)
 

@@ -305,6 +305,7 @@ def test_rows_known_by_the_bytes_of_the_key(broker: EmbeddedKafka) -> None:
     assert [row[2:4] for row in held.rejected] == [(b"0:2", b"record.no_key")]
 
 
+@pytest.mark.whole
 def test_a_source_with_tls_and_a_password(
     broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

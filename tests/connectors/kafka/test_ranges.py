@@ -136,6 +136,7 @@ def test_aborted_records_are_not_read_and_end_a_range(broker: EmbeddedKafka) -> 
     assert ids(held) == [0, 2, 4, 6, 7]
 
 
+@pytest.mark.whole
 def test_new_partitions_are_read_from_their_beginning(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": topic_options(topic)})
@@ -249,6 +250,7 @@ def test_what_is_gone_between_cutting_and_reading_is_named(
     planner.close()
 
 
+@pytest.mark.whole
 def test_the_planner_names_a_topic_that_is_gone(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": topic_options(topic)})

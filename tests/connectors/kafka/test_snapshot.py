@@ -86,6 +86,7 @@ def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: Embedd
         assert ids(held) == written
 
 
+@pytest.mark.whole
 def test_upserts_wherever_they_are_pinned(broker: EmbeddedKafka) -> None:
     chance = random.Random(SEED)
     topic = new_topic(broker, 2)
@@ -255,6 +256,7 @@ def wait_for_compaction(
     raise AssertionError("the broker has compacted nothing")
 
 
+@pytest.mark.whole
 def test_retention_while_a_part_is_read_is_worth_another_try(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     wide = json.dumps({"id": 1, "name": "x" * 50_000}).encode()

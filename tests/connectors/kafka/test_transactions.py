@@ -169,7 +169,7 @@ def test_an_interrupted_feed_continues_with_what_was_held(shop: Shop) -> None:
         assert again <= {(name, id) for name, id, _ in seen}
 
 
-@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_late", [pytest.param(False, marks=pytest.mark.whole), True])
 def test_a_start_position_amid_a_transaction_loses_and_doubles_nothing(
     shop: Shop, is_late: bool
 ) -> None:

@@ -79,7 +79,7 @@ class ReplicaSet:
 
     @contextmanager
     def running(self) -> Iterator[ReplicaSet]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self

@@ -29,7 +29,7 @@ from tests.harness.sink_contract import ALL, FINITE, POSITION, Model, delta_of, 
 from tests.harness.tiers import count
 
 PAGE = Path(__file__).parents[3] / "docs" / "LAKE_SINKS.md"
-KILLS = count("TIDEMARK_TEST_KILLS", 2, 20)
+KILLS = count("TIDEMARK_TEST_KILLS", 1, 20)
 FAULTS = count("TIDEMARK_TEST_FAULTS", 3, 20)
 PLACES = ("folder", "server")
 
@@ -85,6 +85,7 @@ def test_removal_and_loss(target: ParquetTarget) -> None:
     contract.check_loss(target, lost, lambda: target.lose(lost.table))
 
 
+@pytest.mark.whole
 def test_a_bucket_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with object_store(monkeypatch) as url:
         target = bucket_target(url, monkeypatch, partition_by=["flag"])

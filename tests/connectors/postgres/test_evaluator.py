@@ -255,6 +255,7 @@ def test_a_lost_session_is_replaced(functions: Database) -> None:
         )
 
 
+@pytest.mark.whole
 def test_a_server_that_is_down_is_temporary(own_postgres: EmbeddedPostgres) -> None:
     with new_database(own_postgres) as database:
         evaluator = PostgresEvaluator(database.dsn)

@@ -337,6 +337,7 @@ def test_a_former_reader_that_has_not_ended_is_temporary(
         first.close()
 
 
+@pytest.mark.whole
 def test_a_slot_that_is_read_elsewhere(table: Database) -> None:
     with opened(table, "t") as (source, [relation]):
         start = source.current_position()

@@ -90,6 +90,7 @@ def test_a_session_of_single_statements_continues(database: Database, proxy: Pro
     session.close()
 
 
+@pytest.mark.whole
 def test_nobody_answers(database: Database, proxy: Proxy) -> None:
     session = Session(proxy.dsn(database.dsn))
     assert session.rows("SELECT 1") == [(1,)]

@@ -61,6 +61,7 @@ def test_names_of_all_letters_and_lengths(name: str) -> None:
     assert all(n.isascii() and n.islower() for n in names)
 
 
+@pytest.mark.whole
 def test_a_slot_that_waits_names_what_for(own_postgres: EmbeddedPostgres) -> None:
     with new_database(own_postgres) as place:
         holder = psycopg2.connect(place.dsn)

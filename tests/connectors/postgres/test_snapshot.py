@@ -25,6 +25,7 @@ from tests.connectors.postgres.reading import (
     table_rows,
 )
 from tests.harness.postgres import Database
+from tests.harness.tiers import is_fast
 
 
 def test_parts_are_disjoint_and_whole(every_database: Database, monkeypatch) -> None:
@@ -97,7 +98,7 @@ def test_snapshot_and_stream_are_the_table_under_concurrent_writers(
             connection.rollback() if draw.random() < 0.1 else connection.commit()
         connection.close()
 
-    writers = [threading.Thread(target=write, args=(i,)) for i in range(3)]
+    writers = [threading.Thread(target=write, args=(i,)) for i in range(2 if is_fast() else 3)]
     with opened(every_database, "account", "log") as (source, relations):
         start = source.current_position()
         for writer in writers:

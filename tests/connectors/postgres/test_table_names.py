@@ -149,6 +149,7 @@ IN_TURN = (
 )
 
 
+@pytest.mark.whole
 def test_a_query_means_what_it_meant_from_one_text_to_the_next(every_database: Database) -> None:
     database = every_database
     database.execute(TABLES)

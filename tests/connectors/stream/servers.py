@@ -200,7 +200,7 @@ class EventServer:
 
     @contextmanager
     def running(self) -> Iterator[EventServer]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self

@@ -37,6 +37,7 @@ APPENDED = {
     "near_peers": NEAR_PEERS,
     "all": CALLS["mixed"],
 }
+APART = [pytest.param(name, marks=pytest.mark.whole) for name in APPENDED if name != "all"]
 
 
 def _touched(calls: list[WindowCall], rows: int, changes: list[Delta]) -> list[int]:
@@ -52,7 +53,7 @@ def _touched(calls: list[WindowCall], rows: int, changes: list[Delta]) -> list[i
     return counts
 
 
-@pytest.mark.parametrize("name", APPENDED)
+@pytest.mark.parametrize("name", [*APART, "all"])
 def test_an_appended_row_costs_the_logarithm_of_its_partition(name: str) -> None:
     last = 10**9
     changes = [one_row(last), one_row(last + 1), one_row(last + 1, -1)]

@@ -133,7 +133,7 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     STATES.close()
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_DELTA_RUNS", 2, 30)))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_DELTA_RUNS", 1, 30)))
 def test_runs_that_stop_anywhere_are_repeated(tmp_path: Path, seed: int) -> None:
     """Two inputs in one view."""
     random = Random(seed)

@@ -95,7 +95,7 @@ def test_a_view_moves_to_buckets_and_back(seed: int) -> None:
         store.close()
 
 
-@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_SPREAD_MOVES", 4, 60)))
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_SPREAD_MOVES", 2, 60)))
 def test_spread_keys_are_moved_and_exported_once(seed: int) -> None:
     """The state of each join is then that of one process, row by row."""
     history, random = History(Random(seed), JOINS), Random(seed)
