@@ -212,6 +212,7 @@ CASES = {
 # The files that take longest, longest first: processes are handed one file after another, and none
 # shall be left alone with a long one at the end.
 LONGEST = (
+    "recovery/test_sources.py",
     "console/test_console.py",
     "end_to_end/test_spark.py",
     "test_tidy.py",

@@ -80,7 +80,6 @@ def _scene(source: Database, sink: Database, folder: Path, **settings: Any) -> I
         yield Scene(service, source, sink, writer, Checker(sink, writer))
 
 
-@pytest.mark.whole
 def test_a_standby_that_lags_gets_again_what_it_lacks(database: Database, tmp_path: Path) -> None:
     """Under load the sink's primary is lost, and its standby takes over without the newest epochs:
     nothing is rebuilt, nothing is lost or doubled."""

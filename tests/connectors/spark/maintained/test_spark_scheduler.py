@@ -72,7 +72,6 @@ def test_a_local_master(tmp_path: Path) -> None:
             assert restored == 0 or number == 0, "a bucket was not found where it was"
 
 
-@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_standalone_master(tmp_path: Path) -> None:
     """Tasks find their buckets where they were: on the same one of two executors.
