@@ -200,9 +200,19 @@ class ClockFeed:
 
         A value whose time has passed cannot come any more, except the newest of these.
         """
-        first = max(self._us + self._resolution_us, _cut(self._machine, self._resolution_us))
+        first = self._earliest_us()
         later = first + self._resolution_us * np.arange(count - 1, dtype=np.int64)
         return np.concatenate([np.array([self._us], np.int64), later]) - EPOCH_2000_US
+
+    def may_come_before(self, at: int) -> bool:
+        """Return whether a value before `at`, in microseconds since 2000, may come next.
+
+        Of a candidate, the earliest later one: the machine's clock was set back since.
+        """
+        return self._earliest_us() - EPOCH_2000_US < at
+
+    def _earliest_us(self) -> int:
+        return max(self._us + self._resolution_us, _cut(self._machine, self._resolution_us))
 
     def wait_until(self, at: int, *, is_due: bool) -> None:
         """Pass over all values before `at`, in microseconds since 2000.

@@ -282,7 +282,7 @@ class PostgresSource:
             if not limits.status_s:
                 limits = replace(limits, status_s=_status_interval(wal, limits.liveness_timeout_s))
             self._slot.let_fail_over(state, wal)
-            wal.start(self._slot.name, start_position, [self._name])
+            self._start(wal, start_position)
             decoder = Decoder(relations, columns, shapes)
             stream = ReplicationStream(wal, decoder, start_position, limits, refresh)
         except BaseException:
@@ -291,6 +291,18 @@ class PostgresSource:
         if identity and on_promoted is not None and tuple(actual) != tuple(identity):
             on_promoted()
         return stream
+
+    def _start(self, wal: WalConnection, position: int) -> None:
+        """Start the stream. TemporaryError source.slot_in_use: a former reader of ours is there."""
+        try:
+            wal.start(self._slot.name, position, [self._name])
+        except SourceError as error:
+            found = self._slot.state() if error.code == "source.slot_in_use" else None
+            if found is None or self._claim is None:
+                raise
+            if found.active_pid is None or self._claim.may_end(found.reader):
+                raise not_ended(self._slot.name, found.active_pid or 0) from error
+            raise
 
     def tables(self) -> TableCatalog:
         """Return the table catalog, with a session of its own."""

@@ -44,7 +44,9 @@ class ClockSchedule:
         engine, known = self._engine, self._planned.get(source)
         shape = engine.dataflow.shape
         is_new = known is None or known.feed is not feed or known.shape != shape
-        if known is None or is_new or feed.has_waited:
+        # The second candidate was the earliest value that could come.
+        is_set_back = known is not None and feed.may_come_before(int(known.candidates[1]))
+        if known is None or is_new or is_set_back or feed.has_waited:
             candidates = feed.candidates(CANDIDATES)
             search = engine.due_search(source, candidates)
             known = self._planned[source] = _Planned(feed, shape, candidates, search)

@@ -91,6 +91,7 @@ SEEDS = {
     (2, "lateness"): "rows that a transaction deleted and inserted again were taken for late ones",
     (1070, "lateness"): "a view failed in an epoch that was shown before the catalog knew of it",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
+    (232, "zones"): "a clock that was set back waited for the time at which it was set back",
     (395, "errors", "clock"): "a clock looked where it last had for a dataflow that was another",
     (4026, "history"): "the past of a view could not be read once all views were paused",
     (4082, "history"): "the same, of a view that was paused last",

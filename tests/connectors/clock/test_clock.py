@@ -126,6 +126,28 @@ def test_values_are_passed_over_until_one_is_due(feed: ClockFeed, wall: Wall) ->
     assert _next(feed, until=wall.us - 1) == wall.us - 1
 
 
+def test_a_value_may_come_earlier_once_the_clock_is_set_back(feed: ClockFeed, wall: Wall) -> None:
+    """What was planned while it was ahead is planned again, and due on time."""
+    half, hour = 500_000, 3_600_000_000
+    wall.us += hour
+    found = feed.candidates(4)
+    feed.wait_until(int(found[2]), is_due=True)
+    assert not feed.may_come_before(int(found[1]))
+    wall.us -= hour - 2 * half
+    assert feed.may_come_before(int(found[1])) and _next(feed) is None
+    found = feed.candidates(4)
+    assert (found - SINCE_2000_US).tolist() == [0, 2 * half, 3 * half, 4 * half]
+    assert not feed.may_come_before(int(found[1]))
+    feed.wait_until(int(found[2]), is_due=True)
+    wall.us += half
+    assert not feed.may_come_before(int(found[1]))
+    assert _next(feed) == BEGIN_US + 3 * half
+    # Set back to before what has come, it waits for the next value after that.
+    found = feed.candidates(4)
+    wall.us -= hour
+    assert not feed.may_come_before(int(found[1]))
+
+
 def test_it_reminds_of_itself(source: ClockSource) -> None:
     import threading
 

@@ -11,7 +11,9 @@ import pytest
 
 from connectors.postgres import source as postgres_source
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.replication import wal_connection
 from connectors.postgres.replication.stream import StreamLimits
+from connectors.postgres.schema.lease import Claim
 from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from dataflow.errors import InvariantError, SourceError, TemporaryError
@@ -335,6 +337,26 @@ def test_a_former_reader_that_has_not_ended_is_temporary(
             os.kill(pid, signal.SIGCONT)
         source.stream(start, [relation], takes_over=True).close()
         first.close()
+
+
+def test_a_former_reader_of_ours_that_comes_late_is_temporary(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody read the slot when that was looked at: it is taken while the stream starts."""
+    monkeypatch.setattr(wal_connection, "_START_WAIT_S", 0.3)
+    with opened(table, "t") as (source, [relation]):
+        start = source.current_position()
+        source._claim = ours = Claim("tidemark", "here")
+        first = source.stream(start, [relation])
+        with pytest.raises(TemporaryError, match=r"source\.slot_in_use"):
+            source.stream(start, [relation])
+        # To another service it is a refusal.
+        source._claim = Claim("tidemark", "there")
+        with pytest.raises(SourceError, match=r"source\.slot_in_use"):
+            source.stream(start, [relation])
+        source._claim = ours
+        first.close()
+        source.stream(start, [relation]).close()
 
 
 @pytest.mark.whole

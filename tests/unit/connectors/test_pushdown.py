@@ -85,7 +85,7 @@ def test_a_union_has_every_row_that_any_part_needs(seed: int) -> None:
 def test_what_covers_a_need_has_its_rows(seed: int) -> None:
     draw = Random(f"covers {seed}")
     covered = 0
-    for _ in range(60):
+    for _ in range(300):
         wide, needed = requirement(draw), requirement(draw)
         if covers(wide, needed) and is_readable(needed) and is_readable(wide):
             covered += 1
