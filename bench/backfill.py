@@ -59,8 +59,8 @@ INSERT INTO customers
 SELECT n, 'region' || n % 8, 'segment' || n / 8 % 5
 FROM generate_series(0, {customers} - 1) AS n;
 INSERT INTO orders
-SELECT n, n * 7919 % {customers},
-    (ARRAY['new', 'paid', 'shipped', 'cancelled'])[1 + n % 4], n * 31 % 100003
+SELECT n, n::bigint * 7919 % {customers},
+    (ARRAY['new', 'paid', 'shipped', 'cancelled'])[1 + n % 4], n::bigint * 31 % 100003
 FROM generate_series(0, {orders} - 1) AS n;
 ANALYZE customers, orders;
 """

@@ -20,11 +20,10 @@ ROWS_A_PART = 250_000
 # Seconds of one core of the machine of bench/RESULTS.md: bench/estimate.json.
 LOCAL_START_S = 1.43
 READ_US, STEP_US = 0.30, 0.34
-# Spark's seconds for one of the local engine's rows, on one core; and of the start of a session
-# with its first job. W1's view on two cores that the server shares: 1.2 million rows in 3.0 s
-# locally, 5.0 s on Spark, 18.2 s with the session (bench/results/path-service.json); 6 million in
-# 10.1 s and 22.9 to 26.9 s. `bench.backfill` measures them again.
-SPARK_WORK = 2.4
+# Spark's seconds for one of the local engine's rows, on one core (bench/backfill.json: 3.5 s of CPU
+# against 2.3 for 1.2 million rows, 12.7 against 11.6 for 6 million); and of the start of a session
+# with its first job, which took 18.2 s beside a service and 9.8 alone.
+SPARK_WORK = 1.4
 SPARK_SESSION_S = 13.0
 # A job without rows. Not less than twice the local start: else a small backfill could go to a
 # cluster and a larger one stay here.

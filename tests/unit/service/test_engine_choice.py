@@ -71,8 +71,10 @@ def test_the_table(rows: float, machine_cores: int, spark: SparkTarget, engine: 
 
 def test_what_does_not_fit_into_memory_goes_to_spark() -> None:
     large = work(3e8)
-    small = replace(ROOMY, memory_bytes=8 * GB)
-    assert choose(large, ROOMY, HERE).engine == LOCAL
+    # One core for Spark's tasks: by the time alone it would be built locally.
+    roomy = replace(ROOMY, cores=2)
+    small = replace(roomy, memory_bytes=8 * GB)
+    assert choose(large, roomy, HERE).engine == LOCAL
     found = choose(large, small, HERE)
     assert found.engine == SPARK
     assert f"{local_bytes(large) / GB:,.1f} GB of memory, 8.0 GB are free" in found.reason
