@@ -125,8 +125,6 @@ def _tpch(_: Records) -> list[str]:
 
 def _many_views(_: Records) -> list[str]:
     """Many views in one pipeline."""
-    if not (HOME / "many_views.json").exists():
-        return ["Not measured yet."]
     found = _read("many_views")
     return [
         f"{found['views']} views over {found['tables']} tables in one pipeline, "

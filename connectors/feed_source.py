@@ -270,10 +270,10 @@ class RetainingFeed(SourceFeed, Protocol):
     The last_commit of its batches is of the order of `order_of`, 0 of one without transactions.
     """
 
-    def durable(self, positions: FeedPositions) -> None:
-        """Let the source discard what is before these positions; never wait.
+    def durable(self, position: FeedPosition) -> None:
+        """Let the source discard what is before this position; never wait.
 
-        They are on disk here: no later feed begins before them.
+        It is on disk here: no later feed begins before it, whichever relations it reads.
         """
         ...
 

@@ -383,17 +383,22 @@ class RunSet:
                 if self._merging is None:
                     self._credit_rows = 0
                     break
-            done = next(self._flushing or self._merging or iter(()), None)
-            if done is not None:
-                self._credit_rows -= done
-                self._meter.count(done)
-            elif self._flushing is not None:
-                self._flushing = None
-            else:
-                self._merging = None
+            self._credit_rows -= self._step()
         self._pending.pop(self, None)
         if self._credit_rows > 0:
             self._pending[self] = None
+
+    def _step(self) -> int:
+        """Do a step of the flush or merge in progress; return its rows, 0 at its end."""
+        done = next(self._flushing or self._merging or iter(()), None)
+        if done is not None:
+            self._meter.count(done)
+            return done
+        if self._flushing is not None:
+            self._flushing = None
+        else:
+            self._merging = None
+        return 0
 
     def _next_merge(self) -> Generator[int] | None:
         fan = self._tuning.fan * self._cache.growth(self._tuning.fan_growth)
@@ -414,23 +419,16 @@ class RunSet:
                 self._credit_rows += sum(run.rows for run in runs[chosen[0] :]) + 1
         self.work()
 
-    def work_when_idle(self) -> int:
-        """Do a step of a merge that nothing has paid for yet; return its rows, 0 without one."""
+    def work_when_idle(self) -> bool:
+        """Do a step of a merge that nothing has paid for yet; return whether there was one."""
         if self._flushing is None and self._merging is None:
             runs = self._table.runs
             start = choose_when_idle([run.rows for run in runs])
             if start is None:
-                return 0
+                return False
             self._merging = self._merge_steps(start, len(runs))
-        done = next(self._flushing or self._merging or iter(()), None)
-        if done is not None:
-            self._meter.count(done)
-            return done
-        if self._flushing is not None:
-            self._flushing = None
-        else:
-            self._merging = None
-        return 1
+        self._step()
+        return True
 
     def _merge_steps(self, start: int, stop: int) -> Generator[int]:
         """Merge runs[start:stop]; yield the rows after each step. Newer runs may come."""

@@ -301,7 +301,7 @@ class PostgresSource:
             if found is None or self._claim is None:
                 raise
             if found.active_pid is None or self._claim.may_end(found.reader):
-                raise not_ended(self._slot.name, found.active_pid or 0) from error
+                raise not_ended(self._slot.name, found.active_pid) from error
             raise
 
     def tables(self) -> TableCatalog:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import cast
 
 from connectors.feed_source import (
-    FeedPosition,
     FeedPositions,
     FeedSource,
     RetainingFeed,
@@ -247,12 +246,9 @@ class ExternalSources:
             source, copies = retaining(opened.source), retained(name)
             if opened.feed is None or source is None or copies is None:
                 continue
-            earliest: dict[str, FeedPosition] = {}
-            for positions in (self._positions.offsets(name), *copies):
-                for relation, position in positions.items():
-                    found = (position, earliest.get(relation, position))
-                    earliest[relation] = min(found, key=source.order_of)
-            cast(RetainingFeed, opened.feed).durable(earliest)
+            needed = [at for one in (self._positions.offsets(name), *copies) for at in one.values()]
+            if needed:
+                cast(RetainingFeed, opened.feed).durable(min(needed, key=source.order_of))
 
     def poll(
         self,

@@ -213,6 +213,7 @@ CASES = {
 # shall be left alone with a long one at the end.
 LONGEST = (
     "recovery/test_sources.py",
+    "property/test_buckets.py",
     "console/test_console.py",
     "end_to_end/test_spark.py",
     "test_tidy.py",

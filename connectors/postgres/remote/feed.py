@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from connectors.feed_source import FeedPositions
+from connectors.feed_source import FeedPosition, FeedPositions
 from connectors.postgres.remote.options import RemoteOptions
 from connectors.postgres.remote.positions import identity_of, lsn_of, position_at
 from connectors.postgres.remote.table_watch import Found, RemoteTables, known_of
@@ -91,12 +91,11 @@ class RemoteFeed:
             self._failure = error
             raise
 
-    def durable(self, positions: FeedPositions) -> None:
+    def durable(self, position: FeedPosition) -> None:
         """See RetainingFeed."""
         stream = self._worker.stream
-        # Also of relations that only a later feed reads: it has the same slot.
-        if stream is not None and positions:
-            stream.confirm(min(stream.position, *map(lsn_of, positions.values())))
+        if stream is not None:
+            stream.confirm(min(stream.position, lsn_of(position)))
 
     def close(self) -> None:
         """End the thread and the stream, without waiting for them."""

@@ -17,12 +17,12 @@ def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
     )
 
 
-def not_ended(name: str, pid: int) -> TemporaryError:
+def not_ended(name: str, pid: int | None) -> TemporaryError:
     """Return the error of a slot whose former reader, one of ours, has not ended yet."""
     return TemporaryError(
         "source.slot_in_use",
         f'the former reader of replication slot "{name}" has not ended yet',
-        detail=f"the backend with pid {pid}",
+        detail=f"the backend with pid {pid}" if pid else "it has ended by now",
         hint="nothing: it is tried again; a server under load takes a while",
     )
 

@@ -204,8 +204,8 @@ class TableCatalog:
         self._dsn = dsn
         self._publication = publication
         self._connection: Any = None
-        # For which tables, and the statements that wait for them and return their digest.
-        self._known: tuple[object, str, str] = None, "", ""
+        # For which tables, and the statements that return their holders and digest.
+        self._known: tuple[object, bytes] = None, b""
 
     def digest(self, previous: Mapping[int, TableFacts]) -> int:
         """Return a number that differs when any fact of these tables may differ.
@@ -261,10 +261,10 @@ class TableCatalog:
 
         oids: the tables; these and their partitions; those that have partitions.
         """
-        holders_sql, digest_sql = self._statements(cursor, oids)
+        statements = self._statements(cursor, oids)
         started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
-            cursor.execute(holders_sql + digest_sql)
+            cursor.execute(statements)
             digest, holders = cursor.fetchone() or (0, [])
             waited = time.monotonic() - started
             if not holders:
@@ -273,21 +273,20 @@ class TableCatalog:
                 cursor.execute(_COMMITTING, (holders,))
                 if waited > _SYNCHRONOUS_S or cursor.fetchone() == (0,):
                     # One that has committed since was seen as a holder.
-                    cursor.execute(digest_sql)
-                    return int((cursor.fetchone() or (0,))[0])
+                    return self._digest(cursor, oids[0])
             time.sleep(backoff.next_s())
 
-    def _statements(
-        self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]
-    ) -> tuple[str, str]:
-        """Return the statements for these tables: mostly those of the last call."""
+    def _statements(self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]) -> bytes:
+        """Return both statements for these tables: mostly those of the last call."""
         if self._known[0] != oids:
             of, tables, above = map(_array, oids)
-            arguments = (tables, above, self._publication)
-            holders = cursor.mogrify("EXECUTE tidemark_holders (%s, %s, %s);", arguments)
-            digest = cursor.mogrify("EXECUTE tidemark_digest (%s, %s)", (of, self._publication))
-            self._known = oids, holders.decode(), digest.decode()
-        return self._known[1], self._known[2]
+            publication = self._publication
+            both = cursor.mogrify(
+                "EXECUTE tidemark_holders (%s, %s, %s); EXECUTE tidemark_digest (%s, %s)",
+                (tables, above, publication, of, publication),
+            )
+            self._known = oids, both
+        return self._known[1]
 
     def _cursor(self) -> Cursor:
         if self._connection is None or self._connection.closed:

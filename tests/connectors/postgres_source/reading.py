@@ -161,7 +161,7 @@ def follow(
                 continue
             held.add(batch)
             if is_durable:
-                feed.durable(held.positions)
+                feed.durable(min(held.positions.values(), key=held.source.order_of))
     finally:
         feed.close()
     return held
