@@ -31,8 +31,10 @@ _LOGIN = {1045, 1251, 1698, 2059, 2061}
 _PRIVILEGE = {1044, 1142, 1143, 1227, 1370, 4105}
 _TLS = {2026, 3159}
 _GONE = {1146, 1049}
+# A lock timeout, a deadlock, a table that was altered since the snapshot that reads it.
+BUSY = {1205, 1213, 1412}
 # The server ends or starts, or is out of something that comes back.
-_AWAY = {1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226}
+_AWAY = {1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226}
 _AWAY |= {1927, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 3169, 4031}
 
 
@@ -175,8 +177,8 @@ class Server:
     def refused(self, error: Exception, doing: str) -> TidemarkError:
         """Return our error for an error of the client.
 
-        TemporaryError source.unreachable; SourceError source.login, source.tls, source.privilege,
-        source.table_missing, source.failed.
+        TemporaryError source.unreachable, source.busy; SourceError source.login, source.tls,
+        source.privilege, source.table_missing, source.failed.
         """
         return refused(error, doing, self.name)
 
@@ -242,6 +244,9 @@ def refused(error: Exception, doing: str, name: str) -> TidemarkError:
         what = f"{named} lacks a table"
         hint = "create it again, or drop the views that read it"
         return SourceError("source.table_missing", what, detail=detail, hint=hint)
+    if code in BUSY:
+        what, hint = f"{named} is busy", "no action needed if it is short: it is tried again"
+        return TemporaryError("source.busy", what, detail=detail, hint=hint)
     if code in _AWAY or isinstance(error, OSError) or code == 0:
         what = f"{named} cannot be reached"
         hint = "check host and port, and that the server runs"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from connectors.mysql.server import package
+from connectors.mysql.server import BUSY, package
 from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.written_table import rows_changed
 from connectors.secrets import hide
@@ -31,7 +31,7 @@ _TOO_LARGE = {1118, 1153, 1406, 1264}
 _TABLE, _DATABASE, _DUPLICATE, _COLUMN = 1146, 1049, 1062, 1054
 # Server or connection went away, was killed, or something that comes back is used up.
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1077, 1079, 1105, 1114, 1152, 1158, 1159, 1160, 1161}
-_AWAY |= {1180, 1184, 1203, 1205, 1213, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2055}
+_AWAY |= {1180, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2055}
 _AWAY |= {3024, 3169, 4031}
 _SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
@@ -124,6 +124,8 @@ class SinkSession:
             return lost(detail)
         if code in (_DUPLICATE, _COLUMN):
             return rows_changed(detail)
+        if code in BUSY:
+            return TemporaryError("sink.busy", f"{named} is busy", detail=detail)
         if code in _AWAY or code == 0:
             hint = "check host and port, and that the server runs"
             what = f"{named} cannot be reached"

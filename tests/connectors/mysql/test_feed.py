@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from connectors.mysql.positions import LogPosition
+from connectors.mysql.rows import TableReader
 from dataflow.errors import TemporaryError, TidemarkError
 from tests.connectors.mysql.reading import (
     Held,
@@ -278,6 +279,28 @@ def test_a_snapshot_is_of_its_position_whenever_it_is_read(shop: MariaDb) -> Non
         held = snapshot(both, before, count=pick.randint(1, 4))
         assert held.rows == expected, f"TIDEMARK_TEST_SEED={seed}"
         follow(both, held, is_equal(rows_now(both)))
+
+
+@pytest.mark.parametrize("table", ["customers", "visits"])
+def test_a_table_rebuilt_since_the_snapshot_is_read_again(
+    shop: MariaDb, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """A snapshot of the server does not show a table that was rebuilt after its begin."""
+    source = source_of(shop.options(table))
+    shop.execute("INSERT INTO customers VALUES (1, 'n', 'de'), (2, 'm', 'fr')")
+    shop.execute("INSERT INTO visits VALUES (1, 'p', 3), (1, 'p', 3)")
+    before, expected = starts(source), rows_now(source)
+    scan = TableReader.scan
+
+    def rebuilt(reader: TableReader, condition: str = "") -> Any:
+        shop.execute(f"ALTER TABLE {table} FORCE")
+        return scan(reader, condition)
+
+    with monkeypatch.context() as patched, pytest.raises(TemporaryError) as raised:
+        patched.setattr(TableReader, "scan", rebuilt)
+        snapshot(source, before)
+    assert raised.value.code == "source.busy" and "1412" in raised.value.detail
+    assert snapshot(source, before).rows == expected
 
 
 def test_a_large_table_is_read_by_ranges_of_its_key(

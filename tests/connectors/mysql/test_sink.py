@@ -15,10 +15,12 @@ import pymysql
 import pytest
 
 from connectors.mysql.sink import check, make
+from connectors.mysql.sink_options import TableOptions
+from connectors.mysql.sink_session import SinkSession
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewSink
 from dataflow.delta import Column
-from dataflow.errors import SinkError, TidemarkError
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import FLOAT8, NUMERIC, TypeKind
 from dataflow.values import to_text
@@ -66,8 +68,9 @@ class MySqlTarget:
             sql = "SELECT epoch FROM tidemark_sink_progress WHERE table_name = %s"
             try:
                 cursor.execute(sql, (table.name,))
-            except pymysql.ProgrammingError as error:
-                assert error.args[0] == 1146
+            except pymysql.MySQLError as error:
+                # It does not exist, or was created since this snapshot.
+                assert error.args[0] in (1146, 1412)
                 return Counter(), None
             found = cursor.fetchone()
             if found is None or found[0] is None:
@@ -160,6 +163,16 @@ def test_a_table_that_is_gone_is_not_begun_again(mariadb: MariaDb) -> None:
         sink_contract.check_loss(MySqlTarget(mariadb), model, lost)
     sql = "DELETE FROM tidemark_sink_progress"
     sink_contract.check_loss(MySqlTarget(mariadb), model_of(True), lambda: mariadb.execute(sql))
+
+
+def test_a_table_that_is_newer_than_the_transaction_is_temporary(mariadb: MariaDb) -> None:
+    options = TableOptions.of(MySqlTarget(mariadb).options(), Model([]).table)
+    session = SinkSession(options, "t")
+    with contextlib.closing(session), pytest.raises(TemporaryError) as raised:
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        mariadb.execute("CREATE TABLE newer (id int)")
+        session.rows("SELECT id FROM newer")
+    assert raised.value.code == "sink.busy" and "1412" in raised.value.detail
 
 
 def test_rows_that_others_have_changed(mariadb: MariaDb) -> None:
