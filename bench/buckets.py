@@ -1,8 +1,8 @@
 """`python -m bench.buckets [--rows N]`: epochs of a view by what maintains it.
 
 A join below an aggregate: in one process, in buckets without Spark, in buckets by the tasks of a
-local Spark with two cores, and of a standalone master with two workers of one core. All have the
-same operators, changes and stores on disk, one after the other in this run. CPU is that of this
+local Spark with two cores, of a standalone master with two workers of one core, and of a Spark
+Connect server with two cores. All have the same operators, changes and stores on disk, one after the other in this run. CPU is that of this
 process and of all its children, so also of the JVMs; the least of several epochs of each size
 counts, after so many small ones that the JVMs have compiled what they run. Then the local states
 are lost, and the next epoch restores them. Printed, and written to a file.
@@ -43,7 +43,7 @@ from service.engine.bucket_views import BucketParts, BucketViews
 from service.engine.engine import Engine, View, ViewDefinition
 from service.engine.replay import Replay
 from storage.rocks import RocksStore
-from tests.connectors.spark.clusters import HOST, standalone
+from tests.connectors.spark.clusters import HOST, connect_server, standalone
 
 FIGURES = Path(__file__).parent / "buckets.json"
 SOURCE = "source"
@@ -56,7 +56,8 @@ BUCKETS, CORES = 4, 2
 CUSTOMERS = 20_000
 CACHES, SHARED = "caches", "shared"
 ONE, BUCKETED, LOCAL, WORKERS = "one process", "buckets", "Spark local[2]", "Spark, two workers"
-RUNTIMES = (ONE, BUCKETED, LOCAL, WORKERS)
+CONNECT = "Spark Connect"
+RUNTIMES = (ONE, BUCKETED, LOCAL, WORKERS, CONNECT)
 
 ORDER_FIELDS = (Field("id", INT8, False), Field("customer", INT8), Field("amount", INT8))
 CUSTOMER_FIELDS = (Field("id", INT8, False), Field("region", INT8))
@@ -162,6 +163,9 @@ def _engine(runtime: str, store: RocksStore, folder: Path) -> Iterator[Engine]:
             STATES.close()
     elif runtime == LOCAL:
         with _session(f"local[{CORES}]", {}) as session:
+            yield in_buckets(store, new_scheduler(session, folder / CACHES), folder)
+    elif runtime == CONNECT:
+        with connect_server(folder) as url, _session(url, {}) as session:
             yield in_buckets(store, new_scheduler(session, folder / CACHES), folder)
     else:
         at = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}

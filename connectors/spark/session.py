@@ -69,6 +69,11 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def is_connect(master: str) -> bool:
+    """Return whether a master is a Spark Connect server."""
+    return master.startswith(CONNECT)
+
+
 class LazySession:
     """A session that starts when it is first requested.
 
@@ -97,7 +102,7 @@ class LazySession:
     @property
     def is_connect(self) -> bool:
         """True if the driver is a Spark Connect server's."""
-        return self.master.startswith(CONNECT)
+        return is_connect(self.master)
 
     @property
     def cores(self) -> int:

@@ -106,13 +106,12 @@ def check_on_spark(
 
     sources: all that are declared.
 
-    TidemarkError spark.off, spark.connect, spark.no_java, spark.storage_missing,
-    spark.storage_unsafe; SqlError spark.reads_views, spark.unsupported; TemporaryError
-    spark.storage.
+    TidemarkError spark.off, spark.no_java, spark.storage_missing, spark.storage_unsafe; SqlError
+    spark.reads_views, spark.unsupported; TemporaryError spark.storage.
     """
     from connectors.spark.java import check_java
     from connectors.spark.maintained.runtime import check_storage
-    from connectors.spark.session import CONNECT
+    from connectors.spark.session import is_connect
 
     if not settings.spark:
         raise TidemarkError(
@@ -127,14 +126,8 @@ def check_on_spark(
             detail=f"it reads {', '.join(map(str, definition.parents()))}",
             hint="write their queries into this one, or leave out options.runtime",
         )
-    if settings.spark.startswith(CONNECT):
-        raise TidemarkError(
-            "spark.connect",
-            "a Spark Connect server cannot maintain views",
-            detail="its clients have no RDDs",
-            hint='set TIDEMARK_SPARK to a master, such as "spark://host:7077" or "local[2]"',
-        )
-    check_java()
+    if not is_connect(settings.spark):
+        check_java()
     check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
     return [

@@ -20,8 +20,9 @@ import psutil
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.postgres.embedded.server import free_port
 from service.runtime.process_title import title_of
-from tests.connectors.spark.clusters import HOST, standalone
+from tests.connectors.spark.clusters import HOST, connect_server, standalone
 from tests.connectors.spark.maintained.test_spark_scheduler import descendants
 from tests.harness.broker import new_topic, send
 from tests.harness.object_store import object_server, object_store
@@ -406,6 +407,36 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
             assert list((tmp_path / "shared").glob("tidemark/spark*/v*/*/manifest/*"))
             service.drop("spent")
             assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+
+
+@pytest.mark.whole
+def test_a_connect_server_that_ends(shop: Database, tmp_path: Path) -> None:
+    """Its driver is not ours; the service has no JVM, and the next server goes on."""
+    port, shared = free_port(), tmp_path / "shared"
+    settings = {**SETTINGS, "spark": f"sc://{HOST}:{port}", "spark_storage": shared}
+    draw = random.Random(5)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(contextlib.ExitStack())
+        first.enter_context(connect_server(tmp_path, port))
+        service = stack.enter_context(RunningService(shop.dsn, tmp_path, **settings))
+        service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+        for _ in range(4):
+            change(shop, draw)
+        require_equal(service, shop, "spent", SPENT)
+        assert not any(p.name() == "java" for p in _below(service))
+        first.close()
+        for _ in range(4):
+            change(shop, draw)
+        stack.enter_context(connect_server(tmp_path, port))
+        require_equal(service, shop, "spent", SPENT)
+        assert not any(e["event"] == "view.failed" for e in service.events())
+        service.drop("spent")
+        assert not [p for p in shared.rglob("*") if p.is_file()]
+
+
+def _below(service: RunningService) -> list[psutil.Process]:
+    assert service.pid is not None
+    return psutil.Process(service.pid).children(recursive=True)
 
 
 @pytest.mark.whole

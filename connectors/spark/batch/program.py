@@ -31,7 +31,7 @@ from connectors.spark.maintained.runtime import (
     storage_below,
 )
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.session import CONNECT, LazySession, is_local
+from connectors.spark.session import LazySession, is_connect, is_local
 from dataflow.errors import TidemarkError, internal_error
 
 _PACKAGES = "spark.jars.packages"
@@ -127,11 +127,11 @@ def _ends(views: Sequence[PlannedView], sources: dict[str, BoundedSource]) -> di
 
 def _check(settings: Settings) -> None:
     master = settings.spark.master
-    if master.startswith(CONNECT):
+    if is_connect(master):
         raise TidemarkError(
             "spark.connect",
-            "a Spark Connect server cannot maintain views",
-            detail="its clients have no RDDs",
+            "a run cannot use a Spark Connect server",
+            detail="it commits to Iceberg in the JVM of Spark's driver, which clients do not reach",
             hint='set spark.master to a master, such as "spark://host:7077" or "local[2]"',
         )
     if settings.database is None and not is_local(master):

@@ -15,8 +15,10 @@ from connectors.objects.shared_storage import (
     check_conditions,
 )
 from connectors.shuffle_storage import url_below
+from connectors.spark.maintained.connect_scheduler import ConnectScheduler
+from connectors.spark.maintained.scheduler import SessionScheduler
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
-from connectors.spark.session import LazySession, is_local
+from connectors.spark.session import LazySession, is_connect, is_local
 from dataflow.errors import TidemarkError
 
 _PACKAGES = Path(__file__).resolve().parent.parent.parent.parent
@@ -27,15 +29,19 @@ def new_session(master: str, settings: Mapping[str, str]) -> LazySession:
     """Return a session that maintains views. settings: Spark's own, overriding ours.
 
     Executors on other machines have our packages installed where they are here, or where the
-    setting spark.executorEnv.PYTHONPATH says.
+    setting spark.executorEnv.PYTHONPATH says. A Connect server sends them our packages, and has its
+    own settings.
     """
+    if is_connect(master):
+        return LazySession(master, settings)
     return LazySession(master, {**SETTINGS, _PATH: str(_PACKAGES), **settings})
 
 
-def new_scheduler(session: LazySession, folder: Path) -> SparkScheduler:
+def new_scheduler(session: LazySession, folder: Path) -> SessionScheduler:
     """Return the scheduler of a session. folder: for states, if the executors are this machine."""
-    local = str(folder) if session.is_local else tempfile.gettempdir()
-    return SparkScheduler(session, local)
+    if session.is_connect:
+        return ConnectScheduler(session, tempfile.gettempdir())
+    return SparkScheduler(session, str(folder) if session.is_local else tempfile.gettempdir())
 
 
 def storage_below(url: str, folder: str) -> SharedStorage:

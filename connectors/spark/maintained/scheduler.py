@@ -55,6 +55,14 @@ class Scheduler(Protocol):
         ...
 
 
+class SessionScheduler(Scheduler, Protocol):
+    """Runs works on a Spark session, which starts at its first use."""
+
+    def warm(self) -> None:
+        """Start the session and the Python processes of its executors. TidemarkError spark.*."""
+        ...
+
+
 class InProcessScheduler:
     """Runs every task in this thread, one after the other, with one folder for all of them."""
 

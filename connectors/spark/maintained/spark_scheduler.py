@@ -12,12 +12,12 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
-from pyspark.errors import PySparkException
 from pyspark.serializers import AutoBatchedSerializer, BatchedSerializer, CPickleSerializer
 
 from connectors.spark.frame import Row
@@ -64,25 +64,16 @@ class SparkScheduler:
     def warm(self) -> None:
         """Start the session and the Python processes of its executors. TidemarkError spark.*."""
         context = self._session.get().sparkContext
-        try:
+        with job_failed("Spark did not warm up"):
             # Its function is one of Python's own: executors need nothing else for it.
             context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
-        except (PySparkException, Py4JError, *GONE) as error:
-            raise TemporaryError("spark.job", "Spark did not warm up", detail=str(error)) from error
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
         context = self._session.get().sparkContext
-        try:
+        with job_failed("the tasks of an epoch failed on Spark"):
             rows: list[Row] = self._job(context, work).collect()
-            return rows
-        except (PySparkException, Py4JError, *GONE) as error:
-            raise TemporaryError(
-                "spark.job",
-                "the tasks of an epoch failed on Spark",
-                detail=str(error)[-4000:],
-                hint="no action needed if it is a short failure: the epoch is run again",
-            ) from error
+        return rows
 
     def _job(self, context: SparkContext, work: Work) -> RDD:
         content = pickle.dumps(work)
@@ -121,6 +112,20 @@ class SparkScheduler:
         except (Py4JError, AttributeError, TypeError):
             return None
         return self._located
+
+
+@contextmanager
+def job_failed(what: str) -> Iterator[None]:
+    """Raise TemporaryError spark.job for an error of Spark's, or of the way to it."""
+    try:
+        yield
+    except GONE as error:
+        raise TemporaryError(
+            "spark.job",
+            what,
+            detail=str(error)[-4000:],
+            hint="no action needed if it is a short failure: the epoch is run again",
+        ) from error
 
 
 def _same(group: int) -> int:

@@ -81,9 +81,9 @@ def listens(port: int) -> bool:
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
+def connect_server(folder: Path, port: int | None = None) -> Iterator[str]:
     """The sc:// URL of a Spark Connect server with two cores."""
-    port = free_port()
+    port = port or free_port()
     settings = {
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),

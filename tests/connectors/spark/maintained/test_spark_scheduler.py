@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from connectors.objects.shared_storage import FolderStorage
+from connectors.spark.maintained.connect_scheduler import ConnectScheduler
 from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.spark_scheduler import DAEMON, SETTINGS, SparkScheduler
-from connectors.spark.session import LazySession
-from tests.connectors.spark.clusters import HOST, ROOT, standalone
+from connectors.spark.session import LazySession, is_connect
+from tests.connectors.spark.clusters import HOST, ROOT, connect_server, standalone
 from tests.property.test_buckets import CheckedSink, History
 
 pytestmark = pytest.mark.skipif(
@@ -38,14 +39,16 @@ CLUSTER = {
 
 @contextmanager
 def running(master: str, folder: Path, **limits: int) -> Iterator[tuple[Driver, History]]:
-    session = LazySession(master, SETTINGS if master.startswith("local") else CLUSTER)
+    kind = ConnectScheduler if is_connect(master) else SparkScheduler
+    settings = SETTINGS if master.startswith("local") else CLUSTER
+    session = LazySession(master, {} if is_connect(master) else settings)
     try:
         history = History(Random(SEED))
         assert history.name == "aggregate of join"
         driver = Driver(
             history.view("spark"),
             FolderStorage(folder / "shared"),
-            SparkScheduler(session, str(folder)),
+            kind(session, str(folder)),
             CheckedSink(history),
             buckets=4,
             limits=Limits(**limits),
@@ -88,6 +91,22 @@ def test_a_standalone_master(tmp_path: Path) -> None:
             found.append(processes == {(f.level, f.group): f.process for f in driver.figures})
             assert not found[-1] or sum(f.restored for f in driver.figures) == 0
         assert len(set(processes.values())) == 2
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(400)
+def test_a_connect_server(tmp_path: Path) -> None:
+    """Its executors have our packages from us, and its processes each other's buckets."""
+    with connect_server(tmp_path) as url, running(url, tmp_path, min_log_bytes=1) as (d, history):
+        for _ in range(6):
+            step(d, history)
+        for process in descendants("-m pyspark.daemon"):
+            os.kill(process.pid, signal.SIGKILL)
+        for folder in tmp_path.glob("tidemark-buckets-*"):
+            shutil.rmtree(folder)
+        step(d, history)
+        assert sum(f.restored for f in d.figures) > 0
+        step(d, history)
 
 
 def descendants(word: str) -> list[psutil.Process]:
