@@ -2,10 +2,11 @@
 
 A join below an aggregate: in one process, in buckets without Spark, in buckets by the tasks of a
 local Spark with two cores, of a standalone master with two workers of one core, and of a Spark
-Connect server with two cores. All have the same operators, changes and stores on disk, one after the other in this run. CPU is that of this
-process and of all its children, so also of the JVMs; the least of several epochs of each size
-counts, after so many small ones that the JVMs have compiled what they run. Then the local states
-are lost, and the next epoch restores them. Printed, and written to a file.
+Connect server with two cores. All have the same operators, changes and stores on disk, one after
+the other in this run. CPU is that of this process and of all its children, so also of the JVMs; the
+least of several epochs of each size counts, after so many small ones that the JVMs have compiled
+what they run. Then the local states are lost, and the next epoch restores them. Printed, and
+written to a file.
 """
 
 from __future__ import annotations
