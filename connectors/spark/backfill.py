@@ -69,6 +69,7 @@ class SparkBackfill:
         work_dir: Path,
         on_progress: OnProgress,
         exchange: Exchange | None = None,
+        is_copied: bool = True,
     ) -> BackfillResult:
         """Run the backfill of a view whose lowered nodes read these relations.
 
@@ -76,7 +77,8 @@ class SparkBackfill:
         each relation, reading exactly these. evaluator: picklable, called once in each task.
         work_dir: on the state's file system. exchange: storage that the executors can also reach,
         default work_dir; others may write there, so a key that is only in the job authenticates
-        what tasks write. on_progress is called in this thread; if it raises, the backfill is
+        what tasks write. is_copied: the result's files are copied to work_dir; else they stay in
+        the exchange. on_progress is called in this thread; if it raises, the backfill is
         cancelled. TidemarkError as raised in a task; spark.lost if the session was lost repeatedly;
         else spark.failed.
         """
@@ -97,7 +99,7 @@ class SparkBackfill:
             failure = self._attempt(spark, job, on_progress)
             if failure is None:
                 failpoint("spark.files.before")
-                return gather(job, work_dir)
+                return gather(job, work_dir if is_copied else None)
             found = _reported_error(run)
             run.remove()
             if found is not None:
@@ -278,8 +280,10 @@ def _session_lost(failure: Exception) -> TidemarkError:
     )
 
 
-def gather(job: Job, folder: Path) -> BackfillResult:
-    """Return the result that all tasks of a run have stored; remote files are copied to `folder`.
+def gather(job: Job, folder: Path | None) -> BackfillResult:
+    """Return the result that all tasks of a run have stored.
+
+    folder: to which remote files are copied; None: they stay in the exchange.
 
     TemporaryError backfill.lost: a task's record or a file is missing.
     """
@@ -292,12 +296,18 @@ def gather(job: Job, folder: Path) -> BackfillResult:
         if missing:
             raise _lost(f"{len(missing)} task records, including {min(missing)}")
         files = [file for record in records for file in record.files]
+        output: list[Path | str] = [name for record in records for name in record.output]
+        if folder is not None:
+            local = [exchange.download(file.path, folder) for file in files]
+            files = [replace(f, path=str(p)) for f, p in zip(files, local, strict=True)]
+            output = [exchange.download(str(name), folder) for name in output]
         return BackfillResult(
-            [replace(file, path=str(exchange.download(file.path, folder))) for file in files],
-            [exchange.download(name, folder) for record in records for name in record.output],
+            files,
+            output,
             added_up([decode_delta(r.errors) for r in records if r.errors is not None]),
             added_up([decode_delta(r.rejected) for r in records if r.rejected is not None]),
             sum(record.rows for record in records),
+            exchange if folder is None else None,
         )
     except FileNotFoundError as error:
         raise _lost(str(error)) from error

@@ -46,6 +46,8 @@ CONNECT = "sc://"
 GONE = (Py4JError, PySparkException, OSError)
 # A killed worker counts as one attempt of its task.
 _TRIES = 4
+# A call of a Connect client is tried for about half a minute.
+_CONNECT_TRIES, _CONNECT_PAUSE_MS = 20, 2_000
 # Spark shows values of such settings as *** in event logs and on its pages.
 _SECRET_NAMES = "(?i)secret|password|passwd|token|credential|access[.]?key|dsn"
 _OURS = {
@@ -222,9 +224,13 @@ class LazySession:
         return SparkSession(context)
 
     def _connect(self, directory: Path) -> SparkSession:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as RemoteSession
 
         session = RemoteSession.builder.remote(secrets.resolve_setting(self.master)).create()
+        # By default a client tries for ten minutes, and sleeps up to one of them.
+        policy = DefaultPolicy(max_retries=_CONNECT_TRIES, max_backoff=_CONNECT_PAUSE_MS)
+        session.client.set_retry_policies([policy])
         for name, value in {**_OURS, **self._settings}.items():
             session.conf.set(name, secrets.resolve_setting(value))
         session.addArtifacts(str(pack(directory)), pyfile=True)

@@ -78,7 +78,8 @@ class SparkTarget:
 
     cores: of the local master or the cluster, 0 if unknown. is_running: its session has started.
     missing: why it cannot be used here, "" if it can. has_exchange: parts and files are in an
-    object storage until the state takes them.
+    object storage until the state takes them. keeps_state: Spark maintains the view, so its state
+    never comes to this machine.
     """
 
     master: str
@@ -86,6 +87,7 @@ class SparkTarget:
     is_running: bool = False
     missing: str = ""
     has_exchange: bool = False
+    keeps_state: bool = False
 
     @property
     def is_cluster(self) -> bool:
@@ -211,7 +213,10 @@ def _lacking(work: Work, machine: Machine, spark: SparkTarget) -> str:
             f"the local engine needs about {_bytes(memory)} of memory, "
             f"{_bytes(machine.memory_bytes)} are free"
         )
-    disk = disk_bytes(work, has_exchange=spark.has_exchange and not spark.missing)
+    is_elsewhere = spark.has_exchange and not spark.missing
+    disk = disk_bytes(work, has_exchange=is_elsewhere)
+    if is_elsewhere and spark.keeps_state:
+        disk -= work.state_bytes
     if disk > machine.disk_bytes:
         found.append(
             f"the build writes about {_bytes(disk)}, {_bytes(machine.disk_bytes)} are free"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run_on_spark(
-    engine: SparkBackfill, job: BackfillJob, on_progress: OnProgress
+    engine: SparkBackfill, job: BackfillJob, on_progress: OnProgress, *, is_copied: bool = True
 ) -> BackfillResult:
     """Run the job as `SparkBackfill.run` describes."""
     return engine.run(
@@ -27,4 +27,5 @@ def run_on_spark(
         work_dir=job.work_dir,
         on_progress=on_progress,
         exchange=job.exchange,
+        is_copied=is_copied,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -37,10 +37,9 @@ from service.backfill.spool import FILE as SPOOL
 from service.backfill.spool import Spool
 from service.engine.column_requirements import Read
 from service.engine.definition import View, ViewDefinition
-from service.engine.engine import BYTES_A_ROW
 from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.positions import Positions
-from service.engine.replay import Replay
+from service.engine.replay import CatchUp
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import log
 from service.runtime.runtime import Thread
@@ -70,8 +69,9 @@ class Failed:
 class ViewBuild:
     """One view on its way from definition to live.
 
-    columns: what it stores of each base relation, so that other views can use it too. position: of
-    the snapshot; the view joins at an epoch not before it.
+    columns: what it stores of each base relation, so that other views can use it too. catch_up:
+    returns what steps the view from its backfilled state on. position: of the snapshot; the view
+    joins at an epoch not before it.
     """
 
     def __init__(
@@ -81,6 +81,8 @@ class ViewBuild:
         folder: Path,
         parts: BuildParts,
         columns: Mapping[RelationName, tuple[int, ...]],
+        *,
+        catch_up: Callable[[View, BackfillResult], CatchUp],
     ) -> None:
         self.definition = definition
         self.status = BuildStatus(choice=parts.choice)
@@ -104,7 +106,8 @@ class ViewBuild:
         self.columns = self._manifest.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
-        self._replay: Replay | None = None
+        self._open_catch_up = catch_up
+        self._catch_up: CatchUp | None = None
         self._passed = self._runtime.condition()
         self._passed_position = 0
         self._initial_load = self._new_initial_load()
@@ -305,18 +308,21 @@ class ViewBuild:
             except Exception as error:
                 self.fail(self._blamed(error))
                 return False
-        assert self._replay is not None
+        assert self._catch_up is not None
         deadline = self._runtime.monotonic() + CATCH_UP_S
         while self._runtime.monotonic() < deadline:
             batch = self._spool.pop()
+            try:
+                if batch is None:
+                    self._add_all(self._catch_up.finish())
+                elif not self._is_in_snapshot(batch):
+                    failpoint("build.catchup.replay")
+                    self._add_all(self._catch_up.take(batch.changes))
+            except Exception as error:
+                self.fail(self._blamed(error))
+                return False
             if batch is None:
                 return self._initial_load.subtract_old(newest)
-            if not self._is_in_snapshot(batch):
-                try:
-                    self._take(self._replay, batch)
-                except Exception as error:
-                    self.fail(self._blamed(error))
-                    return False
         return False
 
     def _blamed(self, error: Exception) -> TidemarkError:
@@ -328,16 +334,15 @@ class ViewBuild:
             raise error
         return found
 
-    def _take(self, replay: Replay, batch: SourceBatch) -> None:
-        failpoint("build.catchup.replay")
-        for output in replay.take(batch.changes):
+    def _add_all(self, outputs: Iterable[Delta]) -> None:
+        for output in outputs:
             self.add(output)
             self._store.relieve()
 
     def add(self, output: Delta) -> None:
         """Buffer the view's output and error rows until it is live."""
-        assert self._view is not None
-        errors = named(self.definition.table, self._view.errors.take())
+        assert self._catch_up is not None
+        errors = named(self.definition.table, self._catch_up.errors())
         self._initial_load.add(output, errors)
 
     def take_over(self) -> tuple[View, EpochBuffer, BackfillResult]:
@@ -364,8 +369,7 @@ class ViewBuild:
         self.status.enter(BuildPhase.CATCHING_UP)
         failpoint("build.catchup.before")
         self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
-        self._replay = Replay(self._view, self._parts.epoch_bytes // BYTES_A_ROW)
-        self._store.ingest(self._result.files)
+        self._catch_up = self._open_catch_up(self._view, self._result)
 
     def _run(self) -> None:
         with self._passed:

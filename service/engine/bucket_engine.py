@@ -19,8 +19,10 @@ from connectors.feed_source import RangePlanner
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from connectors.source import SourceBatch
 from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.spark.maintained.imports import BackfilledState
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.tasks import Figures
+from connectors.spark.result import BackfillResult
 from connectors.spark.stages import Stage
 from dataflow.delta import Delta
 from dataflow.due import TickSearch
@@ -38,6 +40,7 @@ from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
 from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.range_reader import RangeReader
+from service.engine.replay import CatchUp
 from storage.store import Store
 
 
@@ -87,8 +90,19 @@ class BucketEngine(Engine):
         self._buckets.warm()
         return super().in_free_scope(definition)
 
+    def catch_up(self, view: View, backfilled: BackfillResult) -> CatchUp:
+        """See Engine. State that tasks have written goes into buckets at once."""
+        if backfilled.exchange is None:
+            return super().catch_up(view, backfilled)
+        return self._buckets.catch_up(view, BackfilledState(backfilled.exchange, backfilled.files))
+
+    def forget_build(self, definition: ViewDefinition) -> None:
+        """See Engine."""
+        super().forget_build(definition)
+        self._buckets.forget_build(definition)
+
     def add(self, view: View) -> None:
-        """See Engine; its state goes into buckets."""
+        """See Engine; its state goes into buckets, unless it is there."""
         definition = view.definition
         self._changes += 1
         self._forget(definition)
@@ -162,6 +176,7 @@ class BucketEngine(Engine):
                 time_us = fixed.commit_time_us
                 epoch = self._buffered_epoch(buffered, rejected, commit_time_us=time_us)
                 self.commit(epoch, written=written, sync=True)
+        self._buckets.sweep()
         return lost
 
     def step(self, batch: SourceBatch) -> SinkEpoch:

@@ -27,11 +27,13 @@ from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.bases import open_state
 from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver, Limits
 from connectors.spark.maintained.growth import DEFAULT_GROWTH, GrowthLimits
+from connectors.spark.maintained.imports import BackfilledState
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.tasks import Figures
 from dataflow.changes import Changes
-from dataflow.delta import Column
+from dataflow.collect import ERROR_KINDS
+from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TemporaryError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import TableLocation
@@ -44,16 +46,19 @@ from storage.store import Store
 
 _RECORD = "buckets/"
 COLLECT_S = 60.0
+# While a view catches up, an epoch has about so many changes.
+CATCH_UP_ROWS = 100_000
 
 
 @dataclass(frozen=True)
 class BucketParts:
     """What views in buckets run on.
 
-    storage: shared, called with the name of a view's folder. evaluator: returns what tasks evaluate
-    with; picklable. buckets: of a new view. growth: when they are split. folder: local, for files
-    on their way. while_waiting: called twice a second in the caller's thread while tasks run. warm:
-    called once in a thread of its own, so that the first epoch need not wait for it.
+    storage: shared, called with the name of a view's folder, or "" for that of all. evaluator:
+    returns what tasks evaluate with; picklable. buckets: of a new view. growth: when they are
+    split. folder: local, for files on their way. while_waiting: called twice a second in the
+    caller's thread while tasks run. warm: called once in a thread of its own, so that the first
+    epoch need not wait for it.
     """
 
     storage: Callable[[str], SharedStorage]
@@ -118,6 +123,8 @@ class BucketViews:
         self._store = store
         self._parts = parts
         self._running: dict[str, _Running] = {}
+        # Views that catch up after a backfill, by scope.
+        self._building: dict[str, _Running] = {}
         self._unneeded: list[str] = []
         self._is_warm = False
 
@@ -135,38 +142,62 @@ class BucketViews:
             raise InvariantError("state.buckets", f"{definition.table.title} has no buckets")
         self._run(definition, json.loads(stored))
 
-    def _run(self, definition: ViewDefinition, record: dict[str, Any]) -> _Running:
+    def _run(
+        self, definition: ViewDefinition, record: dict[str, Any], built: _Running | None = None
+    ) -> _Running:
         if self._running.keys() - {definition.identity}:
             raise InvariantError("state.buckets", "two views in buckets have one engine")
-        running = _Running(definition, record, self._parts)
+        running = built or _Running(definition, record, self._parts)
         self._running[definition.identity] = running
         return running
 
     def begin(self, view: View, progress: Progress) -> None:
-        """Move the state of a built view from the store into buckets.
+        """Take up a built view; if its state is in the store, move that into buckets.
 
         progress: of the last epoch before the one in which the view becomes visible.
         """
-        definition = view.definition
-        folder = f"{definition.scope}/{uuid.uuid4().hex[:12]}"
-        record = {"folder": folder, "epoch": 1, "columns": _columns_of(view.locations)}
+        definition, facts = view.definition, FixedEpoch(progress, "", {}).facts()
         before = self._running.get(definition.identity)
-        running = self._run(definition, record)
-        local = self._parts.folder / uuid.uuid4().hex
+        caught_up = self._building.pop(definition.scope, None)
+        running = self._run(definition, _new_record(view), caught_up)
         try:
-            fixed = FixedEpoch(progress, "", {})
-            self._await(
-                lambda: running.driver.start_moved(self._store, fixed.facts(), local, epoch=1)
-            )
+            if caught_up is None:
+                self._move(running, facts)
+            else:
+                # Its positions are this epoch's from now on; what came before is in `CatchUp`.
+                self._await(lambda: running.driver.step(Batch(facts)))
+                running.take()
+                running.record["epoch"] = running.driver.epoch
         except BaseException:
-            self._unneeded.append(folder)
+            self._unneeded.append(running.record["folder"])
             raise
-        finally:
-            shutil.rmtree(local, ignore_errors=True)
         if before is not None:
             self._unneeded.append(before.record["folder"])
         running.begin()
         self._save(running)
+
+    def _move(self, running: _Running, facts: Mapping[str, Any]) -> None:
+        local = self._parts.folder / uuid.uuid4().hex
+        try:
+            self._await(lambda: running.driver.start_moved(self._store, facts, local, epoch=1))
+        finally:
+            shutil.rmtree(local, ignore_errors=True)
+
+    def catch_up(self, view: View, state: BackfilledState) -> BucketCatchUp:
+        """Return what steps a view that is being built, from state that tasks have written.
+
+        TidemarkError as of `Driver.start_imported`.
+        """
+        running = _Running(view.definition, _new_record(view), self._parts)
+        self._building[view.definition.scope] = running
+        self._await(lambda: running.driver.start_imported(state, {}, epoch=1))
+        return BucketCatchUp(view, running, self._await)
+
+    def forget_build(self, definition: ViewDefinition) -> None:
+        """Delete what is there of a build that does not join; its files by `clean`."""
+        running = self._building.pop(definition.scope, None)
+        if running is not None:
+            self._unneeded.append(running.record["folder"])
 
     def rename(self, definition: ViewDefinition) -> None:
         """Note the new name of a view."""
@@ -183,6 +214,17 @@ class BucketViews:
         while self._unneeded:
             storage = self._parts.storage(self._unneeded.pop())
             for name in storage.names(""):
+                storage.delete(name)
+
+    def sweep(self) -> None:
+        """Delete what a process that was killed has left of views that it built.
+
+        TemporaryError spark.storage.
+        """
+        storage = self._parts.storage("")
+        own = tuple(f"{running.record['folder']}/" for running in self._running.values())
+        for name in storage.names(""):
+            if not name.startswith(own):
                 storage.delete(name)
 
     def recover(self, identity: str) -> Iterator[tuple[FixedEpoch, CommittedEpoch]]:
@@ -273,6 +315,46 @@ class BucketViews:
         self._store.put(_RECORD + running.definition.identity, record)
 
 
+class BucketCatchUp:
+    """See CatchUp: changes become epochs of the view's driver, of many rows each."""
+
+    def __init__(
+        self, view: View, running: _Running, await_work: Callable[[Callable[[], object]], None]
+    ) -> None:
+        self._view = view
+        self._running = running
+        self._await = await_work
+        self._held: list[Changes] = []
+        self._rows = 0
+        self._errors = Delta.empty(ERROR_KINDS)
+
+    def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
+        """See CatchUp. Each epoch is a job, so small changes are held back."""
+        self._held += [change for change in changes if len(change)]
+        self._rows += sum(map(len, changes))
+        if self._rows >= CATCH_UP_ROWS:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[Delta]:
+        """See CatchUp."""
+        held, self._held, self._rows = self._held, [], 0
+        if not held:
+            return
+        self._await(lambda: self._running.driver.step(Batch({}, held)))
+        for committed in self._running.take():
+            self._errors = Delta.concat([self._errors, committed.errors]).consolidate()
+            self._view.reject(row for row, n in committed.rejected.rows() for _ in range(n))
+            for rows in committed.final:
+                self._view.errors.publish(rows)
+            yield committed.rows
+        self._running.collect_garbage()
+
+    def errors(self) -> Delta:
+        """See CatchUp."""
+        found, self._errors = self._errors, Delta.empty(ERROR_KINDS)
+        return found
+
+
 class _Running:
     """One view, and what its driver has committed since `take`; the driver's EpochSink."""
 
@@ -342,6 +424,11 @@ class _Running:
         if now - self._collected_at > COLLECT_S:
             self._collected_at = now
             self.driver.collect_garbage()
+
+
+def _new_record(view: View) -> dict[str, Any]:
+    folder = f"{view.definition.scope}/{uuid.uuid4().hex[:12]}"
+    return {"folder": folder, "epoch": 1, "columns": _columns_of(view.locations)}
 
 
 def _columns_of(locations: Sequence[TableLocation]) -> list[list[Any]]:

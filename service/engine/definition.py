@@ -152,6 +152,7 @@ class View:
         self.errors = ErrorRows()
         nodes = lower(definition.plan.root)
         self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
+        self._rejected: list[Letter] = []
         self._needed = self.dataflow.needed_columns()
         self._parents = set(definition.parents())
         self.locations = [
@@ -184,9 +185,14 @@ class View:
             return rows
         return rows.project(indexes).consolidate()
 
+    def reject(self, letters: Iterable[Letter]) -> None:
+        """Note records of rows that were rejected where its tables are not."""
+        self._rejected += letters
+
     def rejected(self) -> list[Letter]:
         """Return and clear the records of rows that its tables rejected."""
-        found = [letter for table in self.tables.values() for letter in table.rejected]
+        found, self._rejected = self._rejected, []
+        found += [letter for table in self.tables.values() for letter in table.rejected]
         for table in self.tables.values():
             table.rejected = []
         return found

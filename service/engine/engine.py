@@ -18,6 +18,7 @@ import numpy as np
 from connectors.feed_source import REJECTED_KINDS
 from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from connectors.source import SourceBatch
+from connectors.spark.result import BackfillResult
 from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
 from dataflow.due import TickSearch
@@ -39,6 +40,7 @@ from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.outbox import Outbox
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
+from service.engine.replay import CatchUp, Replay
 from storage.store import Store
 
 _VIEWS = "view/"
@@ -290,6 +292,15 @@ class Engine:
             stepped = self.dataflow.pass_on(name, delta, columns)
             self._gather_all(stepped, buffered, failures)
         self._refuse(failures, buffered)
+
+    def catch_up(self, view: View, backfilled: BackfillResult) -> CatchUp:
+        """Return what steps a view that is being built, from its backfilled state on."""
+        self.store.ingest(backfilled.files)
+        return Replay(view, self._epoch_bytes // BYTES_A_ROW)
+
+    def forget_build(self, definition: ViewDefinition) -> None:
+        """Delete the state of a build that does not join. Part of the open epoch."""
+        self.store.drop(f"{definition.scope}/")
 
     def columns_to_keep(
         self, definition: ViewDefinition, others: Iterable[Read]

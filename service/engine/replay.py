@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from operator import sub
+from typing import Protocol
 
 from dataflow.changes import Changes, since_truncation
 from dataflow.delta import Delta
@@ -16,8 +17,27 @@ from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.definition import View
 
 
+class CatchUp(Protocol):
+    """Steps a view that is being built, from its snapshot until it joins the live views."""
+
+    def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
+        """Yield the view's deltas; perhaps only with later changes. ViewError."""
+        ...
+
+    def finish(self) -> Iterator[Delta]:
+        """Yield the deltas of all changes so far. ViewError."""
+        ...
+
+    def errors(self) -> Delta:
+        """Return the error rows since the last call."""
+        ...
+
+
 class Replay:
-    """max_made: target of rows per step; from PARTS_FROM times that on, output comes in parts."""
+    """A view in the engine's own store; see CatchUp.
+
+    max_made: target of rows per step; from PARTS_FROM times that on, output comes in parts.
+    """
 
     PARTS_FROM = 2
 
@@ -39,6 +59,14 @@ class Replay:
             if inputs:
                 made = yield from self._step(inputs)
                 self._batch_sizer.learn(some, made)
+
+    def finish(self) -> Iterator[Delta]:
+        """See CatchUp: nothing is held back."""
+        return iter(())
+
+    def errors(self) -> Delta:
+        """See CatchUp."""
+        return self._view.errors.take()
 
     def _step(self, inputs: Mapping[RelationName, Delta]) -> Generator[Delta, None, int]:
         """Step the view; return the rows made at its widest operator."""

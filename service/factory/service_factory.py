@@ -27,7 +27,7 @@ from connectors.postgres.session.session import redact
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.postgres.sink.view_tables import ViewTables
 from connectors.postgres.source import PostgresSource
-from connectors.shuffle_storage import Exchange, open_exchange
+from connectors.shuffle_storage import Exchange, open_exchange, url_below
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.java import check_java
@@ -246,7 +246,8 @@ class ServiceFactory:
             master,
             (session.cores if is_running and session else 0) or promised,
             is_running,
-            has_exchange=bool(settings.spark_exchange),
+            has_exchange=bool(self._exchange_url),
+            keeps_state=is_spark_group(settings.group),
         )
 
     def _without_java(self) -> str:
@@ -326,13 +327,29 @@ class ServiceFactory:
     def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         from connectors.spark.backfill import SparkBackfill
 
-        return run_on_spark(SparkBackfill(self._spark_session()), job, on_progress)
+        # Of a view that Spark maintains, state stays where its tasks find it.
+        is_copied = not is_spark_group(self.settings.group)
+        engine = SparkBackfill(self._spark_session())
+        return run_on_spark(engine, job, on_progress, is_copied=is_copied)
 
     def _exchange(self, definition: ViewDefinition) -> Exchange | None:
         """Return a view's own prefix in the executors' object storage, if there is one."""
-        url = self.settings.spark_exchange
+        url = self._exchange_url
         path = f"{self.settings.sink_key}/{definition.scope}"
         return open_exchange(url).below(path) if url else None
+
+    @property
+    def _exchange_url(self) -> str:
+        """Return where executors exchange files of backfills; "" is the state's own disk.
+
+        Views on Spark by default use a part of the storage that they share with executors anyway.
+        """
+        settings = self.settings
+        if settings.spark_exchange or not (
+            settings.spark_storage and is_spark_group(settings.group)
+        ):
+            return settings.spark_exchange
+        return url_below(settings.spark_storage, "exchange")
 
     def _spark_session(self) -> LazySession:
         """Return the session for all builds: it costs seconds and a gigabyte, so it stays open."""

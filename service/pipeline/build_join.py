@@ -107,7 +107,7 @@ class BuildJoin:
         self._waiting.forget(identity)
         build = self._builds.withdraw(identity)
         build.close()
-        self._store.drop(build.definition.scope + "/")
+        self._engine.forget_build(build.definition)
         self._epochs.commit()
         self._staging.drop_staged(build.definition.table)
         error = _reported_error(build.end)

@@ -207,6 +207,69 @@ def test_frequent_keys_are_spread(shop: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("storage", ["own", "shared"])
+def test_a_build_by_tasks_whatever_is_killed(shop: Database, tmp_path: Path, storage: str) -> None:
+    """A backfill's tasks write the state, and tasks put it into buckets; changes come meanwhile."""
+    draw, points = random.Random(14), tmp_path / "points"
+    points.mkdir()
+    kept = tmp_path / "shared" if storage == "shared" else tmp_path / "state" / "groups"
+    settings: dict[str, object] = {**SETTINGS, "failpoints_folder": points}
+    if storage == "shared":
+        settings["spark_storage"] = kept
+    query = SPENT.replace("o.amount", "o.amount + 1")
+    with RunningService(shop.dsn, tmp_path, **settings) as service:
+        # A task, then the pipeline's process, in each phase of a build.
+        for point in ("spark.import.cut", "spark.state.moved", "build.catchup.replay"):
+            (points / point).write_text("kill")
+        asked = {"query": SPENT, "options": {"runtime": "spark", "backfill": "spark"}}
+        assert service.call("POST", "/views", {"name": "spent", **asked}).status_code == 201
+        deadline = time.monotonic() + 300
+        while service.call("GET", "/views/spent").json()["status"] != "live":
+            _one_of_many(shop, draw)
+            assert time.monotonic() < deadline, service.call("GET", "/views/spent").json()
+        require_equal(service, shop, "spent", SPENT)
+        reached = {path.stem for path in points.glob("*.reached")}
+        assert reached == {"spark.import.cut", "spark.state.moved", "build.catchup.replay"}
+        # The next version, beside the live one.
+        (points / "view.join.before").write_text("kill")
+        again = {"query": query, "options": {"backfill": "spark"}}
+        assert service.call("POST", "/views/spent/replace", again).status_code == 202
+        while service.call("GET", "/views/spent").json()["query"] != query:
+            _one_of_many(shop, draw)
+            assert time.monotonic() < deadline + 300, service.call("GET", "/views/spent").json()
+        require_equal(service, shop, "spent", query)
+        assert (points / "view.join.before.reached").exists()
+        # One state is left, and no file of a backfill.
+        heads = {folder for folder in _with_files(kept) if folder.endswith("/manifest")}
+        assert len(heads) == 1, heads
+        assert not [folder for folder in _with_files(kept) if "/exchange/" in folder]
+        service.drop("spent")
+        service.await_so(lambda: not _with_files(kept), 60)
+
+
+def _with_files(folder: Path) -> list[str]:
+    """The folders that have files, also while others are removed."""
+    return [path for path, _, files in os.walk(folder) if files]
+
+
+def _one_of_many(shop: Database, draw: random.Random) -> None:
+    """A transaction that can be repeated for minutes."""
+    time.sleep(0.02)
+    first = draw.randrange(1, 4000)
+    shop.execute(
+        draw.choice(
+            (
+                f"INSERT INTO orders SELECT {first} + n, 1 + n % 70, n FROM generate_series(1, 9) n"
+                " ON CONFLICT (id) DO UPDATE SET customer = 1 + orders.customer % 70",
+                f"UPDATE orders SET amount = amount + 1 WHERE id % 50 = {first % 50}",
+                f"DELETE FROM orders WHERE id BETWEEN {first} AND {first + 5}",
+                f"UPDATE customers SET name = 'n{first % 9}' WHERE id = {1 + first % 60}",
+            )
+        )
+    )
+
+
+@pytest.mark.whole
 def test_buckets_are_split_as_the_state_grows(shop: Database, tmp_path: Path) -> None:
     """By the settings of a restart, and by the rows that come."""
     draw = random.Random(12)
@@ -394,7 +457,7 @@ def test_a_cluster_maintains_it(shop: Database, tmp_path: Path) -> None:
         }
         draw = random.Random(3)
         with RunningService(shop.dsn, tmp_path, **settings) as service:
-            service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+            service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="spark")
             for _ in range(5):
                 change(shop, draw)
             require_equal(service, shop, "spent", SPENT)
@@ -419,7 +482,7 @@ def test_a_connect_server_that_ends(shop: Database, tmp_path: Path) -> None:
         first = stack.enter_context(contextlib.ExitStack())
         first.enter_context(connect_server(tmp_path, port))
         service = stack.enter_context(RunningService(shop.dsn, tmp_path, **settings))
-        service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="local")
+        service.create("spent", SPENT, wait_s=240, runtime="spark", backfill="spark")
         for _ in range(4):
             change(shop, draw)
         require_equal(service, shop, "spent", SPENT)

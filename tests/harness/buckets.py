@@ -13,20 +13,24 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 from connectors.objects.shared_storage import NameTakenError
+from connectors.shuffle_storage import FolderExchange
 from connectors.spark.frame import Row
+from connectors.spark.maintained.bases import cut_files
 from connectors.spark.maintained.driver import CommittedEpoch
-from connectors.spark.maintained.layout import Layout, Spread, spread_of
+from connectors.spark.maintained.imports import BackfilledState
+from connectors.spark.maintained.layout import Layout, MaintainedView, Spread, spread_of
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.stages import Stage
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.operators.base import kinds_of
 from storage.delta import Column, hash_columns
+from storage.store import Store
 from tests.harness.oracle import exact
 
 TRIES = 4
@@ -285,3 +289,17 @@ def _hashes_of_keys(layout: Layout, stage: Stage) -> list[int]:
         for at, c in enumerate(node.exchange[0] or ())
     ]
     return hash_columns(columns, len(keys)).tolist()
+
+
+def backfilled(view: MaintainedView, store: Store, buckets: int, folder: Path) -> BackfilledState:
+    """The state that one store has of a view, as a backfill's tasks in so many buckets write it."""
+    layout = Layout(view, buckets)
+    stages = {stage.number: 0 for level in layout.levels for stage in level}
+    (folder / "cut").mkdir(parents=True)
+    exchange, files = FolderExchange(folder / "exchange"), []
+    for found in cut_files(store, layout, stages, layout, folder / "cut").values():
+        for file in found:
+            name = f"files/{Path(file.path).name}"
+            exchange.put(name, Path(file.path).read_bytes())
+            files.append(replace(file, path=name))
+    return BackfilledState(exchange, files)

@@ -9,29 +9,35 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connectors.objects.shared_storage import SharedStorage
 from connectors.sink import SinkEpoch
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
 from connectors.spark.maintained.driver import Driver
 from connectors.spark.maintained.files import EpochInput
-from connectors.spark.maintained.layout import Layout, Spread
+from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
+from connectors.spark.maintained.runtime import storage_below
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.skew import KeyCounts
 from connectors.spark.maintained.tasks import STATES
+from connectors.spark.result import BackfillResult
 from dataflow.changes import Changes
 from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.sql.lower.lowering import lower
 from service.engine.bucket_engine import BucketEngine
 from service.engine.bucket_views import BucketParts, BucketViews
 from service.engine.definition import View, ViewDefinition
-from service.engine.replay import Replay
+from service.engine.epoch_buffer import EpochBuffer
+from service.engine.replay import CatchUp, Replay
 from storage.rocks import RocksStore
-from tests.harness.buckets import MemoryStorage, files_below, random_spread
+from tests.harness.buckets import MemoryStorage, backfilled, files_below, random_spread
 from tests.harness.tiers import count
 from tests.unit.service.test_engine import COUNTED, JOINED, SOURCE, Model
 
@@ -48,7 +54,14 @@ class Killed(BaseException):
 class World:
     """A source that sends again, a process that is killed, and a sink that shows epochs once."""
 
-    def __init__(self, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        monkeypatch: pytest.MonkeyPatch,
+        shared: Path | None = None,
+    ) -> None:
+        self.shared = shared
         self.random = random.Random(seed)
         self.model = Model(seed)
         self._folder = folder
@@ -56,6 +69,7 @@ class World:
         self._sent: list[list[Changes]] = []
         self._killed_at = ""
         self.kills: Counter[str] = Counter()
+        self.imports = 0
         self.rows: Counter[tuple[Any, ...]] = Counter()
         self.epoch = 0
         monkeypatch.setattr(driver_module, "failpoint", self._pass)
@@ -71,7 +85,7 @@ class World:
         """Start the process, and bring the sink to its state."""
         self._store = RocksStore(self._folder / "state")
         parts = BucketParts(
-            storage=lambda name: MemoryStorage(f"{self.name}/{name}"),
+            storage=self._storage,
             scheduler=InProcessScheduler(str(self._folder / "caches"), 2),
             evaluator=lambda _: NoEvaluator,
             buckets=3,
@@ -82,6 +96,11 @@ class World:
         assert self.engine.recover(0) == []
         for epoch in self.engine.outbox(self.epoch):
             self._show(epoch)
+
+    def _storage(self, name: str) -> SharedStorage:
+        if self.shared is None:
+            return MemoryStorage(f"{self.name}/{name}")
+        return storage_below(str(self.shared), name)
 
     def kill(self) -> None:
         """End the process: what is not committed is gone."""
@@ -96,11 +115,18 @@ class World:
     def build(self, definition: ViewDefinition) -> None:
         """Make the view of the rows as they are; it replaces the one before."""
         view = View(definition, self._store, NoEvaluator())
-        buffered = self.engine.gather()
-        replay = Replay(view, 1000)
-        for changes in self._sent[: self.engine.position]:
+        buffered, read = self.engine.gather(), self._sent[: self.engine.position]
+        if self.random.random() < 0.5:
+            replay: CatchUp = Replay(view, 1000)
+        else:
+            at = self.random.randint(0, len(read))
+            replay = self._imported(view, read[:at], buffered)
+            read = read[at:]
+        for changes in read:
             for rows in replay.take(changes):
                 buffered.add(definition.table, rows)
+        for rows in replay.finish():
+            buffered.add(definition.table, rows)
         if self.engine.positions.progress is None:
             self.engine.positions.begin(SOURCE, 0)
         if self.engine.views:
@@ -111,6 +137,34 @@ class World:
         epoch = self.engine.announce(view, buffered, None, token=None)
         self.engine.commit(epoch, written=0)
         self._show(epoch)
+
+    def catch_up(self, definition: ViewDefinition) -> None:
+        """Begin to build a view from what tasks have backfilled, without an end."""
+        view, read = View(definition, self._store, NoEvaluator()), self._sent[:2]
+        replay = self._imported(view, read, self.engine.gather())
+        for changes in self._sent[len(read) :]:
+            for _ in [*replay.take(changes), *replay.finish()]:
+                pass
+
+    def _imported(
+        self, view: View, read: Sequence[Sequence[Changes]], buffered: EpochBuffer
+    ) -> CatchUp:
+        """The view as tasks have backfilled it; its rows so far are added."""
+        definition, self.imports = view.definition, self.imports + 1
+        folder = self._folder / f"backfill-{self.imports}"
+        store = RocksStore(folder / "state")
+        own = View(definition, store, NoEvaluator())
+        for changes in read:
+            for rows in Replay(own, 1000).take(changes):
+                buffered.add(definition.table, rows)
+        store.commit()
+        columns = {at.relation.name: at.columns for at in own.locations}
+        nodes, relations = lower(definition.plan.root), definition.relations()
+        kept = MaintainedView("", nodes, definition.scope, relations, columns, NoEvaluator)
+        state = backfilled(kept, store, self.random.randint(1, 5), folder)
+        store.close()
+        result = BackfillResult(list(state.files), [], None, None, 0, state.exchange)
+        return self.engine.catch_up(view, result)
 
     def step(self, killed_at: str = "") -> None:
         """Commit a transaction at the source, and step over all that was not read."""
@@ -216,3 +270,34 @@ def test_an_engine_in_buckets_whatever_is_killed(
         assert files_below(world.name) == []
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_build_that_does_not_join_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Whether it is given up, or its process is killed while it catches up."""
+    world = World(tmp_path, 3, monkeypatch, tmp_path / "shared")
+    try:
+        world.build(JOINED)
+        for _ in range(3):
+            world.step()
+        before = _folders(tmp_path / "shared")
+        other = replace(COUNTED, identity=JOINED.identity, version=2)
+        world.catch_up(other)
+        assert len(_folders(tmp_path / "shared")) == len(before) + 1
+        if is_killed:
+            world.kill()
+        else:
+            world.engine.forget_build(other)
+            world.engine.commit(None, written=world.epoch)
+        assert _folders(tmp_path / "shared") == before
+        world.step()
+        assert world.rows == world.model.views()[0]
+    finally:
+        world.close()
+
+
+def _folders(shared: Path) -> set[tuple[str, ...]]:
+    """Of the states that have files."""
+    return {p.relative_to(shared).parts[:2] for p in shared.rglob("*") if p.is_file()}

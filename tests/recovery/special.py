@@ -235,6 +235,7 @@ BUCKETS = (
     *(f"spark.epoch.{what}" for what in ("read", "fixed", "computed", "stored", "committed")),
     "spark.range.read",
     "spark.state.moved",
+    "spark.import.cut",
     *(f"spark.bucket.{what}" for what in ("before", "commit", "after")),
 )
 # Killed at in tests/end_to_end/test_runtime.py.

@@ -133,23 +133,33 @@ def cut_files(
     """
     found: dict[str, list[BulkFile]] = {}
     for number, own in stages.items():
-        stage = new.cut.stages[number]
         for spec, width in old.specs[number]:
-            writers: dict[int, BulkWriter] = {}
-            for held in rows_of(store, spec):
-                rows = _counted_once(old.cut.stages[number], spec, width, held, own)
-                for bucket, part in _by_bucket(stage, spec, width, rows):
-                    if new.is_single(stage):
-                        bucket = new.bucket_of(stage.slot)
-                    if bucket not in writers:
-                        path = str(folder / f"{uuid.uuid4().hex}.sst")
-                        writers[bucket] = BulkWriter(spec, 0, 1, path)
-                    _add(writers[bucket], part)
-            for bucket, writer in writers.items():
-                file = writer.finish()
-                if file.pages:
-                    found.setdefault(f"{stage.level}-{bucket}", []).append(file)
+            held = rows_of(store, spec)
+            rows = (_counted_once(old.cut.stages[number], spec, width, h, own) for h in held)
+            for key, file in cut_rows(rows, new, number, (spec, width), folder).items():
+                found.setdefault(key, []).append(file)
     return found
+
+
+def cut_rows(
+    rows: Iterable[Rows], layout: Layout, number: int, state: tuple[Spec, int], folder: Path
+) -> dict[str, BulkFile]:
+    """Write rows of one state of a stage for the buckets of a layout, by "level-bucket".
+
+    state: with how many columns of its key decide the bucket.
+    """
+    stage, writers = layout.cut.stages[number], dict[int, BulkWriter]()
+    spec, width = state
+    for some in rows:
+        for bucket, part in _by_bucket(stage, spec, width, some):
+            if layout.is_single(stage):
+                bucket = layout.bucket_of(stage.slot)
+            if bucket not in writers:
+                path = str(folder / f"{uuid.uuid4().hex}.sst")
+                writers[bucket] = BulkWriter(spec, 0, 1, path)
+            _add(writers[bucket], part)
+    files = {f"{stage.level}-{bucket}": writer.finish() for bucket, writer in writers.items()}
+    return {key: file for key, file in files.items() if file.pages}
 
 
 def stored_bytes(store: Store, layout: Layout) -> dict[int, int]:

@@ -18,6 +18,7 @@ from connectors.spark.frame import FRAME, Row, from_batches, to_batches
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.maintained.spark_scheduler import FOLDER, job_failed, local_folder
 from connectors.spark.session import LazySession
+from connectors.spark.warming import warm
 
 # The tag of the page that starts a task, and of one that has a row for it.
 _START, _ROW = 0, 1
@@ -42,7 +43,7 @@ class ConnectScheduler:
         """Start the session and the Python processes of its executors. TidemarkError spark.*."""
         session = self._session.get()
         with job_failed("Spark did not warm up"):
-            _started(session, self.tasks).mapInArrow(_unchanged, FRAME).count()
+            _started(session, self.tasks).mapInArrow(_warmed, FRAME).count()
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
@@ -69,7 +70,9 @@ def _started(session: SparkSession, groups: int) -> DataFrame:
     return pages.selectExpr("int(id) AS slot", f"{_START} AS tag", "binary('') AS page")
 
 
-def _unchanged(batches: Batches) -> Iterator[pa.RecordBatch]:
+def _warmed(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Load what tasks run: the server's processes are Spark's own, which have nothing of ours."""
+    warm()
     yield from batches
 
 

@@ -39,6 +39,7 @@ from connectors.spark.maintained.files import (
     unpack,
 )
 from connectors.spark.maintained.growth import DEFAULT_GROWTH, Growth, GrowthLimits
+from connectors.spark.maintained.imports import BackfilledState, ImportWork
 from connectors.spark.maintained.layout import (
     ANSWERED,
     COUNTED,
@@ -508,12 +509,8 @@ class Driver:
             # The rows of the other levels stay where they are.
             levels = self.layout.changed_levels(spread)
         work = ExportWork(self._job(), given.moved_to, spread, at, levels)
-        bases: dict[str, list[str]] = {}
-        nbytes: dict[str, int] = {}
-        for key, name, size in _Results(self._scheduler.run(work)).written:
-            bases.setdefault(key, []).append(name)
-            nbytes[key] = nbytes.get(key, 0) + size
-        self._commit_state(at, self._layout(given.moved_to, spread), bases, nbytes, levels)
+        found = _Results(self._scheduler.run(work))
+        self._commit_state(at, self._layout(given.moved_to, spread), *found.bases(), levels)
 
     def start_moved(
         self, store: Store, positions: Mapping[str, Any], folder: Path, *, epoch: int
@@ -523,11 +520,7 @@ class Driver:
         The store has it under the view's scope, as of these positions and an epoch that the sink
         shows. folder: local, for its files. TidemarkError spark.fenced: the view has a state.
         """
-        self._commits.take_generation()
-        found = self._commits.newest()
-        if found is not None:
-            raise fenced(self._commits.generation, found.generation)
-        self._shown = self._sink.progress()
+        self._take_new()
         at = Version(epoch, uuid.uuid4().hex)
         plain = self._layout(self.buckets, ())
         buckets = self._growth.buckets(plain, stored_bytes(store, plain), self._scheduler.tasks)
@@ -543,6 +536,34 @@ class Driver:
             bases[key], nbytes[key] = [base.name], base.nbytes
         self._newest = replace(self._newest, positions=positions)
         self._commit_state(at, layout, bases, nbytes, frozenset(range(len(layout.levels))))
+
+    def start_imported(
+        self, state: BackfilledState, positions: Mapping[str, Any], *, epoch: int
+    ) -> None:
+        """Start with the state that a backfill's tasks have written, in place of `start`.
+
+        It is as of these positions and an epoch that the sink shows. Tasks read and write it.
+        TidemarkError spark.fenced: the view has a state; TemporaryError.
+        """
+        self._take_new()
+        at = Version(epoch, uuid.uuid4().hex)
+        plain = self._layout(self.buckets, ())
+        buckets = self._growth.buckets(plain, state.level_bytes(plain), self._scheduler.tasks)
+        self._newest = replace(self._newest, buckets=buckets, positions=positions)
+        found = _Results(self._scheduler.run(ImportWork(self._job(), state, at)))
+        # What they have counted spreads keys before the next epoch.
+        self._counts.add(found.counted)
+        self._commit_state(
+            at, self.layout, *found.bases(), frozenset(range(len(self.layout.levels)))
+        )
+
+    def _take_new(self) -> None:
+        """Take over a view that has no state yet. TidemarkError spark.fenced."""
+        self._commits.take_generation()
+        found = self._commits.newest()
+        if found is not None:
+            raise fenced(self._commits.generation, found.generation)
+        self._shown = self._sink.progress()
 
     def _commit_state(
         self,
@@ -616,6 +637,15 @@ class _Results:
         counted = [orjson.loads(page) for slot, _, page in rows if slot == COUNTED]
         self.counted = [KeyReport.from_facts(facts) for facts in counted]
         self.written = [orjson.loads(page) for slot, _, page in rows if slot == WRITTEN]
+
+    def bases(self) -> tuple[dict[str, list[str]], dict[str, int]]:
+        """Return the bases of each bucket "level-bucket", and their bytes."""
+        names: dict[str, list[str]] = {}
+        nbytes: dict[str, int] = {}
+        for key, name, size in self.written:
+            names.setdefault(key, []).append(name)
+            nbytes[key] = nbytes.get(key, 0) + size
+        return names, nbytes
 
 
 def _level_of(key: str) -> int:

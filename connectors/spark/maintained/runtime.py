@@ -45,8 +45,11 @@ def new_scheduler(session: LazySession, folder: Path) -> SessionScheduler:
 
 
 def storage_below(url: str, folder: str) -> SharedStorage:
-    """Return the storage of a folder at a path or s3:// URL. TidemarkError spark.storage_url."""
-    return open_storage(url_below(url, folder))
+    """Return the storage of a folder at a path or s3:// URL; "" is that place itself.
+
+    TidemarkError spark.storage_url.
+    """
+    return open_storage(url_below(url, folder) if folder else url)
 
 
 def check_storage(url: str, master: str) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from connectors.spark.maintained.bases import rows_of
+from connectors.spark.maintained.bases import Rows, rows_of
 from connectors.spark.maintained.layout import Layout, Spread, spread_of
-from connectors.spark.stages import Stage, key_columns
+from connectors.spark.stages import Spec, Stage, key_columns
 from dataflow.delta import Delta
 from dataflow.operators.groups import columns_at, split_nulls
 from dataflow.operators.joins.spreading import side_of_state
@@ -128,20 +128,47 @@ def count_rows(
     return _report(stage, sides)
 
 
+class StateCounts:
+    """How many rows of which keys the joins of a view have stored, of the rows that pass by."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._sides: dict[int, tuple[_Counts, _Counts]] = {}
+
+    def counted(self, number: int, state: tuple[Spec, int], rows: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield rows of a stage's state, and count them if its keys can be spread.
+
+        state: with how many columns of its key decide the bucket.
+        """
+        stage, (spec, width) = self._layout.cut.stages[number], state
+        if not self._layout.spread_sides(stage) or stage.buckets < 2:
+            yield from rows
+            return
+        sides = self._sides.setdefault(number, (_Counts(_KNOWN), _Counts(_KNOWN)))
+        key = key_columns(spec)[:width]
+        for columns, values in rows:
+            n = values.shape[1]
+            hashes = hash_columns([columns[c] for c in key], n)
+            sides[side_of_state(spec.name)].add(hashes, n)
+            yield columns, values
+
+    def reports(self) -> Iterator[KeyReport]:
+        """Yield what was counted."""
+        for number, sides in self._sides.items():
+            yield _report(self._layout.cut.stages[number], sides)
+
+
 def count_state(store: Store, layout: Layout) -> Iterator[KeyReport]:
     """Yield how many rows of which keys the joins of a view have stored, if one store has all."""
+    counts = StateCounts(layout)
     for level in layout.levels:
         for stage in level:
-            if not layout.spread_sides(stage) or stage.buckets < 2:
+            if not layout.spread_sides(stage):
                 continue
-            sides = (_Counts(_KNOWN), _Counts(_KNOWN))
             for spec, width in layout.specs[stage.number]:
-                key = key_columns(spec)[:width]
-                for columns, values in rows_of(store, spec):
-                    n = values.shape[1]
-                    hashes = hash_columns([columns[c] for c in key], n)
-                    sides[side_of_state(spec.name)].add(hashes, n)
-            yield _report(stage, sides)
+                for _ in counts.counted(stage.number, (spec, width), rows_of(store, spec)):
+                    pass
+    yield from counts.reports()
 
 
 class KeyCounts:

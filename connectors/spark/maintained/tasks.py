@@ -343,7 +343,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class _Work:
+class BucketWork:
     """A work of one step whose tasks have the groups of buckets of a job."""
 
     job: Job
@@ -364,7 +364,7 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class EpochWork(_Work):
+class EpochWork(BucketWork):
     """One epoch: a step for each level.
 
     inline: the pages of the input, if they are in its document. rewritten: the buckets,
@@ -499,7 +499,7 @@ def _rewritten(job: Job, key: str, state: BucketState, folder: str) -> Row:
 
 
 @dataclass(frozen=True)
-class LookupWork(_Work):
+class LookupWork(BucketWork):
     """Looks up rows of a base relation by their keys, at the previous epoch.
 
     slots: the keys of each bucket, as a page.
@@ -518,7 +518,7 @@ class LookupWork(_Work):
 
 
 @dataclass(frozen=True)
-class DueWork(_Work):
+class DueWork(BucketWork):
     """Finds when rows leave or come by a clock, at the previous epoch.
 
     thresholds: by node, its values of the clock at all candidates, as a page.
@@ -542,7 +542,7 @@ class DueWork(_Work):
 
 
 @dataclass(frozen=True)
-class ExportWork(_Work):
+class ExportWork(BucketWork):
     """Writes state as of the previous epoch as bases for so many buckets and these spread keys.
 
     at: the version that the bases get. levels: those whose state is written.

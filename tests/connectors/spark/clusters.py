@@ -93,7 +93,9 @@ def connect_server(folder: Path, port: int | None = None) -> Iterator[str]:
         "spark.sql.catalogImplementation": "in-memory",
     }
     given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    submit = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", *given]
+    # Up to four tries of a task, as a cluster has them.
+    master = ["--master", "local[2,4]"]
+    submit = ["org.apache.spark.deploy.SparkSubmit", *master, *given]
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     with program(folder, "connect", *submit, *server, "spark-internal", port=port):
         yield f"sc://{HOST}:{port}"

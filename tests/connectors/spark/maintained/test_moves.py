@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from connectors.spark.maintained.bases import ingest, rows_of
-from connectors.spark.maintained.driver import Driver
+from connectors.spark.maintained.driver import Driver, Limits
+from connectors.spark.maintained.growth import GrowthLimits
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import STATES
@@ -28,6 +29,7 @@ from storage.store import ArrangementSpec
 from tests.harness.buckets import (
     MemoryStorage,
     TableSink,
+    backfilled,
     counted,
     memory_folder,
     random_spread,
@@ -93,6 +95,33 @@ def test_a_view_moves_to_buckets_and_back(seed: int) -> None:
             rows.update(counted(again.step(history, at)))
             assert +rows == history.rows[at + 1]
         store.close()
+
+
+@pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_IMPORTS", 6, 200)))
+def test_the_state_of_a_backfill_is_imported(seed: int) -> None:
+    """By tasks, whatever the number of buckets that wrote it; and frequent keys are found."""
+    random = Random(seed)
+    history = History(Random(seed), JOINS) if seed % 2 else History(Random(seed))
+    with memory_folder() as folder:
+        local = Local(history, RocksStore(folder / "one"))
+        rows = counted(local.dataflow.seed().rows())
+        for at in range(4):
+            rows.update(counted(local.step(history, at)))
+        sink = TableSink()
+        sink.rows, sink.errors = +rows, Counter(history.errors[4])
+        sink.epoch, sink.position = 1, 4
+        view, storage = history.view(f"imports-{seed}"), MemoryStorage(f"imports-{seed}")
+        limits = Limits(heavy_rows=1, growth=GrowthLimits(random.choice([100, 1 << 30])))
+        scheduler = InProcessScheduler(str(folder / "tasks"), random.randint(1, 4))
+        driver = Driver(view, storage, scheduler, sink, buckets=random.randint(1, 4), limits=limits)
+        state = backfilled(view, local.store, random.randint(1, 5), folder)
+        driver.start_imported(state, {"at": 4}, epoch=1)
+        local.store.close()
+        assert driver.positions == {"at": 4} and driver.epoch == 1
+        for at in range(4, EPOCHS):
+            driver.step(history.batch(at, at + 1))
+            assert (sink.rows, sink.errors) == (history.rows[at + 1], history.errors[at + 1])
+        STATES.close()
 
 
 @pytest.mark.parametrize("seed", range(count("TIDEMARK_TEST_SPREAD_MOVES", 2, 60)))
