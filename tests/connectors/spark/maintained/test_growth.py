@@ -13,10 +13,9 @@ from connectors.spark.maintained.growth import BUSY_EPOCHS, Growth, GrowthLimits
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import Figures
-from storage.rocks import RocksStore
-from tests.connectors.spark.maintained.test_moves import Local
+from tests.connectors.spark.maintained.test_moves import local_after
 from tests.connectors.spark.maintained.test_skew import view
-from tests.harness.buckets import MemoryStorage, TableSink, counted, memory_folder
+from tests.harness.buckets import MemoryStorage, TableSink, memory_folder
 from tests.harness.tiers import count
 from tests.property.plans import JOINS
 from tests.property.test_buckets import EPOCHS, History
@@ -66,10 +65,7 @@ def test_the_state_of_a_moved_view_decides_and_it_grows(seed: int) -> None:
     """Buckets begin at what the state needs, and are split by an epoch's first step."""
     history = History(Random(seed), JOINS)
     with memory_folder() as folder:
-        local = Local(history, RocksStore(folder / "one"))
-        rows = counted(local.dataflow.seed().rows())
-        for at in range(4):
-            rows.update(counted(local.step(history, at)))
+        local, rows = local_after(history, 4, folder / "one")
         sink = TableSink()
         sink.rows, sink.epoch, sink.position = +rows, 4, 4
         storage = MemoryStorage(f"growth-{seed}")

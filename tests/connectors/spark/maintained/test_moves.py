@@ -6,6 +6,7 @@ store, and continues after each move."""
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -63,14 +64,20 @@ class Local:
         return out.rows()
 
 
+def local_after(history: History, epochs: int, folder: Path) -> tuple[Local, Counter]:
+    """One process after so many epochs, and the view's rows."""
+    local = Local(history, RocksStore(folder))
+    rows = counted(local.dataflow.seed().rows())
+    for at in range(epochs):
+        rows.update(counted(local.step(history, at)))
+    return local, rows
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_view_moves_to_buckets_and_back(seed: int) -> None:
     history = History(Random(seed))
     with memory_folder() as folder:
-        local = Local(history, RocksStore(folder / "one"))
-        rows = counted(local.dataflow.seed().rows())
-        for at in range(4):
-            rows.update(counted(local.step(history, at)))
+        local, rows = local_after(history, 4, folder / "one")
         sink = TableSink()
         sink.rows, sink.epoch, sink.position = +rows, 4, 4
         storage = MemoryStorage(f"moves-{seed}")
@@ -103,10 +110,7 @@ def test_the_state_of_a_backfill_is_imported(seed: int) -> None:
     random = Random(seed)
     history = History(Random(seed), JOINS) if seed % 2 else History(Random(seed))
     with memory_folder() as folder:
-        local = Local(history, RocksStore(folder / "one"))
-        rows = counted(local.dataflow.seed().rows())
-        for at in range(4):
-            rows.update(counted(local.step(history, at)))
+        local, rows = local_after(history, 4, folder / "one")
         sink = TableSink()
         sink.rows, sink.errors = +rows, Counter(history.errors[4])
         sink.epoch, sink.position = 1, 4
@@ -129,10 +133,7 @@ def test_spread_keys_are_moved_and_exported_once(seed: int) -> None:
     """The state of each join is then that of one process, row by row."""
     history, random = History(Random(seed), JOINS), Random(seed)
     with memory_folder() as folder:
-        local = Local(history, RocksStore(folder / "one"))
-        rows = counted(local.dataflow.seed().rows())
-        for at in range(3):
-            rows.update(counted(local.step(history, at)))
+        local, rows = local_after(history, 3, folder / "one")
         sink = TableSink()
         sink.rows, sink.errors = +rows, Counter(history.errors[3])
         sink.epoch = sink.position = 3
