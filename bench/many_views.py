@@ -22,7 +22,7 @@ import httpx
 
 from bench import server
 from bench.measure import percentile
-from bench.path import Watcher
+from bench.path import Watcher, commit_steadily
 from bench.record import stamp
 from bench.service_run import ServiceRun
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -47,7 +47,6 @@ KINDS = (
     "SELECT t.id FROM {t} t WHERE v > 800 AND NOT EXISTS "
     "(SELECT FROM {u} u WHERE u.id = t.other AND u.v > 500 + {n})",
 )
-_POSITION = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"
 
 
 def main(arguments: list[str]) -> int:
@@ -140,19 +139,11 @@ def create_all(service: ServiceRun, queries: dict[str, str]) -> float:
 def write(
     dsn: str, sizes: tuple[int, int], rate: int, seconds: float, seed: int
 ) -> list[tuple[int, float]]:
-    """Change single rows at a steady rate; return (position before the commit, time of its return)
-    of each. sizes: the number of tables, and of the rows of each."""
-    tables, rows = sizes
-    pick, commits = random.Random(seed), []
+    """Change single rows, as `commit_steadily`. sizes: the number of tables, and of the rows of
+    each."""
+    pick, count = random.Random(seed), max(int(rate * seconds), 5)
     with server.session(dsn) as cursor:
-        started = time.perf_counter()
-        for number in range(max(int(rate * seconds), 5)):
-            pause = started + number / rate - time.perf_counter()
-            if pause > 0:
-                time.sleep(pause)
-            cursor.execute(f"{_change(pick, tables, rows)}; {_POSITION}")
-            commits.append((cursor.fetchone()[0], time.perf_counter()))
-    return commits
+        return commit_steadily(cursor, rate, ((_change(pick, *sizes), None) for _ in range(count)))
 
 
 def _change(pick: random.Random, tables: int, rows: int) -> str:

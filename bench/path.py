@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,10 +27,8 @@ VIEW = "by_region"
 BATCH = 1000
 POLL_S = 0.0005
 # Position in WAL before the commit record: the commit is visible once the sink is beyond it.
-_INSERT = (
-    "INSERT INTO orders VALUES (%s, %s, 'paid', %s); "
-    "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"
-)
+_POSITION = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"
+_INSERT = "INSERT INTO orders VALUES (%s, %s, 'paid', %s)"
 
 
 @dataclass(frozen=True)
@@ -165,18 +164,29 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
 
 
 def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
-    """Insert `count` rows; return (position before the commit, time of its return) of each."""
-    commits = []
+    """Insert `count` rows, as `commit_steadily`."""
     with server.session(dsn) as cursor:
         cursor.execute("SELECT max(order_id) + 1 FROM orders")
         first = cursor.fetchone()[0]
-        started = time.perf_counter()
-        for number in range(count):
-            pause = started + number / rate - time.perf_counter()
-            if pause > 0:
-                time.sleep(pause)
-            cursor.execute(_INSERT, (first + number, number % customers, number))
-            commits.append((cursor.fetchone()[0], time.perf_counter()))
+        rows = ((first + number, number % customers, number) for number in range(count))
+        return commit_steadily(cursor, rate, ((_INSERT, row) for row in rows))
+
+
+def commit_steadily(
+    cursor: Any, rate: int, statements: Iterable[tuple[str, tuple | None]]
+) -> list[tuple[int, float]]:
+    """Run statements with their values, each in a transaction of its own, so many in a second.
+
+    Return (position before the commit, time of its return) of each.
+    """
+    commits = []
+    started = time.perf_counter()
+    for number, (statement, values) in enumerate(statements):
+        pause = started + number / rate - time.perf_counter()
+        if pause > 0:
+            time.sleep(pause)
+        cursor.execute(f"{statement}; {_POSITION}", values)
+        commits.append((cursor.fetchone()[0], time.perf_counter()))
     return commits
 
 

@@ -135,9 +135,9 @@ def _one_run(cursor: Any, service: ServiceRun, low: int, high: int) -> dict[str,
 def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes) -> dict[str, Any]:
     """Measure the lower bound, then ours, each at the same rate for the same time."""
     count = max(int(sizes.rate * sizes.seconds), 5)
-    batch_sizer = (dsn, sizes.rate, count, sizes.customers)
+    load = (dsn, sizes.rate, count, sizes.customers)
     with notifying(dsn), elsewhere(listen, dsn, readers) as others:
-        commits = write_steadily(*batch_sizer)
+        commits = write_steadily(*load)
         heard = heard_by(others, count)
         # Notifications come in the order of commits: the n-th is of the n-th.
         floor = [
@@ -147,7 +147,7 @@ def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes)
     try:
         with elsewhere(subscribe, (service.url, VIEW), readers) as others:
             before, began = service.cpu_s(), time.perf_counter()
-            commits = write_steadily(*batch_sizer)
+            commits = write_steadily(*load)
             watcher.await_beyond(commits[-1][0])
             elapsed = time.perf_counter() - began
             cores = {name: (s - before[name]) / elapsed for name, s in service.cpu_s().items()}

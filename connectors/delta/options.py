@@ -36,10 +36,7 @@ class DeltaOptions:
     def of(options: Mapping[str, Any], table: SinkTable) -> DeltaOptions:
         """Read the options. SinkError sink.bad_option, secret.plain."""
         reader = OptionReader(options, "sink", page=PAGE)
-        location = Location.of(reader)
-        if location.bucket.ca_file:
-            hint = "let the variable SSL_CERT_FILE of the service name it"
-            raise reader.refused("ca_file", "is not supported for tables", hint=hint)
+        location = location_of(reader)
         mode = reader.choice("mode", ("changes", "rows"), "changes")
         initial = reader.choice("initial", ("rows", "changes"), "rows")
         if mode == "rows" and not table.key:
@@ -62,6 +59,15 @@ class DeltaOptions:
     def client_options(self) -> dict[str, str]:
         """See `client_options`."""
         return client_options(self.location)
+
+
+def location_of(reader: OptionReader) -> Location:
+    """Return the place of a table. SinkError, SourceError *.bad_option."""
+    location = Location.of(reader)
+    if location.bucket.ca_file:
+        hint = "let the variable SSL_CERT_FILE of the service name it"
+        raise reader.refused("ca_file", "is not supported for tables", hint=hint)
+    return location
 
 
 def client_options(location: Location) -> dict[str, str]:

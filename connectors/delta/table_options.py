@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors import netguard
-from connectors.delta.options import client_options
+from connectors.delta.options import client_options, location_of
 from connectors.feed_source import DeclaredRelation
 from connectors.formats.declared import VALUE, DeclaredColumn, declare_columns
 from connectors.lake.location import Location
@@ -86,10 +86,7 @@ def _relation(name: str, own: Any, shared: Mapping[str, Any], needs_columns: boo
     where = f"relations.{name}"
     OptionReader(own, "source", where, PAGE)
     reader = OptionReader({**shared, **own}, "source", where, PAGE)
-    location = Location.of(reader)
-    if location.bucket.ca_file:
-        hint = "let the variable SSL_CERT_FILE name it"
-        raise reader.refused("ca_file", "is not supported for tables", hint=hint)
+    location = location_of(reader)
     columns = reader.take("columns", list, [])
     if needs_columns and not columns:
         raise reader.refused("columns", "is missing", hint="name each column with its type")
