@@ -28,7 +28,7 @@ from service.engine.departures import rows_freed
 from service.factory.on_spark import check_on_spark, plan_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
-from service.pipeline.view_handovers import KEPT_BY_GROUP, read_by_others
+from service.pipeline.view_handovers import read_by_others
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
     WINDOWS_AGAIN,
@@ -407,8 +407,8 @@ class Life:
     def change_runtime(self, name: str, runtime: str, *, by: Caller) -> AcceptedRequest:
         """Request that a view is maintained "local" or by "spark" from now on, in a new group.
 
-        Its state goes along. A view that has this runtime is unchanged. TidemarkError
-        view.not_live, view.busy, view.has_children, view.has_sinks, view.has_history,
+        Its state and its additional sinks go along. A view that has this runtime is unchanged.
+        TidemarkError view.not_live, view.busy, view.has_children, view.has_history,
         view.rows_freed, and the errors of `check_on_spark` and `PostgresSource.check`.
         """
         row = self._row(name, "view.runtime", by)
@@ -418,7 +418,6 @@ class Life:
         require_status(row, ViewState.LIVE)
         require_free(row)
         require_not_pausing(row)
-        self._require_no_sinks(row, KEPT_BY_GROUP)
         readers = children_of(row, self._control.list_views())
         if readers:
             raise read_by_others(row.title, [r.title for r in readers])

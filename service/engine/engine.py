@@ -482,6 +482,11 @@ class Engine:
         self._outbox.forget(written)
         self.store.commit(sync=sync)
 
+    def retain(self, epoch: SinkEpoch) -> None:
+        """Commit an epoch of another group for additional sinks, in a store that is being made."""
+        self._outbox.put(epoch)
+        self.store.commit()
+
     def outbox(self, after: int) -> list[SinkEpoch]:
         """Return the epochs after number `after` that the sink may lack, in order, none missing."""
         return self._outbox.read(after, self.epoch)

@@ -8,12 +8,12 @@ the positions that the new store begins with are those of that epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from connectors.sink import Progress
+from connectors.sink import LaterParts, Progress, SinkEpoch, SinkPart, SinkRows, SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.maintained.bases import rows_of
 from connectors.spark.segment import node_specs
@@ -38,10 +38,16 @@ Columns = Mapping[RelationName, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Carried:
-    """What a view's group continues from: positions after `progress`, and the notes of sources."""
+    """What a view's group continues from: positions after `progress`, and the notes of sources.
+
+    sinks: entries of the store that have the progress of additional sinks. epochs: those that any
+    of these sinks may lack, in order, up to that of `progress`; can be iterated once.
+    """
 
     progress: Progress
     notes: Mapping[str, Mapping[str, bytes]]
+    sinks: Mapping[str, bytes] = field(default_factory=dict)
+    epochs: Iterable[SinkEpoch] = ()
 
 
 def carried(positions: Positions, definition: ViewDefinition, epoch: int) -> Carried:
@@ -60,6 +66,59 @@ def carried(positions: Positions, definition: ViewDefinition, epoch: int) -> Car
             found[source] = {name: at for name, at in position.items() if name in read[source]}
     external = read.keys() - {MAIN_SOURCE}
     return Carried(Progress(epoch, found), {name: positions.notes(name) for name in external})
+
+
+def epochs_of(
+    table: SinkTable,
+    find: Callable[[int], SinkEpoch | None],
+    after: int,
+    progress: Progress,
+) -> Iterator[SinkEpoch]:
+    """Yield what additional sinks may lack: a view's rows in the epochs after number `after`.
+
+    find: returns a committed epoch of its group. progress: of the epoch that hands the view over,
+    which is the last one and has no rows. All else is as it was, since a sink may write an epoch
+    again. One that is no longer stored is left out: the sink fails, as without a handover.
+    """
+    for number in range(after + 1, progress.epoch):
+        found = find(number)
+        if found is None:
+            continue
+        # A repair is for the views' tables alone.
+        rows = SinkRows() if found.repair is not None else _rows_of(found.rows, table)
+        yield SinkEpoch(found.progress, rows, commit_time_us=found.commit_time_us)
+    yield SinkEpoch(progress)
+
+
+def _rows_of(rows: SinkRows, table: SinkTable) -> SinkRows:
+    """Return the rows of one view, without its error rows."""
+    if table.relation in rows.left_out:
+        return SinkRows()
+    own = [(found, delta) for found, delta in rows.deltas if found.relation == table.relation]
+    is_later = rows.later is not None and any(t.relation == table.relation for t in rows.later.rows)
+    return SinkRows(own, later=_PartsOf(rows.later, table) if rows.later and is_later else None)
+
+
+@dataclass(frozen=True)
+class _PartsOf:
+    """One view's rows in the later parts of an epoch."""
+
+    parts: LaterParts
+    table: SinkTable
+
+    @property
+    def rows(self) -> Mapping[SinkTable, int]:
+        """See LaterParts."""
+        return {t: n for t, n in self.parts.rows.items() if t.relation == self.table.relation}
+
+    def __iter__(self) -> Iterator[SinkPart]:
+        for part in self.parts:
+            own = [(t, delta) for t, delta in part.deltas if t.relation == self.table.relation]
+            if own:
+                yield SinkPart(own)
+
+    def close(self) -> None:
+        """Do nothing: the parts belong to the group's outbox."""
 
 
 @dataclass(frozen=True)

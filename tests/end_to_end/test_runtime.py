@@ -17,7 +17,7 @@ import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from storage.failpoints import REACHED
-from tests.harness.broker import new_topic, send, unique_name
+from tests.harness.broker import new_topic, send
 from tests.harness.failpoints import arm
 from tests.harness.postgres import Database
 from tests.harness.prefix_writer import (
@@ -29,7 +29,6 @@ from tests.harness.prefix_writer import (
     PrefixWriter,
 )
 from tests.harness.service import RunningService
-from tests.harness.sinks import add_sink
 from tests.harness.tiers import is_fast
 
 pytestmark = [
@@ -316,8 +315,6 @@ def test_a_topic_goes_along(database: Database, broker: EmbeddedKafka, tmp_path:
             produce(50)
             letters += 1
             service.await_so(is_shown, 180)
-        add_sink(service, "clicked", topic=unique_name("out"), bootstrap_servers=broker.bootstrap)
-        assert refused(service, "clicked", "spark") == "view.has_sinks"
 
 
 @pytest.mark.whole

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from connectors.sink import SinkEpoch
+from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import STATES
@@ -29,7 +29,7 @@ from service.engine.bucket_views import BucketParts, BucketViews
 from service.engine.definition import View, ViewDefinition
 from service.engine.departures import Departure, Departures
 from service.engine.engine import Engine
-from service.engine.handover import carried
+from service.engine.handover import carried, epochs_of
 from service.factory.handed_state import take_up
 from storage.rocks import RocksStore
 from storage.store import Store
@@ -146,6 +146,43 @@ def test_a_view_moves_there_and_back(seed: int, tmp_path: Path) -> None:
         for group in groups:
             group.store.close()
         STATES.close()
+
+
+@pytest.mark.parametrize("epoch_bytes", [1, 1 << 20], ids=["parts", "whole"])
+def test_epochs_that_sinks_lack_go_along(epoch_bytes: int, tmp_path: Path) -> None:
+    """Those after the one that all sinks have, with the rows of this view alone."""
+
+    def make(store: Store, _: Path) -> Engine:
+        return Engine(store, NoEvaluator(), SOURCE, epoch_bytes)
+
+    model = Model(3)
+    group, other = Group(tmp_path / "a", make), Group(tmp_path / "b", local_engine)
+    try:
+        for definition in (COUNTED, JOINED):
+            built(group, definition)
+        shown = [Counter[tuple[Any, ...]]()]
+        for position in range(1, 7):
+            epoch = group.engine.step(SourceBatch(position, model.changes(60), 1, 60))
+            group.engine.commit(epoch, written=0)
+            shown.append(Counter(model.views()[0]))
+            assert (epoch.rows.later is not None) == (epoch_bytes == 1)
+        progress = Progress(7, group.engine.positions.by_source)
+        given = epochs_of(JOINED.table, group.engine.find_epoch, 2, progress)
+        for epoch in given:
+            other.engine.retain(epoch)
+        other.open_again()
+        assert other.engine.find_epoch(2) is None and other.engine.find_epoch(8) is None
+        rows = shown[2].copy()
+        for number in range(3, 8):
+            found, before = other.engine.find_epoch(number), group.engine.find_epoch(number)
+            assert found is not None and found.progress == (before or found).progress
+            for part in found.rows.parts():
+                assert {table.name for table, _ in part.deltas} <= {"joined"}
+            apply(rows, found, "joined")
+            assert rows == shown[min(number, 6)]
+    finally:
+        group.store.close()
+        other.store.close()
 
 
 def test_an_export_that_nobody_took(tmp_path: Path) -> None:
