@@ -407,9 +407,9 @@ class Life:
     def change_runtime(self, name: str, runtime: str, *, by: Caller) -> AcceptedRequest:
         """Request that a view is maintained "local" or by "spark" from now on, in a new group.
 
-        Its state and its additional sinks go along. A view that has this runtime is unchanged.
-        TidemarkError view.not_live, view.busy, view.has_children, view.has_history,
-        view.rows_freed, and the errors of `check_on_spark` and `PostgresSource.check`.
+        Its state, its additional sinks and its history go along. A view that has this runtime is
+        unchanged. TidemarkError view.not_live, view.busy, view.has_children, view.rows_freed, and
+        the errors of `check_on_spark` and `PostgresSource.check`.
         """
         row = self._row(name, "view.runtime", by)
         is_spark = runtime == SPARK
@@ -421,13 +421,6 @@ class Life:
         readers = children_of(row, self._control.list_views())
         if readers:
             raise read_by_others(row.title, [r.title for r in readers])
-        if row.options.get("history") not in (None, NO_HISTORY):
-            raise TidemarkError(
-                "view.has_history",
-                f'view "{row.title}" has a history',
-                detail="its epochs are those of the view's group",
-                hint="end the history by a replace with the option history: none",
-            )
         definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
         warnings: list[str] = []
         if is_spark:

@@ -148,12 +148,10 @@ def test_what_is_refused(database: Database, tmp_path: Path) -> None:
     with RunningService(database.dsn, tmp_path, **SETTINGS) as service:
         service.create("base", REGIONS, backfill="local")
         service.create("above", "SELECT region, n FROM base")
-        service.create("past", LARGEST, history="1 day", backfill="local")
         service.create("recent", "SELECT id FROM seen WHERE at > now() - interval '1 hour'")
         service.create("still", "SELECT count(*) AS n FROM customers", backfill="local")
         assert refused(service, "base", "spark") == "view.has_children"
         assert refused(service, "above", "spark") == "spark.reads_views"
-        assert refused(service, "past", "spark") == "view.has_history"
         assert refused(service, "recent", "spark") == "view.rows_freed"
         assert refused(service, "nosuch", "spark") == "view.not_found"
         assert refused(service, "base", "auto") == "request.invalid"

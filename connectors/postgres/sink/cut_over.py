@@ -47,6 +47,7 @@ def apply(cursor: Any, change: ViewChange, key: str = "") -> None:
     if change.hands_over is not None:
         _begin_group(cursor, change.hands_over, key)
         cursor.execute(_MOVE_SINKS, (change.identity, DesiredState.LIVE))
+        history_tables.hand_over(cursor, change.table, key, change.hands_over.sink_key)
     found = carry_over.oids_of(cursor, change.table)
     # A table of the other kind is about to be replaced by one that has its own comment.
     if found is not None and (found[0] != found[1]) == target_of(change.table).is_multiset:
