@@ -24,7 +24,6 @@ from service.api.clock import planned_with_clock
 from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.engine.departures import rows_freed
 from service.factory.on_spark import check_on_spark, plan_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
@@ -408,8 +407,8 @@ class Life:
         """Request that a view is maintained "local" or by "spark" from now on, in a new group.
 
         Its state, its additional sinks and its history go along. A view that has this runtime is
-        unchanged. TidemarkError view.not_live, view.busy, view.has_children, view.rows_freed, and
-        the errors of `check_on_spark` and `PostgresSource.check`.
+        unchanged. TidemarkError view.not_live, view.busy, view.has_children, and the errors of
+        `check_on_spark` and `PostgresSource.check`.
         """
         row = self._row(name, "view.runtime", by)
         is_spark = runtime == SPARK
@@ -426,8 +425,6 @@ class Life:
         if is_spark:
             sources = self._control.list_sources()
             warnings = check_on_spark(definition, self._factory.settings, sources)
-        if is_spark and any(relation.is_single for relation in definition.relations()):
-            raise rows_freed(row.title)
         group = new_group(is_spark=is_spark)
         if follows_database(row):
             source = self._factory.beside(group).source

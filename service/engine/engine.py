@@ -187,8 +187,8 @@ class Engine:
         """Copy a live view's state to a store, under the view's own scope; commit it there.
 
         Call it between two epochs. folder: empty, for files. Return the stored columns of each base
-        relation. TidemarkError view.rows_freed, view.rows_in_parts: the view stays as it is. After
-        any other error, this engine must not be used any more.
+        relation. TidemarkError view.rows_in_parts: the view stays as it is. After any other error,
+        this engine must not be used any more.
         """
         from service.engine.handover import StateCopy, Stores
 

@@ -22,13 +22,12 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import LiveTable
-from dataflow.operators.tables.table import table_spec
+from dataflow.operators.tables.table import FreedRows, prefix_of, table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import Relation, RelationName
 from dataflow.shared import SharedDataflow
 from dataflow.sql.lower.lowering import lower
 from service.engine.definition import ViewDefinition
-from service.engine.departures import rows_freed
 from service.engine.positions import Positions
 from storage.store import ArrangementSpec, Store
 
@@ -155,23 +154,24 @@ class StateCopy:
         self._evaluator = evaluator
         self._stores = stores
         self._live = dataflow.views[definition.name]
-        self._scans = {n.number for n in self._live.nodes if isinstance(n.plan, Scan)}
+        self._nodes = lower(definition.plan.root)
+        scans = [(n.number, n.plan) for n in self._live.nodes if isinstance(n.plan, Scan)]
+        self._scans = {number: plan.relation.name for number, plan in scans}
 
     def run(self) -> Columns:
         """Copy it, and return the columns of each base relation.
 
-        TidemarkError view.rows_freed, view.rows_in_parts: then it cannot be copied.
+        TidemarkError view.rows_in_parts: then it cannot be copied.
         """
         definition = self._definition
         columns = {relation.name: read for relation, read in definition.reads()}
         for relation in definition.relations():
             if not relation.is_append:
                 self._copy_table(relation, columns[relation.name])
-        nodes = lower(definition.plan.root)
-        for number, specs in node_specs(nodes, definition.scope, self._evaluator).items():
+        for number, specs in node_specs(self._nodes, definition.scope, self._evaluator).items():
             location = self._live.locations[number]
             assert location is not None
-            own = f"{definition.scope}/{nodes[number].name}/"
+            own = self._own_prefix(number)
             for spec in specs:
                 if not spec.name.startswith(own):
                     raise InvariantError("state.mismatch", f'"{spec.name}" is not below "{own}"')
@@ -191,19 +191,37 @@ class StateCopy:
                 f'the rows of "{relation.name}" are stored in parts, each shared with another view',
                 hint="rebuild the view, and request this again",
             )
-        if not table.state.freed.is_complete:
-            raise rows_freed(self._definition.table.title)
         stored = [field.name for field in table.location.fields]
         positions = [stored.index(name) for name in names]
         spec = table_spec(relation, columns, self._definition.scope)
         self._stores.new.arrange(spec)
+        self._copy_freed(table.state.freed, FreedRows(self._stores.new, prefix_of(spec)))
         for rows in table.state.rows():
             found = rows.project(positions)
             self._stores.add(spec, found.columns, found.weights.reshape(1, -1))
 
+    def _copy_freed(self, found: FreedRows, copy: FreedRows) -> None:
+        """Copy what is known of freed rows: they end at operators of this view, and of others."""
+        ends = {}
+        for number, location in enumerate(self._live.locations):
+            if location is not None and location.prefix in found.ends:
+                ends[self._own_prefix(number)] = found.ends[location.prefix]
+        if not found.is_complete:
+            copy.set_ends(ends)
+            copy.add(found.count)
+
+    def _own_prefix(self, number: int) -> str:
+        return f"{self._definition.scope}/{self._nodes[number].name}/"
+
     def _serves(self, table: LiveTable, relation: Relation, names: Sequence[str]) -> bool:
-        """Return whether a table has these columns of a relation for one of the view's scans."""
+        """Return whether a table has these columns of a relation for one of the view's scans.
+
+        One with freed rows must be what all of the view's scans of the relation read.
+        """
         location = table.location
-        is_read = location.relation.name == relation.name
-        is_read &= not self._scans.isdisjoint(table.scans)
-        return is_read and location.kept().keys() >= set(names)
+        if location.relation.name != relation.name or not location.kept().keys() >= set(names):
+            return False
+        own = {n for n, name in self._scans.items() if name == relation.name}
+        if table.state.freed.is_complete:
+            return not own.isdisjoint(table.scans)
+        return own <= table.scans.keys()
