@@ -15,7 +15,7 @@ from dataflow.changes import Changes, Letter
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, ViewError
 from dataflow.operators.base import table_error
-from dataflow.operators.tables.table import TableState, table_spec
+from dataflow.operators.tables.table import TableState, prefix_of, table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import SqlType
@@ -44,7 +44,7 @@ class TableLocation:
     @property
     def prefix(self) -> str:
         """The prefix of its arrangements' names."""
-        return table_spec(self.relation, self.columns, self.scope).name.removesuffix("rows")
+        return prefix_of(table_spec(self.relation, self.columns, self.scope))
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -24,11 +24,10 @@ from service.api.clock import planned_with_clock
 from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.engine.departures import rows_freed
 from service.factory.on_spark import check_on_spark, plan_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
-from service.pipeline.view_handovers import KEPT_BY_GROUP, read_by_others
+from service.pipeline.view_handovers import read_by_others
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
     WINDOWS_AGAIN,
@@ -407,9 +406,9 @@ class Life:
     def change_runtime(self, name: str, runtime: str, *, by: Caller) -> AcceptedRequest:
         """Request that a view is maintained "local" or by "spark" from now on, in a new group.
 
-        Its state goes along. A view that has this runtime is unchanged. TidemarkError
-        view.not_live, view.busy, view.has_children, view.has_sinks, view.has_history,
-        view.rows_freed, and the errors of `check_on_spark` and `PostgresSource.check`.
+        Its state, its additional sinks and its history go along. A view that has this runtime is
+        unchanged. TidemarkError view.not_live, view.busy, view.has_children, and the errors of
+        `check_on_spark` and `PostgresSource.check`.
         """
         row = self._row(name, "view.runtime", by)
         is_spark = runtime == SPARK
@@ -418,24 +417,14 @@ class Life:
         require_status(row, ViewState.LIVE)
         require_free(row)
         require_not_pausing(row)
-        self._require_no_sinks(row, KEPT_BY_GROUP)
         readers = children_of(row, self._control.list_views())
         if readers:
             raise read_by_others(row.title, [r.title for r in readers])
-        if row.options.get("history") not in (None, NO_HISTORY):
-            raise TidemarkError(
-                "view.has_history",
-                f'view "{row.title}" has a history',
-                detail="its epochs are those of the view's group",
-                hint="end the history by a replace with the option history: none",
-            )
         definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
         warnings: list[str] = []
         if is_spark:
             sources = self._control.list_sources()
             warnings = check_on_spark(definition, self._factory.settings, sources)
-        if is_spark and any(relation.is_single for relation in definition.relations()):
-            raise rows_freed(row.title)
         group = new_group(is_spark=is_spark)
         if follows_database(row):
             source = self._factory.beside(group).source

@@ -70,7 +70,10 @@ class SinkCatalog:
             group_of(row),
             options,
         )
-        return _model(sink_records.insert_sink(self._control, sink))
+        stored = sink_records.insert_sink(self._control, sink)
+        if stored is None:
+            raise busy(self._view(view))
+        return _model(stored)
 
     def list(self, view: str) -> list[SinkModel]:
         """Return the sinks of a view, oldest first."""

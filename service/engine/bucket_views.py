@@ -37,6 +37,7 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TemporaryError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import TableLocation
+from dataflow.operators.tables.table import FreedRows, prefix_of, table_spec
 from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node, lower
 from service.engine.definition import View, ViewDefinition
@@ -159,7 +160,7 @@ class BucketViews:
         definition, facts = view.definition, FixedEpoch(progress, "", {}).facts()
         before = self._running.get(definition.identity)
         caught_up = self._building.pop(definition.scope, None)
-        running = self._run(definition, _new_record(view), caught_up)
+        running = self._run(definition, _new_record(view, self._store), caught_up)
         try:
             if caught_up is None:
                 self._move(running, facts)
@@ -188,7 +189,7 @@ class BucketViews:
 
         TidemarkError as of `Driver.start_imported`.
         """
-        running = _Running(view.definition, _new_record(view), self._parts)
+        running = _Running(view.definition, _new_record(view, self._store), self._parts)
         self._building[view.definition.scope] = running
         self._await(lambda: running.driver.start_imported(state, {}, epoch=1))
         return BucketCatchUp(view, running, self._await)
@@ -277,7 +278,14 @@ class BucketViews:
                 open_state(store, spec)
         store.commit()
         store.ingest(files)
-        return _columns_from(running.record["columns"], running.definition)
+        columns, freed = running.columns(), running.freed()
+        for relation in running.definition.relations():
+            if relation.name in freed:
+                spec = table_spec(relation, columns[relation.name], running.definition.scope)
+                found = FreedRows(store, prefix_of(spec))
+                found.set_ends(freed[relation.name][1])
+                found.add(freed[relation.name][0])
+        return columns
 
     def nodes(self, identity: str) -> Sequence[Node]:
         """Return the nodes of a view, as lowered."""
@@ -374,8 +382,9 @@ class _Running:
             lower(definition.plan.root),
             definition.scope,
             definition.relations(),
-            _columns_from(record["columns"], definition),
+            self.columns(),
             parts.evaluator(definition),
+            freed=frozenset(self.freed()),
         )
         self.driver = Driver(
             view,
@@ -385,6 +394,17 @@ class _Running:
             buckets=parts.buckets,
             limits=Limits(growth=parts.growth),
         )
+
+    def columns(self) -> Mapping[RelationName, tuple[int, ...]]:
+        """Return which columns of each base relation are stored."""
+        found = {tuple(name): tuple(columns) for *name, columns in self.record["columns"]}
+        return {r.name: found[_name_of(r.name)] for r in self.definition.relations()}
+
+    def freed(self) -> Mapping[RelationName, tuple[int, Mapping[str, int]]]:
+        """Return of which relations rows were freed before: how many, and at which operators."""
+        found = {tuple(name): (n, ends) for *name, n, ends in self.record.get("freed", ())}
+        names = [relation.name for relation in self.definition.relations()]
+        return {name: found[_name_of(name)] for name in names if _name_of(name) in found}
 
     def begin(self) -> None:
         """Note that the driver has started."""
@@ -426,9 +446,13 @@ class _Running:
             self.driver.collect_garbage()
 
 
-def _new_record(view: View) -> dict[str, Any]:
-    folder = f"{view.definition.scope}/{uuid.uuid4().hex[:12]}"
-    return {"folder": folder, "epoch": 1, "columns": _columns_of(view.locations)}
+def _new_record(view: View, store: Store) -> dict[str, Any]:
+    return {
+        "folder": f"{view.definition.scope}/{uuid.uuid4().hex[:12]}",
+        "epoch": 1,
+        "columns": _columns_of(view.locations),
+        "freed": _freed_of(view.locations, store),
+    }
 
 
 def _columns_of(locations: Sequence[TableLocation]) -> list[list[Any]]:
@@ -436,11 +460,10 @@ def _columns_of(locations: Sequence[TableLocation]) -> list[list[Any]]:
     return [[*_name_of(at.relation.name), list(at.columns)] for at in locations]
 
 
-def _columns_from(
-    stored: Sequence[Sequence[Any]], definition: ViewDefinition
-) -> Mapping[RelationName, tuple[int, ...]]:
-    found = {tuple(name): tuple(columns) for *name, columns in stored}
-    return {r.name: found[_name_of(r.name)] for r in definition.relations()}
+def _freed_of(locations: Sequence[TableLocation], store: Store) -> list[list[Any]]:
+    """Return what is known of the freed rows of each base relation, as JSON."""
+    known = [(at.relation.name, FreedRows(store, at.prefix)) for at in locations]
+    return [[*_name_of(n), f.count, dict(f.ends)] for n, f in known if not f.is_complete]
 
 
 def _name_of(name: RelationName) -> tuple[str, str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.errors import TidemarkError
 from service.engine.definition import ViewDefinition
 from service.engine.encoding.registered import decode, encode
 from storage.store import Store
@@ -48,13 +47,3 @@ class Departures:
     def all(self) -> list[Departure]:
         """Return all records."""
         return [Departure(**decode(stored)) for _, stored in self._store.items(_KEY)]
-
-
-def rows_freed(title: str) -> TidemarkError:
-    """Return the refusal of a view that no longer stores all rows of its tables."""
-    return TidemarkError(
-        "view.rows_freed",
-        f'view "{title}" cannot be maintained by Spark from its present state',
-        detail="one process frees rows that the clock of the view has passed; Spark needs them",
-        hint="create another view with the runtime spark, and drop this one afterwards",
-    )

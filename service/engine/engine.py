@@ -189,8 +189,8 @@ class Engine:
         """Copy a live view's state to a store, under the view's own scope; commit it there.
 
         Call it between two epochs. folder: empty, for files. Return the stored columns of each base
-        relation. TidemarkError view.rows_freed, view.rows_in_parts: the view stays as it is. After
-        any other error, this engine must not be used any more.
+        relation. TidemarkError view.rows_in_parts: the view stays as it is. After any other error,
+        this engine must not be used any more.
         """
         from service.engine.handover import StateCopy, Stores
 
@@ -492,6 +492,11 @@ class Engine:
         self.positions.save()
         self._outbox.forget(written)
         self.store.commit(sync=sync)
+
+    def retain(self, epoch: SinkEpoch) -> None:
+        """Commit an epoch of another group for additional sinks, in a store that is being made."""
+        self._outbox.put(epoch)
+        self.store.commit()
 
     def outbox(self, after: int) -> list[SinkEpoch]:
         """Return the epochs after number `after` that the sink may lack, in order, none missing."""

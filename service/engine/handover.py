@@ -8,12 +8,12 @@ the positions that the new store begins with are those of that epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from connectors.sink import Progress
+from connectors.sink import LaterParts, Progress, SinkEpoch, SinkPart, SinkRows, SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.maintained.bases import rows_of
 from connectors.spark.segment import node_specs
@@ -22,13 +22,12 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import LiveTable
-from dataflow.operators.tables.table import table_spec
+from dataflow.operators.tables.table import FreedRows, prefix_of, table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import Relation, RelationName
 from dataflow.shared import SharedDataflow
 from dataflow.sql.lower.lowering import lower
 from service.engine.definition import ViewDefinition
-from service.engine.departures import rows_freed
 from service.engine.positions import Positions
 from storage.store import ArrangementSpec, Store
 
@@ -38,10 +37,16 @@ Columns = Mapping[RelationName, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Carried:
-    """What a view's group continues from: positions after `progress`, and the notes of sources."""
+    """What a view's group continues from: positions after `progress`, and the notes of sources.
+
+    sinks: entries of the store that have the progress of additional sinks. epochs: those that any
+    of these sinks may lack, in order, up to that of `progress`; can be iterated once.
+    """
 
     progress: Progress
     notes: Mapping[str, Mapping[str, bytes]]
+    sinks: Mapping[str, bytes] = field(default_factory=dict)
+    epochs: Iterable[SinkEpoch] = ()
 
 
 def carried(positions: Positions, definition: ViewDefinition, epoch: int) -> Carried:
@@ -60,6 +65,59 @@ def carried(positions: Positions, definition: ViewDefinition, epoch: int) -> Car
             found[source] = {name: at for name, at in position.items() if name in read[source]}
     external = read.keys() - {MAIN_SOURCE}
     return Carried(Progress(epoch, found), {name: positions.notes(name) for name in external})
+
+
+def epochs_of(
+    table: SinkTable,
+    find: Callable[[int], SinkEpoch | None],
+    after: int,
+    progress: Progress,
+) -> Iterator[SinkEpoch]:
+    """Yield what additional sinks may lack: a view's rows in the epochs after number `after`.
+
+    find: returns a committed epoch of its group. progress: of the epoch that hands the view over,
+    which is the last one and has no rows. All else is as it was, since a sink may write an epoch
+    again. One that is no longer stored is left out: the sink fails, as without a handover.
+    """
+    for number in range(after + 1, progress.epoch):
+        found = find(number)
+        if found is None:
+            continue
+        # A repair is for the views' tables alone.
+        rows = SinkRows() if found.repair is not None else _rows_of(found.rows, table)
+        yield SinkEpoch(found.progress, rows, commit_time_us=found.commit_time_us)
+    yield SinkEpoch(progress)
+
+
+def _rows_of(rows: SinkRows, table: SinkTable) -> SinkRows:
+    """Return the rows of one view, without its error rows."""
+    if table.relation in rows.left_out:
+        return SinkRows()
+    own = [(found, delta) for found, delta in rows.deltas if found.relation == table.relation]
+    is_later = rows.later is not None and any(t.relation == table.relation for t in rows.later.rows)
+    return SinkRows(own, later=_PartsOf(rows.later, table) if rows.later and is_later else None)
+
+
+@dataclass(frozen=True)
+class _PartsOf:
+    """One view's rows in the later parts of an epoch."""
+
+    parts: LaterParts
+    table: SinkTable
+
+    @property
+    def rows(self) -> Mapping[SinkTable, int]:
+        """See LaterParts."""
+        return {t: n for t, n in self.parts.rows.items() if t.relation == self.table.relation}
+
+    def __iter__(self) -> Iterator[SinkPart]:
+        for part in self.parts:
+            own = [(t, delta) for t, delta in part.deltas if t.relation == self.table.relation]
+            if own:
+                yield SinkPart(own)
+
+    def close(self) -> None:
+        """Do nothing: the parts belong to the group's outbox."""
 
 
 @dataclass(frozen=True)
@@ -96,23 +154,24 @@ class StateCopy:
         self._evaluator = evaluator
         self._stores = stores
         self._live = dataflow.views[definition.name]
-        self._scans = {n.number for n in self._live.nodes if isinstance(n.plan, Scan)}
+        self._nodes = lower(definition.plan.root)
+        scans = [(n.number, n.plan) for n in self._live.nodes if isinstance(n.plan, Scan)]
+        self._scans = {number: plan.relation.name for number, plan in scans}
 
     def run(self) -> Columns:
         """Copy it, and return the columns of each base relation.
 
-        TidemarkError view.rows_freed, view.rows_in_parts: then it cannot be copied.
+        TidemarkError view.rows_in_parts: then it cannot be copied.
         """
         definition = self._definition
         columns = {relation.name: read for relation, read in definition.reads()}
         for relation in definition.relations():
             if not relation.is_append:
                 self._copy_table(relation, columns[relation.name])
-        nodes = lower(definition.plan.root)
-        for number, specs in node_specs(nodes, definition.scope, self._evaluator).items():
+        for number, specs in node_specs(self._nodes, definition.scope, self._evaluator).items():
             location = self._live.locations[number]
             assert location is not None
-            own = f"{definition.scope}/{nodes[number].name}/"
+            own = self._own_prefix(number)
             for spec in specs:
                 if not spec.name.startswith(own):
                     raise InvariantError("state.mismatch", f'"{spec.name}" is not below "{own}"')
@@ -132,19 +191,37 @@ class StateCopy:
                 f'the rows of "{relation.name}" are stored in parts, each shared with another view',
                 hint="rebuild the view, and request this again",
             )
-        if not table.state.freed.is_complete:
-            raise rows_freed(self._definition.table.title)
         stored = [field.name for field in table.location.fields]
         positions = [stored.index(name) for name in names]
         spec = table_spec(relation, columns, self._definition.scope)
         self._stores.new.arrange(spec)
+        self._copy_freed(table.state.freed, FreedRows(self._stores.new, prefix_of(spec)))
         for rows in table.state.rows():
             found = rows.project(positions)
             self._stores.add(spec, found.columns, found.weights.reshape(1, -1))
 
+    def _copy_freed(self, found: FreedRows, copy: FreedRows) -> None:
+        """Copy what is known of freed rows: they end at operators of this view, and of others."""
+        ends = {}
+        for number, location in enumerate(self._live.locations):
+            if location is not None and location.prefix in found.ends:
+                ends[self._own_prefix(number)] = found.ends[location.prefix]
+        if not found.is_complete:
+            copy.set_ends(ends)
+            copy.add(found.count)
+
+    def _own_prefix(self, number: int) -> str:
+        return f"{self._definition.scope}/{self._nodes[number].name}/"
+
     def _serves(self, table: LiveTable, relation: Relation, names: Sequence[str]) -> bool:
-        """Return whether a table has these columns of a relation for one of the view's scans."""
+        """Return whether a table has these columns of a relation for one of the view's scans.
+
+        One with freed rows must be what all of the view's scans of the relation read.
+        """
         location = table.location
-        is_read = location.relation.name == relation.name
-        is_read &= not self._scans.isdisjoint(table.scans)
-        return is_read and location.kept().keys() >= set(names)
+        if location.relation.name != relation.name or not location.kept().keys() >= set(names):
+            return False
+        own = {n for n, name in self._scans.items() if name == relation.name}
+        if table.state.freed.is_complete:
+            return not own.isdisjoint(table.scans)
+        return own <= table.scans.keys()

@@ -39,9 +39,15 @@ def take_up(
 
     evaluator: the view's. What `Engine.add` raises.
     """
+    for epoch in given.epochs:
+        engine.retain(epoch)
+    for key, value in given.sinks.items():
+        engine.store.put(key, value)
     engine.positions.take_up(given.progress, given.notes)
     engine.add(View(definition, engine.store, evaluator, columns))
-    engine.commit(None, written=engine.epoch, sync=True)
+    # Until its sinks report what they have, the outbox keeps it all.
+    written = 0 if given.sinks else engine.epoch
+    engine.commit(None, written=written, sync=True)
 
 
 def write_state(

@@ -144,7 +144,7 @@ class StateRecovery:
         self.is_sink_claimed = True
         self._refresh()
         self._check_owner()
-        for error in self._engine.recover(self._engine.positions.acknowledged):
+        for error in self._engine.recover(self._epochs.written()):
             log.error("buckets.lost", code=error.code, why=error.described)
         require_known(self._engine, self._sink)
         is_older = self._failures.remove_strangers()

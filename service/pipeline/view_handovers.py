@@ -11,7 +11,9 @@ and what is left of the other one is removed (decision 36).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.sink import Handover, Progress, ViewChange
@@ -29,7 +31,6 @@ from service.ingest.table_watch import SourceWatch
 from service.pipeline.epochs import Epochs
 from service.pipeline.reconciler import CatalogReconciler, source_row
 from service.pipeline.source_subscriptions import SourceSubscriptions
-from service.pipeline.view_replacement import sinks_refuse
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import log
 from service.runtime.long_work import finished
@@ -44,8 +45,8 @@ from service.views.wait_reasons import Waiting, waits_for
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 
-# Why a view that has additional sinks stays in its group.
-KEPT_BY_GROUP = "their progress is stored with the group"
+if TYPE_CHECKING:
+    from service.engine.handover import Carried
 
 
 class ViewHandovers:
@@ -126,7 +127,7 @@ class ViewHandovers:
     def _require_alone(self, row: ViewRow, definition: ViewDefinition) -> None:
         """Require that nothing of its group depends on a view, nor it on a slot of the group.
 
-        TidemarkError view.has_children, view.has_sinks, view.move_failed.
+        TidemarkError view.has_children, view.move_failed.
         """
         declared = (row for row in self._reconciler.sources.rows if not row.is_database)
         slots = {row.name for row in declared if retains_changes(row.type)}
@@ -142,9 +143,6 @@ class ViewHandovers:
         readers += [d.table.title for d in self._engine.readers_of(definition.name)]
         if readers:
             raise read_by_others(row.title, sorted(set(readers)))
-        sinks = self._sink_workers.names_of(row.identity)
-        if sinks:
-            raise sinks_refuse(row.title, sinks, KEPT_BY_GROUP)
 
     def _prepared(self, row: ViewRow, definition: ViewDefinition) -> _Preparation | None:
         """Return the finished preparation of a group; begin or repeat it if there is none.
@@ -217,11 +215,10 @@ class ViewHandovers:
     def _hand_over(self, row: ViewRow, definition: ViewDefinition) -> None:
         """Write the state of the new group, and give the view to it in one epoch."""
         # Most processes never hand a view over, and need none of what these import.
-        from service.engine.handover import carried
         from service.factory.handed_state import write_state
 
         folder = self._folder(row)
-        given = carried(self._engine.positions, definition, self._engine.epoch + 1)
+        given = self._carried(definition)
         # What the new group continues from must not be lost here by a crash of the machine.
         self._epochs.commit(sync=True)
         factory = self._factory.beside(folder.group)
@@ -252,6 +249,18 @@ class ViewHandovers:
             epoch=given.progress.epoch,
             bytes=folder.nbytes(),
         )
+
+    def _carried(self, definition: ViewDefinition) -> Carried:
+        """Return what the new group continues from, and stop writing to the view's sinks."""
+        from service.engine.handover import carried, epochs_of
+
+        given = carried(self._engine.positions, definition, self._engine.epoch + 1)
+        sinks = self._sink_workers.hand_over(definition.identity)
+        if not sinks.entries:
+            return given
+        find, least = self._engine.find_epoch, sinks.least
+        epochs = epochs_of(definition.table, find, least, given.progress)
+        return replace(given, sinks=sinks.entries, epochs=epochs)
 
     def _change(
         self, row: ViewRow, definition: ViewDefinition, progress: Progress, sink_key: str

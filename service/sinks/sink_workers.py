@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from connectors.postgres.catalog import sink_records
@@ -21,6 +21,7 @@ from connectors.postgres.session.lsn import format_lsn
 from connectors.sink import SinkTable
 from connectors.view_sink import ADD_AGAIN, ViewSink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from service.engine.departures import Departures
 from service.engine.engine import Engine
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
@@ -35,6 +36,17 @@ LIVE, ERASED = "live", "erased"
 _KEY = "follower/"
 
 
+@dataclass(frozen=True)
+class HandedSinks:
+    """The sinks of a view on its way to another group.
+
+    entries: their progress, for its store. least: the epoch that each of them has reached.
+    """
+
+    entries: Mapping[str, bytes]
+    least: int
+
+
 class SinkWorkers:
     """One per pipeline, used by its thread only."""
 
@@ -43,6 +55,7 @@ class SinkWorkers:
     ) -> None:
         self._control = control
         self._engine = engine
+        self._departures = Departures(engine.store)
         self._factory = factory
         self._runtime = runtime
         self._budget_bytes = factory.settings.sink_budget_mb << 20
@@ -74,10 +87,6 @@ class SinkWorkers:
         """Return True if the catalog, as last read, has any sink of this group."""
         return bool(self._rows)
 
-    def names_of(self, view_identity: str) -> list[str]:
-        """Return the names of a view's additional sinks, whatever their status."""
-        return [row.name for row in self._rows.values() if row.view_identity == view_identity]
-
     def has_sinks_of(self, view_identity: str) -> bool:
         """Return True if a view has additional sinks."""
         return any(row.view_identity == view_identity for row in self._rows.values())
@@ -99,6 +108,29 @@ class SinkWorkers:
                 self._sink_workers[identity].fail(error)
             else:
                 self._fail(identity, error)
+
+    def hand_over(self, view_identity: str) -> HandedSinks:
+        """Stop writing to a view's sinks, and return where another group continues.
+
+        Those of a view that stays after all continue with the next `reconcile`. Part of the open
+        epoch. SinkError sink.fenced as `check`.
+        """
+        own = {row.identity for row in self._rows.values() if row.view_identity == view_identity}
+        workers = {i: worker for i, worker in self._sink_workers.items() if i in own}
+        for worker in workers.values():
+            worker.close()
+        self.check()
+        for identity, worker in workers.items():
+            if worker.status == FAILED and worker.error is not None:
+                self._fail(identity, worker.error)
+                continue
+            self._note(identity, worker.reached)
+            del self._sink_workers[identity]
+            # The other group reports from here on.
+            self._reported.pop(identity, None)
+        noted = {i: reached for i, reached in self._noted.items() if i in own}
+        least = min((reached.epoch for reached in noted.values()), default=self._engine.epoch)
+        return HandedSinks({_KEY + i: _encoded(reached) for i, reached in noted.items()}, least)
 
     def hold(self, written: int) -> int:
         """Return the epoch up to which the outbox may be trimmed; record the sinks' progress.
@@ -147,11 +179,13 @@ class SinkWorkers:
         return not is_muted and self._attach_new(is_lagging=is_lagging)
 
     def _attach_new(self, *, is_lagging: bool) -> bool:
+        departed = self._departures.identities()
         waiting = [
             row
             for row in self._rows.values()
             if row.desired == LIVE
             and row.status != FAILED
+            and row.view_identity not in departed
             and row.identity not in self._sink_workers
             and row.identity not in self._abandoned
             and (self._has_begun(row) or not is_lagging)
@@ -324,7 +358,7 @@ class SinkWorkers:
     def _note(self, identity: str, reached: Reached) -> None:
         if self._noted.get(identity) != reached:
             self._noted[identity] = reached
-            self._engine.store.put(_KEY + identity, json.dumps(asdict(reached)).encode())
+            self._engine.store.put(_KEY + identity, _encoded(reached))
 
     def _report(self, identity: str, **changes: Any) -> None:
         """Report to the catalog; what cannot be written is reported the next time."""
@@ -378,6 +412,10 @@ class Removal:
 def shown_positions(positions: Mapping[str, Any]) -> dict[str, Any]:
     """Return positions in the form that users read: the database's like PostgreSQL's."""
     return {name: format_lsn(p) if isinstance(p, int) else p for name, p in positions.items()}
+
+
+def _encoded(reached: Reached) -> bytes:
+    return json.dumps(asdict(reached)).encode()
 
 
 def _facts(error: TidemarkError | None) -> dict[str, str | None]:

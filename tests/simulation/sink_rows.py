@@ -20,7 +20,8 @@ def answer(database: Database, sql: str, values: list[Any]) -> list[tuple[Any, .
             return [astuple(row) for row in database.sinks]
         return [astuple(r) for r in database.sinks if [r.view_identity, r.name] == values]
     if sql.startswith("INSERT"):
-        row = SinkRow(**dict(zip(_columns(sql), values, strict=True)))
+        # The view's identity and group are given once more.
+        row = SinkRow(**dict(zip(_columns(sql), values[1:-1], strict=True)))
         database.sinks = [*database.sinks, row]
         database.version += 1
         return [astuple(row)]

@@ -58,23 +58,32 @@ _COLUMNS = tuple(f.name for f in fields(SinkRow))
 _FIXED = {"schema", "view", "name", "type", "identity", "view_identity", "view_group"}
 _CHANGEABLE = frozenset(_COLUMNS) - _BY_DATABASE - _FIXED
 _JSON = {"options", "positions"}
+# The lock makes a change that is requested at the same time wait for the sink, or the other way.
+_LOCKED = """WITH v AS MATERIALIZED (
+    SELECT change, options FROM tidemark.views WHERE identity = %s FOR SHARE)"""
+_UNCHANGED = """WHERE NOT EXISTS (SELECT FROM v
+    WHERE v.change IS NOT NULL OR coalesce(v.options ->> 'group', 'default') <> %s)"""
 
 
-def insert_sink(control: Control, row: SinkRow) -> SinkRow:
-    """Request a sink; return the row as stored. SinkError sink.exists."""
+def insert_sink(control: Control, row: SinkRow) -> SinkRow | None:
+    """Request a sink; return the row as stored. SinkError sink.exists.
+
+    Return None if a change of the view is in progress, or another group has it by now.
+    """
     columns = [c for c in _COLUMNS if c not in _BY_DATABASE]
     sql = (
-        f"INSERT INTO tidemark.sinks ({', '.join(columns)}) "
-        f"VALUES ({', '.join(['%s'] * len(columns))}) RETURNING {', '.join(_COLUMNS)}"
+        f"INSERT INTO tidemark.sinks ({', '.join(columns)}) {_LOCKED} "
+        f"SELECT {', '.join(['%s'] * len(columns))} {_UNCHANGED} RETURNING {', '.join(_COLUMNS)}"
     )
+    given = [_adapted(c, getattr(row, c)) for c in columns]
     try:
-        stored = control.rows(sql, *(_adapted(c, getattr(row, c)) for c in columns))
+        stored = control.rows(sql, row.view_identity, *given, row.view_group)
     except psycopg2.errors.UniqueViolation:
         found = find_sink(control, row.view_identity, row.name)
         if found is not None and found.identity == row.identity:
             return found  # the first attempt went through before its session was lost
         raise name_taken(found or row) from None
-    return SinkRow(*stored[0])
+    return SinkRow(*stored[0]) if stored else None
 
 
 def name_taken(found: SinkRow) -> SinkError:

@@ -112,8 +112,11 @@ def create_indexes(history: History) -> list[str]:
     ]
 
 
-def create_view(history: History, table: SinkTable, sink_key: str) -> str:
-    """Return the view that users read: each row as often as its count says, with its period."""
+def create_view(history: History, name: str, sink_key: str, *, is_replaced: bool = False) -> str:
+    """Return the view that users read: each row as often as its count says, with its period.
+
+    name: in SQL. is_replaced: it exists, and stays with all that depends on it.
+    """
     target = history.rows
     columns = [f"h.{quote_name(f.name)}" for f in target.fields]
     names = dict(zip(_SHOWN, map(quote_name, history.period), strict=True))
@@ -131,7 +134,7 @@ def create_view(history: History, table: SinkTable, sink_key: str) -> str:
     if target.is_multiset:
         repeated = f" CROSS JOIN LATERAL generate_series(1, h.{quote_name(target.count)}) AS s(n)"
     return (
-        f"CREATE VIEW {quote_name(table.schema)}.{quote_name(view_name(table))} AS "
+        f"CREATE {'OR REPLACE ' if is_replaced else ''}VIEW {name} AS "
         f"SELECT {', '.join(shown)} FROM {history.sql} AS h{repeated} "
         f"LEFT JOIN tidemark.epochs AS f ON f.sink_key = {key} "
         f"AND f.epoch = h.{names['from_epoch']} "

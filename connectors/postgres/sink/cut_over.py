@@ -18,12 +18,16 @@ from connectors.postgres.schema.sink_target import target_of
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.sink import carry_over, history_tables, sink_tables
 from connectors.sink import Handover, SinkTable, ViewChange
-from connectors.view_states import event_of
+from connectors.view_states import DesiredState, event_of
 from dataflow.errors import SinkError
 
 # A group's first progress. Its name is new, so there is none unless this is repeated.
 _BEGIN = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
 ON CONFLICT (sink_key) DO UPDATE SET epoch = excluded.epoch, positions = excluded.positions"""
+# The sinks that are being dropped are finished by the group that they are in.
+_MOVE_SINKS = """UPDATE tidemark.sinks AS s SET view_group = v.options ->> 'group'
+FROM tidemark.views AS v WHERE v.identity = s.view_identity
+    AND s.view_identity = %s AND s.desired = %s"""
 _LETTERS = ", ".join(REJECTED_COLUMNS)
 _COPY_LETTERS = f"""INSERT INTO tidemark.dead_letters (sink_key, {_LETTERS})
 SELECT %s, {_LETTERS} FROM tidemark.dead_letters
@@ -42,6 +46,8 @@ def apply(cursor: Any, change: ViewChange, key: str = "") -> None:
     _report(cursor, change)
     if change.hands_over is not None:
         _begin_group(cursor, change.hands_over, key)
+        cursor.execute(_MOVE_SINKS, (change.identity, DesiredState.LIVE))
+        history_tables.hand_over(cursor, change.table, key, change.hands_over.sink_key)
     found = carry_over.oids_of(cursor, change.table)
     # A table of the other kind is about to be replaced by one that has its own comment.
     if found is not None and (found[0] != found[1]) == target_of(change.table).is_multiset:

@@ -60,6 +60,22 @@ WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged AND a.privilege_type = '
     AND a.grantee <> c.relowner
 """
 
+# Of a history that goes to another group: what its rows, and who reads the past, refer to.
+_COPY_EPOCHS = """
+INSERT INTO tidemark.epochs (sink_key, epoch, committed_at, positions)
+SELECT h.sink_key, e.epoch, e.committed_at, e.positions
+FROM tidemark.histories AS h JOIN tidemark.epochs AS e
+    ON e.sink_key = %s AND e.epoch >= h.oldest_epoch
+WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged ON CONFLICT DO NOTHING
+"""
+_COPY_REWINDS = """
+INSERT INTO tidemark.rewinds (sink_key, epoch, follows, positions, repaired_at)
+SELECT h.sink_key, r.epoch, r.follows, r.positions, r.repaired_at
+FROM tidemark.histories AS h JOIN tidemark.rewinds AS r
+    ON r.sink_key = %s AND r.epoch > h.oldest_epoch
+WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged ON CONFLICT DO NOTHING
+"""
+
 Grants = Sequence[tuple[str, bool]]
 
 
@@ -271,6 +287,29 @@ def rename(cursor: Any, before: SinkTable, table: SinkTable) -> None:
     cursor.execute(f"ALTER VIEW {quote_name(table.schema)}.{between} RENAME TO {new}")
 
 
+def hand_over(cursor: Any, table: SinkTable, old: str, new: str) -> None:
+    """Let the history of a view, if there is one, continue with the epochs of another group.
+
+    old, new: of the progress of the groups. Epochs have the same numbers in both.
+    """
+    found = _find(cursor, table)
+    if found is None or found.sink_key != old:
+        return
+    names = table.schema, table.name
+    cursor.execute(
+        "UPDATE tidemark.histories SET sink_key = %s WHERE (schema, name) = (%s, %s) "
+        "AND NOT is_staged",
+        (new, *names),
+    )
+    cursor.execute(_COPY_EPOCHS, (old, *names))
+    cursor.execute(_COPY_REWINDS, (old, *names))
+    if found.name is not None and found.view is not None:
+        cursor.execute("SELECT %s::oid::regclass::text", (found.view,))
+        history = history_target(table, found.name, found.period)
+        cursor.execute(create_view(history, cursor.fetchone()[0], new, is_replaced=True))
+    _forget_epochs(cursor, old)
+
+
 def grants_of(cursor: Any, table: SinkTable) -> Grants:
     """Return who may read the history of a view: (role, whether it may grant that)."""
     cursor.execute(_GRANTS, (table.schema, table.name))
@@ -300,12 +339,17 @@ def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
             hint="first drop the objects that depend on it",
         ) from None
     if not is_staged:
-        for name in ("epochs", "rewinds"):
-            cursor.execute(
-                f"DELETE FROM tidemark.{name} WHERE sink_key = %s AND NOT EXISTS ("
-                "SELECT FROM tidemark.histories WHERE sink_key = %s)",
-                (found.sink_key, found.sink_key),
-            )
+        _forget_epochs(cursor, found.sink_key)
+
+
+def _forget_epochs(cursor: Any, key: str) -> None:
+    """Delete the epochs of a progress that no history has."""
+    for name in ("epochs", "rewinds"):
+        cursor.execute(
+            f"DELETE FROM tidemark.{name} WHERE sink_key = %s AND NOT EXISTS ("
+            "SELECT FROM tidemark.histories WHERE sink_key = %s)",
+            (key, key),
+        )
 
 
 def _desired(cursor: Any, table: SinkTable, options: str = "options") -> str | None:
@@ -353,7 +397,7 @@ def _show(cursor: Any, table: SinkTable, key: str, name: str, grants: Grants) ->
     """Create what users read, for the creator of the view and for who could read it before."""
     check_name(cursor, table)
     shown = _shown_sql(table)
-    cursor.execute(create_view(history_target(table, name, period_of(table)), table, key))
+    cursor.execute(create_view(history_target(table, name, period_of(table)), shown, key))
     comment = quote_text(f"{OURS}: the rows of view {table.name} with their periods")
     cursor.execute(f"COMMENT ON VIEW {shown} IS {comment}")
     cursor.execute(

@@ -307,7 +307,8 @@ class PostgresSink:
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
         is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
         cut_over.apply(cursor, change, self._key)
-        if all(swap.table != change.table for swap in epoch.ddl.swaps):
+        is_swapped = any(swap.table == change.table for swap in epoch.ddl.swaps)
+        if not is_swapped and change.hands_over is None:
             history_tables.settle(cursor, change.table, self._key, epoch, is_doubtful=is_doubtful)
 
     def _swap(self, cursor: Any, swap: Swap, epoch: SinkEpoch) -> None:

@@ -31,7 +31,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import table_error
-from dataflow.operators.tables.table import TableState
+from dataflow.operators.tables.table import TableState, UncountedRows
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node
 from storage.delta import Column
@@ -84,7 +84,8 @@ class _StageState:
         self._relation = None if stage.relation is None else layout.view.tables[stage.relation]
         if self._relation is not None and self._relation.name.source != VIEW_SOURCE:
             columns = range(len(self._relation.fields))
-            self.table = TableState(self._relation, columns, store, layout.scope)
+            freed = UncountedRows() if stage.relation in layout.view.freed else None
+            self.table = TableState(self._relation, columns, store, layout.scope, freed=freed)
         self._is_cut = layout.is_cut
         self._is_single = layout.is_single(stage)
 

@@ -52,6 +52,7 @@ class MaintainedView:
 
     nodes: as lowered. columns: the stored ones of each relation in `relations`, at least all that
     are read. evaluator: called once in a process. identity: another one for each build of the view.
+    freed: the relations of which rows that the view never shows again may be missing.
     """
 
     identity: str
@@ -61,6 +62,7 @@ class MaintainedView:
     columns: Mapping[RelationName, tuple[int, ...]]
     evaluator: Callable[[], Evaluator]
     guard: netguard.Guard = field(default_factory=netguard.installed)
+    freed: frozenset[RelationName] = frozenset()
 
     @cached_property
     def exchanged(self) -> tuple[Node, ...]:

@@ -54,6 +54,11 @@ def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> Arrang
     return ArrangementSpec(name, kinds, key, is_searched=is_keyed(relation))
 
 
+def prefix_of(rows: ArrangementSpec) -> str:
+    """Return the prefix of the state of a relation, given that of its rows."""
+    return rows.name.removesuffix("rows")
+
+
 def is_keyed(relation: Relation) -> bool:
     """Return whether old rows are found by primary key rather than sent whole."""
     return bool(relation.key) and not relation.is_full
@@ -62,11 +67,12 @@ def is_keyed(relation: Relation) -> bool:
 class TableState:
     """The needed columns of one relation.
 
-    dead: names of columns that are no longer needed or reported; NULL in new rows. Raise
-    SourceError source.no_old_value when a value was not sent and no stored row has it. State: the
-    rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when the table is
-    truncated. No state for an append-only relation. Cost: O(changes), one lookup for each row that
-    is updated or deleted. NULL: carried through; never in a primary key.
+    dead: names of columns that are no longer needed or reported; NULL in new rows. freed: what is
+    known of freed rows, by default what the store has. Raise SourceError source.no_old_value when a
+    value was not sent and no stored row has it. State: the rows by primary key; with REPLICA
+    IDENTITY FULL by the whole row, read only when the table is truncated. No state for an
+    append-only relation. Cost: O(changes), one lookup for each row that is updated or deleted.
+    NULL: carried through; never in a primary key.
     """
 
     def __init__(
@@ -76,6 +82,8 @@ class TableState:
         store: Store,
         scope: str,
         dead: Collection[str] = (),
+        *,
+        freed: FreedRows | None = None,
     ) -> None:
         self._relation = relation
         # Dead letters of rejected rows; the reader clears it.
@@ -89,13 +97,13 @@ class TableState:
         self._dead = frozenset(dead)
         self._sent, self._positions = relation, self._find_positions(relation)
         self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
-        self.freed = FreedRows(store, spec.name.removesuffix("rows"))
+        self.freed = freed or FreedRows(store, prefix_of(spec))
         if relation.is_append:
             return
         self._rows = store.arrange(spec)
         self._multiset: Arrangement | NarrowedRows = self._rows
         if dead and not self._is_keyed:
-            since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
+            since = SumsSpec(prefix_of(spec) + "since", spec.kinds, 1)
             positions = [i for i, name in enumerate(self._names) if name in self._dead]
             self._multiset = NarrowedRows(self._rows, store.arrange_sums(since), positions)
 
@@ -485,6 +493,23 @@ class FreedRows:
 
     def _stored_count(self) -> Sums:
         return self._store.arrange_sums(SumsSpec(self._names[1], "", 1))
+
+
+class UncountedRows(FreedRows):
+    """Freed rows of one bucket of a table, of which only the whole table has a count.
+
+    Any row that is missing counts as one of them. No state.
+    """
+
+    def __init__(self) -> None:
+        self.next_position, self.count = 0, 2**62
+        self.ends = {}
+
+    def add(self, count: int) -> None:
+        """Do nothing: there is no count."""
+
+    def clear(self) -> None:
+        """Do nothing: the other buckets would have to know."""
 
 
 class NarrowedRows:

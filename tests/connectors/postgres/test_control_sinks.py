@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from connectors.postgres.catalog import sink_records
-from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import SinkError
 from tests.harness.postgres import Database
@@ -28,18 +29,39 @@ def control(every_database: Database) -> Iterator[Control]:
 
 def test_a_sink_is_stored_as_it_was_given(every_database: Database, control: Control) -> None:
     stored = sink_records.insert_sink(control, _ROW)
-    assert [stored] == sink_records.list_sinks(control)
+    assert stored is not None and [stored] == sink_records.list_sinks(control)
     assert stored == sink_records.find_sink(control, "v1", "events")
     assert (stored.options, stored.status, stored.desired) == (_ROW.options, "starting", "live")
     assert stored.title == 'public.we "ird %s/events' and stored.created_by == "postgres"
     assert every_database.rows("SELECT options->>'topic' FROM tidemark.sinks") == [("x",)]
-    assert sink_records.insert_sink(control, _ROW).identity == "s1", "the same one, tried again"
+    assert sink_records.insert_sink(control, _ROW) == stored, "the same one, tried again"
     with pytest.raises(SinkError) as raised:
         sink_records.insert_sink(control, replace(_ROW, identity="s2"))
     assert raised.value.code == "sink.exists"
     assert sink_records.find_sink(control, "v2", "events") is None
     assert sink_records.delete_sink(control, "s1")
     assert not sink_records.delete_sink(control, "s1")
+
+
+def test_a_sink_waits_for_no_change_of_its_view(every_database: Database, control: Control) -> None:
+    """None is entered while the view changes, or under a group that it has left."""
+    control.insert_view(ViewRow("public", "v", "SELECT 1", "v1", options={"group": "a"}))
+    row = replace(_ROW, view_group="a")
+    assert sink_records.insert_sink(control, _ROW) is None
+    every_database.execute("""UPDATE tidemark.views SET change = '{"id": "c"}'""")
+    assert sink_records.insert_sink(control, row) is None
+    every_database.execute("UPDATE tidemark.views SET change = NULL")
+    changing = every_database.connect(autocommit=False)
+    with changing.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+        cursor.execute("""UPDATE tidemark.views SET change = '{"id": "d"}'""")
+        adding = pool.submit(sink_records.insert_sink, control, row)
+        with pytest.raises(TimeoutError):
+            adding.result(0.3)
+        changing.commit()
+        assert adding.result(10) is None
+    changing.close()
+    every_database.execute("UPDATE tidemark.views SET change = NULL")
+    assert sink_records.insert_sink(control, row) is not None
 
 
 def test_updates_set_what_is_named_and_wake_who_waits(

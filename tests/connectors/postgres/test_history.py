@@ -17,6 +17,7 @@ from connectors.postgres.sink import apply_deltas
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.postgres.sink.view_tables import ViewTables
 from connectors.sink import (
+    Handover,
     Progress,
     SinkEpoch,
     SinkRepair,
@@ -427,3 +428,53 @@ def test_the_past_stays_readable_while_all_views_are_paused(
 
 def _rows_at_paused(database: Database, point: str) -> list[tuple]:
     return database.rows(f"SELECT * FROM tidemark.as_of(NULL::small, '{point}')")
+
+
+def test_a_history_goes_to_another_group(every_database: Database, sink: PostgresSink) -> None:
+    """Its rows, epochs and readers are the same in the group that has the view from then on."""
+    for table in (SMALL, BAG):
+        _want(every_database, table)
+    sink.write(_begin(sink, 1, SMALL, Delta.of("is", [(1, b"a"), (2, b"b")])))
+    sink.write(_begin(sink, 2, BAG, Delta.of("s", [(b"x",)], [2])))
+    every_database.execute("GRANT SELECT ON small_history TO PUBLIC")
+    every_database.execute("CREATE VIEW own AS SELECT * FROM small_history")
+    sink.write(_epoch(3, (SMALL, Delta.of("is", [(1, b"a"), (1, b"c")], [-1, 1]))))
+    handover = Handover("tidemark/b", 4, {"source": 40})
+    facts = {"options": {"history": "1 hour", "group": "b"}}
+    change = ViewChange("small", SMALL, SMALL, facts, hands_over=handover)
+    sink.write(_epoch(4, changes=(change,)))
+    other = PostgresSink(every_database.dsn, key="tidemark/b")
+    other.write(_epoch(5, (SMALL, Delta.of("is", [(2, b"b"), (3, b"d")], [-1, 1]))))
+    sink.write(_epoch(5, (BAG, Delta.of("s", [(b"x",)], [-1]))))
+    other.write(_epoch(6, (SMALL, Delta.of("is", [(1, b"c")], [-1]))))
+    expected = {
+        1: _small((1, b"a"), (2, b"b")),
+        3: _small((1, b"c"), (2, b"b")),
+        4: _small((1, b"c"), (2, b"b")),
+        5: _small((1, b"c"), (3, b"d")),
+        6: _small((3, b"d")),
+    }
+    for number, rows in expected.items():
+        assert _rows_at(every_database, SMALL, str(number))[1] == rows, number
+    assert _rows_at(every_database, BAG, "5") == (5, _small((b"x",)))
+    shown = every_database.rows(
+        "SELECT id, v, from_epoch, to_epoch, from_positions->>'source', to_positions->>'source' "
+        "FROM own WHERE from_epoch > 0 ORDER BY 3, 1"
+    )
+    assert shown == [(1, "c", 3, 6, "30", "60"), (3, "d", 5, None, "50", None)]
+    granted = "SELECT has_table_privilege('public', 'small_history', 'SELECT')"
+    assert every_database.rows(granted) == [(True,)]
+    keys = "SELECT sink_key, array_agg(epoch ORDER BY epoch) FROM tidemark.epochs GROUP BY 1"
+    assert dict(every_database.rows(keys)) == {
+        "tidemark": [1, 2, 3, 4, 5],
+        "tidemark/b": [1, 2, 3, 5, 6],
+    }
+    newest = "SELECT newest_epoch FROM tidemark.history WHERE name = 'small'"
+    assert every_database.rows(newest) == [(6,)]
+    # The last history that its first group had takes the epochs there along.
+    handover = Handover("tidemark/c", 6, {"source": 60})
+    facts = {"options": {"history": "1 hour", "group": "c"}}
+    sink.write(_epoch(6, changes=(ViewChange("lots", BAG, BAG, facts, hands_over=handover),)))
+    assert dict(every_database.rows(keys)).keys() == {"tidemark/b", "tidemark/c"}
+    assert _rows_at(every_database, BAG, "4") == (4, _small((b"x",), (b"x",)))
+    other.close()
