@@ -79,7 +79,12 @@ class MariaDbServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start, and wait until it answers.
+
+        It has a folder of its own for temporary tables: a server that starts deletes all that it
+        finds there, and another one that is about to use them crashes.
+        """
+        (self.folder / "tmp").mkdir(exist_ok=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -87,6 +92,7 @@ class MariaDbServer:
                     f"--port={self.port}",
                     "--bind-address=127.0.0.1",
                     f"--socket={self.folder}/s",
+                    f"--tmpdir={self.folder}/tmp",
                     f"--pid-file={self.folder}/pid",
                     *(f"--{name}={value}" for name, value in self._settings.items() if value),
                 ],
