@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.end_to_end.test_runtime import (
     AT_EXPORT,
     AT_GIVER,
@@ -32,32 +31,18 @@ from tests.end_to_end.test_sinks import postgres_options
 from tests.harness.background_writer import BackgroundWriter
 from tests.harness.broker import unique_name
 from tests.harness.failpoints import arm
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.prefix_writer import REGIONS, SCHEMA, PrefixWriter
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, drop_sink, sink_of
 from tests.harness.topic_reader import TopicReader, canonical
-from tests.harness.webhook_receiver import SECRET, Receiver
+from tests.harness.webhook_receiver import Receiver
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
     pytest.mark.timeout(1200),
 ]
 NAMES = ("copy", "events", "hook")
-
-
-@pytest.fixture
-def other(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        yield made
-
-
-@pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setenv("SECRET_WEBHOOK", SECRET)
-    running = Receiver()
-    yield running
-    running.stop()
 
 
 def newest(database: Database) -> str:

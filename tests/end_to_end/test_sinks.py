@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,14 @@ import pytest
 from psycopg2.extensions import parse_dsn
 from typer.testing import CliRunner
 
-from connectors.postgres.embedded.server import EmbeddedPostgres
 from service.cli.main import app
 from service.metrics.metrics import read_metrics
 from tests.harness.broker import wait_until
 from tests.harness.mariadb import MariaDb
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink, sink_of
-from tests.harness.webhook_receiver import SECRET, Receiver
+from tests.harness.webhook_receiver import Receiver
 
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount numeric(12,2), note text);
@@ -62,20 +61,6 @@ def skipped(service: RunningService, title: str) -> int:
 def shop(database: Database) -> Database:
     database.execute(ORDERS)
     return database
-
-
-@pytest.fixture
-def other(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        yield made
-
-
-@pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setenv("SECRET_WEBHOOK", SECRET)
-    running = Receiver()
-    yield running
-    running.stop()
 
 
 def postgres_options(other: Database) -> dict[str, Any]:
