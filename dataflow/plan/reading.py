@@ -1,4 +1,6 @@
-"""Rebase a plan on another version of a relation that it reads: columns are matched by name.
+"""Rebase a plan on another version of a relation that it reads, or on a view's own plan.
+
+Columns are matched by name.
 
 Pure functions of frozen trees. Invariant: the fields above a scan stay the same, so the state of
 every operator stays valid.
@@ -6,11 +8,13 @@ every operator stays valid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from dataflow.plan.nodes import Plan, Scan, fold, scans_of
+from dataflow.expressions.ir import Call, ColumnRef, Expression
+from dataflow.plan.nodes import Plan, Project, Scan, fold, scans_of
 from dataflow.plan.walk import with_inputs
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import Field, Relation, RelationName
 
 
 def what_is_missing(plan: Plan, name: RelationName, relation: Relation) -> list[str]:
@@ -54,3 +58,33 @@ def reading(plan: Plan, name: RelationName, relation: Relation) -> Plan:
         return with_inputs(node, inputs)
 
     return fold(plan, visit)
+
+
+def computing(plan: Plan, roots: Mapping[RelationName, Plan]) -> Plan:
+    """Return the plan with the views of these names computed in it instead of read.
+
+    roots: their own plans, with all columns. A scan of another relation stays.
+    """
+
+    def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        if not isinstance(node, Scan) or node.relation.name not in roots:
+            return with_inputs(node, inputs)
+        root = roots[node.relation.name]
+        positions = {f.name: i for i, f in enumerate(root.fields)}
+        names = [node.relation.fields[c].name for c in node.columns]
+        columns = [
+            _column(root, positions[name], field)
+            for name, field in zip(names, node.fields, strict=True)
+        ]
+        return Project(root, tuple(columns), node.fields)
+
+    return fold(plan, visit)
+
+
+def _column(root: Plan, position: int, field: Field) -> Expression:
+    """Return a column of a view's plan, with the type of its table's column."""
+    column = ColumnRef(position, root.fields[position].type, field.name)
+    if column.type == field.type:
+        return column
+    # A value of a domain is stored as one of its base type.
+    return Call("coalesce", (column,), field.type)

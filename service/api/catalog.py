@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.catalog import history_records, sink_records, verification_records
-from connectors.postgres.catalog.catalog import TimeFacts, ViewRow
+from connectors.postgres.catalog.catalog import SourceRow, TimeFacts, ViewRow
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from connectors.source import MAIN_SOURCE
@@ -39,7 +39,7 @@ from service.api.models import (
     ViewModel,
     ViewOptions,
 )
-from service.api.placement import placed
+from service.api.placement import SPARK, placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.source_reads import SourceReads, lines_of
 from service.api.status_collector import Standings
@@ -47,6 +47,7 @@ from service.backfill.engine_choice import work_of
 from service.engine import output_fields
 from service.engine.definition import ViewDefinition
 from service.engine.state_version import versions
+from service.factory.computed_views import with_views_computed
 from service.factory.planning import NO_HISTORY, TimeOptions, clock_of, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
@@ -99,19 +100,8 @@ class Catalog:
         requester = by.db_role
         rows = self._control.list_views()
         identity, options = identity or uuid.uuid4().hex, body.options.model_dump()
-        definition = planned_with_clock(
-            self._control,
-            self._factory,
-            lambda sources: plan_definition(
-                identity,
-                (schema, name),
-                body.query,
-                self._factory,
-                rows,
-                sources=sources,
-                requester=requester,
-                options=options,
-            ),
+        definition = self._planned(
+            identity, (schema, name), body.query, rows, requester=requester, options=body.options
         )
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         place = self._placed(definition, body.options, estimate)
@@ -119,7 +109,7 @@ class Catalog:
         options |= {"runtime": place.runtime, "group": group}
         require_parents(definition, rows, group)
         self._authorization.require_schema(by, schema)
-        self._authorization.require_parents(requester, definition.parents())
+        self._authorization.require_parents(requester, definition.views_named())
         self._sink.check(definition.table)
         if body.options.history not in (None, NO_HISTORY):
             self._factory.view_tables().check_history(definition.table)
@@ -152,22 +142,10 @@ class Catalog:
         self._authorization.require(by, "view.validate")
         requester = by.db_role
         rows = self._control.list_views()
-        definition = planned_with_clock(
-            self._control,
-            self._factory,
-            lambda sources: plan_definition(
-                "",
-                ("", ""),
-                query,
-                self._factory,
-                rows,
-                sources=sources,
-                requester=requester,
-                options=options.model_dump(),
-            ),
-            is_trial=True,
+        definition = self._planned(
+            "", ("", ""), query, rows, requester=requester, options=options, is_trial=True
         )
-        self._authorization.require_parents(requester, definition.parents())
+        self._authorization.require_parents(requester, definition.views_named())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, options.backfill)
         place = self._placed(definition, options, estimate)
@@ -194,6 +172,38 @@ class Catalog:
             now=clock_of(plan, time),
             time_zone=time.time_zone,
         )
+
+    def _planned(
+        self,
+        identity: str,
+        name: tuple[str, str],
+        query: str,
+        rows: Sequence[ViewRow],
+        *,
+        requester: str,
+        options: ViewOptions,
+        is_trial: bool = False,
+    ) -> ViewDefinition:
+        """Return a view's definition; on Spark it computes the views that its query names.
+
+        is_trial: declare nothing.
+        """
+
+        def plan(sources: Sequence[SourceRow]) -> ViewDefinition:
+            found = plan_definition(
+                identity,
+                name,
+                query,
+                self._factory,
+                rows,
+                sources=sources,
+                requester=requester,
+                options=options.model_dump(),
+            )
+            is_alone = options.runtime == SPARK
+            return with_views_computed(found, self._factory, rows, sources) if is_alone else found
+
+        return planned_with_clock(self._control, self._factory, plan, is_trial=is_trial)
 
     def _engine_of(self, definition: ViewDefinition, options: ViewOptions) -> str:
         """Return the engine of a view's backfill by the sizes of its relations alone."""

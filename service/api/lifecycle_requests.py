@@ -24,7 +24,8 @@ from service.api.clock import planned_with_clock
 from service.api.placement import AUTO, LOCAL, SPARK
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.on_spark import check_on_spark, plan_on_spark
+from service.factory.computed_views import planned_in_group, why_not_computed
+from service.factory.on_spark import check_on_spark
 from service.factory.planning import NO_HISTORY, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_handovers import read_by_others
@@ -40,7 +41,7 @@ from service.pipeline.view_replacement import (
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of, readers_of
-from service.views.groups import follows_database, group_of, is_spark_group, new_group
+from service.views.groups import follows_database, group_of, is_own_group, is_spark_group, new_group
 from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
 from service.views.name_tracking import names_in
 from service.views.requested_changes import (
@@ -122,7 +123,7 @@ class Life:
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
                 self._planned(row, query, is_existing=True, requester=role, options=changed)
-            self._authorization.require_parents(role, definition.parents())
+            self._authorization.require_parents(role, definition.views_named())
         return self._request_version(row, definition, changed, "replace")
 
     def rebuild(self, name: str, *, by: Caller) -> list[AcceptedRequest]:
@@ -218,11 +219,15 @@ class Life:
     def _check_spark(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """Fail if Spark is to maintain the version and cannot; return warnings of what it cannot
         split."""
-        is_on_spark = is_spark_group(group_of(row))
-        if not is_on_spark:
+        planned = self._in_its_group(row, definition)
+        if not is_spark_group(group_of(row)):
             return []
-        settings, sources = self._factory.settings, self._control.list_sources()
-        return check_on_spark(plan_on_spark(definition), settings, sources)
+        return check_on_spark(planned, self._factory.settings, self._control.list_sources())
+
+    def _in_its_group(self, row: ViewRow, definition: ViewDefinition) -> ViewDefinition:
+        """Return a version of a view as its group builds it."""
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        return planned_in_group(definition, self._factory, rows, sources, group_of(row))
 
     def _check_version(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
         """Fail if the version is not possible; return its warnings."""
@@ -260,9 +265,21 @@ class Life:
                 # Someone dropped a table manually: the reader fails for it, and can be rebuilt.
                 if error.code != "sql.undefined_table":
                     raise
-        missing = readers_lost(definition, readers)
+        missing = readers_lost(definition, readers) or self._not_computed(row, definition, rows)
         if missing:
             raise readers_refuse(row.title, missing)
+
+    def _not_computed(
+        self, row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]
+    ) -> dict[str, list[str]]:
+        """Return by title the views that compute this one and could not compute the new version."""
+        found = {}
+        for reader in _staying(row, rows):
+            if is_own_group(group_of(reader)) and reader.status != ViewState.FAILED:
+                planned = self._planned(reader, reader.query, names_in(reader.plan))
+                if why := why_not_computed(definition, planned):
+                    found[reader.title] = [why]
+        return found
 
     def cancel(self, name: str, *, by: Caller) -> AcceptedRequest:
         """Cancel the change in progress; the view is unchanged. TidemarkError view.no_change."""
@@ -418,9 +435,12 @@ class Life:
         require_free(row)
         require_not_pausing(row)
         readers = children_of(row, self._control.list_views())
+        # Those that compute it do not notice.
+        readers = [r for r in readers if group_of(r) == group_of(row)]
         if readers:
             raise read_by_others(row.title, [r.title for r in readers])
         definition = self._planned(row, row.query, names_in(row.plan), is_existing=True)
+        definition = self._in_its_group(row, definition)
         warnings: list[str] = []
         if is_spark:
             sources = self._control.list_sources()
@@ -473,6 +493,9 @@ def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]
     """Return, by identity, the queries of the readers with the view's new name."""
     queries, refused = {}, {}
     for child in children:
+        if group_of(child) != group_of(row):
+            refused[child.title] = ["it computes this view, in a group of its own"]
+            continue
         if child.status not in CHANGEABLE or child.change is not None:
             raise busy(child)
         old, new = (row.schema, row.name), (table.schema, table.name)
@@ -504,7 +527,7 @@ def failure_of(row: ViewRow, facts: Mapping[str, Any]) -> TidemarkError:
 
 def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]) -> None:
     below = {(r.schema, r.name) for r in (row, *_staying(row, rows))}
-    found = [p for p in definition.parents() if (p.schema, p.name) in below]
+    found = [p for p in definition.views_named() if (p.schema, p.name) in below]
     if found:
         raise TidemarkError(
             "view.cycle",

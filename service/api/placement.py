@@ -41,8 +41,9 @@ def placed(
 ) -> Placement:
     """Return where a view is maintained. settings: of the service. sources: lists the declared.
 
-    "auto" chooses Spark for a state beyond TIDEMARK_SPARK_STATE_MB, where Spark can maintain the
-    view. SqlError, TidemarkError as of `check_on_spark`.
+    definition: for `runtime: spark` with the views computed in it that it names. "auto" chooses
+    Spark for a state beyond TIDEMARK_SPARK_STATE_MB, where Spark can maintain the view and it reads
+    no other views, which it would have to compute. SqlError, TidemarkError as of `check_on_spark`.
     """
 
     def on_spark() -> Placement:

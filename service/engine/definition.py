@@ -30,6 +30,20 @@ from storage.store import Store
 
 
 @dataclass(frozen=True)
+class ComputedView:
+    """A view whose query is computed within another view, which does not read its rows.
+
+    digest: of all that its rows depend on. is_named: the other view's own query names it; else it
+    is below such a one.
+    """
+
+    identity: str
+    name: RelationName
+    digest: str
+    is_named: bool
+
+
+@dataclass(frozen=True)
 class ViewDefinition:
     """A planned view: all that is needed to run it again after a restart.
 
@@ -39,6 +53,7 @@ class ViewDefinition:
     - rebuilt: counts up if views still use the state of an earlier build
     - role: whose privileges PostgreSQL evaluates with; "" for the service's own
     - names: those in its query
+    - computed: the views that it computes instead of reading them
     """
 
     identity: str
@@ -49,6 +64,7 @@ class ViewDefinition:
     version: int = 0
     role: str = ""
     names: KnownNames = UNKNOWN
+    computed: tuple[ComputedView, ...] = ()
 
     @property
     def scope(self) -> str:
@@ -111,6 +127,11 @@ class ViewDefinition:
         """Return the maintained views that it reads, each once."""
         names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
         return tuple(name for name in names if name.source == VIEW_SOURCE)
+
+    def views_named(self) -> tuple[RelationName, ...]:
+        """Return the maintained views that its query names, whether read or computed, each once."""
+        computed = (view.name for view in self.computed if view.is_named)
+        return tuple(dict.fromkeys((*self.parents(), *computed)))
 
     def is_planned_over(self, views: Mapping[RelationName, ViewDefinition]) -> bool:
         """Return True if `views` has every view that it reads, with the same columns and key."""

@@ -122,9 +122,9 @@ def check_on_spark(
     if definition.parents():
         raise SqlError(
             "spark.reads_views",
-            "a view that Spark maintains cannot read other views",
+            "a view that reads other views cannot go to Spark",
             detail=f"it reads {', '.join(map(str, definition.parents()))}",
-            hint="write their queries into this one, or leave out options.runtime",
+            hint="create it with runtime spark: it computes them itself then",
         )
     if not is_connect(settings.spark):
         check_java()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
+from connectors.postgres.catalog.change_requests import request_change
 from connectors.postgres.replication.slot import LOST
 from connectors.sink import Sink, SinkTable
 from dataflow.errors import TemporaryError, TidemarkError
@@ -20,14 +21,15 @@ from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.departures import Departures
 from service.engine.engine import Engine
-from service.factory.on_spark import plan_on_spark
+from service.factory.computed_views import changed_below, planned_in_group
 from service.factory.planning import plan_definition
 from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
 from service.views.dependencies import parents_of, readers_of
-from service.views.groups import group_of, is_spark_group
+from service.views.groups import group_of
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
+from service.views.name_tracking import names_in
 from service.views.status_reports import STANDING, StatusReports
 from service.views.view_facts import is_being_rebuilt, is_pausing, require_possible
 from storage.failpoints import failpoint
@@ -44,6 +46,17 @@ def is_lost(row: ViewRow) -> bool:
     """Return True if a desired view has failed because its slot was lost."""
     is_failed = (row.status, row.desired) == (ViewState.FAILED, DesiredState.LIVE)
     return is_failed and row.code in LOST
+
+
+def _not_rebuilt(row: ViewRow) -> TidemarkError:
+    """Return why a view fails that computes views which are others now."""
+    last = row.replacing or {}
+    return TidemarkError(
+        last.get("code") or "view.failed",
+        f'view "{row.title}" cannot be rebuilt, and a view that its query names is another one now',
+        detail=last.get("detail") or "",
+        hint=last.get("hint") or "",
+    )
 
 
 def source_row(factory: ServiceFactory) -> SourceRow:
@@ -190,6 +203,35 @@ class CatalogReconciler:
             and not self._reports.is_abandoned(r.change)
         ]
 
+    def rebuild_outdated(self) -> None:
+        """Request rebuilds of live views that compute a view which has another query by now.
+
+        One that cannot be rebuilt fails: its rows are no longer those of its query.
+        """
+        for row in self._rows:
+            live = self.live(row.identity)
+            if live is None or row.status != ViewState.LIVE or row.change is not None:
+                continue
+            below = changed_below(live, self._all_rows)
+            if not below:
+                continue
+            last = row.replacing or {}
+            if last.get("computes") == below and last.get("status") == requested_changes.FAILED:
+                self.fail_view(row.identity, _not_rebuilt(row))
+                continue
+            names = names_in(row.plan)
+            change, replacing = requested_changes.new_version(
+                row, row.query, row.options, list(row.warnings), "rebuild", names=names
+            )
+            log.info("view.outdated", view=row.title)
+            request_change(
+                self._control,
+                row.identity,
+                row.desired,
+                change,
+                replacing=replacing | {"computes": below},
+            )
+
     def groups(self) -> set[str]:
         """Return the groups that the catalog names, as of the last refresh."""
         return {group_of(r) for r in self._all_rows}
@@ -218,8 +260,7 @@ class CatalogReconciler:
             "options": self.options(row),
         }
         found = plan_definition(row.identity, name, query, self._factory, self._all_rows, **more)
-        if is_spark_group(self._factory.settings.group):
-            found = plan_on_spark(found)
+        found = planned_in_group(found, self._factory, self._all_rows, self.sources.rows)
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:

@@ -89,6 +89,8 @@ class ViewLife:
         for row in self._reconciler.to_drop():
             self._drops.drop(row)
         self._change()
+        if not self._is_sink_elsewhere:
+            self._reconciler.rebuild_outdated()
         self._handovers.reconcile(is_blocked=self._is_sink_elsewhere)
         self._queue.start_next(self._renaming)
         self._attach_sinks()

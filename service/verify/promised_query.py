@@ -23,9 +23,11 @@ from dataflow.sql.lower.lowering import Node, lower
 from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
 from dataflow.types import UTC
+from service.factory.computed_views import planned_in_group
 from service.factory.planning import CLOCK, MOVING, TimeOptions, plan_definition, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
+from service.views.groups import group_of
 from service.views.name_tracking import names_in, with_current_names
 
 # Warnings of queries to which PostgreSQL has several correct answers, or changing ones.
@@ -219,7 +221,7 @@ def left_out(
     errors: Sequence[tuple[str, str]],
     promise: Promise,
     factory: ServiceFactory,
-    catalog: tuple[Iterable[ViewRow], Iterable[SourceRow]],
+    catalog: tuple[Sequence[ViewRow], Sequence[SourceRow]],
 ) -> list[LeftOut]:
     """Return the rows of base relations behind the view's error rows, (operator, row).
 
@@ -244,6 +246,7 @@ def left_out(
     )
     found: dict[Scan, list[str]] = {}
     late: set[Scan] = set()
+    definition = planned_in_group(definition, factory, rows, sources, group_of(row))
     nodes = lower(definition.plan.root)
     for operator, text in errors:
         scan = _scan_of(row, nodes, operator)

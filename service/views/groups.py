@@ -52,6 +52,11 @@ def is_spark_group(group: str) -> bool:
     return re.fullmatch(f"{_SPARK}[0-9a-f]{{{_DIGITS}}}", group) is not None
 
 
+def is_own_group(group: str) -> bool:
+    """Return whether a group has one view, which computes the views that its query names."""
+    return re.fullmatch(f"({_SPARK}|{_LOCAL})[0-9a-f]{{{_DIGITS}}}", group) is not None
+
+
 def group_of(row: ViewRow) -> str:
     """Return the group of a view."""
     return row.options.get("group") or DEFAULT_GROUP

@@ -30,7 +30,7 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
         "reads": [[r.name.source, r.name.name] for r in definition.relations()],
         "asks": requirement_facts(plan),
         "names": names_facts(definition.names),
-        "parents": [[p.schema, p.name] for p in definition.parents()],
+        "parents": [[p.schema, p.name] for p in definition.views_named()],
     }
 
 

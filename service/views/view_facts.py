@@ -14,7 +14,7 @@ from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from service.engine import output_fields
 from service.engine.definition import ViewDefinition
-from service.views.groups import group_of
+from service.views.groups import group_of, is_own_group
 from service.views.lifecycle import DesiredState, ViewState
 from service.views.name_tracking import names_in
 from service.views.plan_facts import plan_facts
@@ -72,12 +72,12 @@ def require_parents(
     group: str,
     awaited: frozenset[str] = frozenset(),
 ) -> None:
-    """Require that every view that a query reads is live and not changing.
+    """Require that every view that a query names is live and not changing.
 
     awaited: identities of views that will be live. TidemarkError view.parent_not_live, view.busy,
     view.other_group.
     """
-    for parent in definition.parents():
+    for parent in definition.views_named():
         found = next((r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None)
         is_ready = found is not None and found.status == ViewState.LIVE and not is_pausing(found)
         if found is None or not (is_ready or found.identity in awaited):
@@ -90,7 +90,7 @@ def require_parents(
             )
         if found.change is not None and found.identity not in awaited:
             raise busy(found)
-        if group_of(found) != group:
+        if group_of(found) != group and not is_own_group(group):
             raise TidemarkError(
                 "view.other_group",
                 f'view "{parent}", which the query reads, is in group "{group_of(found)}"',

@@ -206,6 +206,8 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
         left_keys=tuple(remap(k, left[1]) for k in plan.left_keys),
         right_keys=tuple(remap(k, right[1]) for k in plan.right_keys),
         residual=remap(plan.residual, at) if plan.residual else None,
+        # They follow from the residual (find_intervals).
+        bounds=None,
     )
     if not isinstance(plan, Join) or not isinstance(joined, Join):
         return joined, left[1]

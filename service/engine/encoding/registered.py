@@ -19,7 +19,7 @@ from dataflow.plan import nodes as plan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.shared import StateLocation
 from dataflow.types import SqlType, TypeKind
-from service.engine.definition import StateLayout, ViewDefinition
+from service.engine.definition import ComputedView, StateLayout, ViewDefinition
 from service.engine.encoding.object_graph import Registered, Registry
 
 
@@ -114,8 +114,9 @@ _VIEWS = (
     _type(
         "view.definition",
         ViewDefinition,
-        "identity table query plan rebuilt version role names",
+        "identity table query plan rebuilt version role names computed",
     ),
+    _type("view.computed", ComputedView, "identity name digest is_named"),
     _type("state.layout", StateLayout, "homes=locations tables"),
     _type("state.home", StateLocation, "scope name"),
     _type("state.table_home", TableLocation, "scope relation columns dead"),
