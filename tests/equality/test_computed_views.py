@@ -28,7 +28,7 @@ from tests.harness.schemas import SCHEMAS
 from tests.harness.tiers import count
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
-QUERIES = count("TIDEMARK_TEST_COMPUTED_QUERIES", 6, 60)
+QUERIES = count("TIDEMARK_TEST_COMPUTED_QUERIES", 2, 40)
 # Over the other query {v}, and its first and last column.
 READERS = (
     "SELECT * FROM {v} AS v",
