@@ -28,8 +28,9 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options
 from connectors.kafka.source import KafkaSource
 from connectors.source import SourceBatch
-from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver
+from connectors.spark.maintained.driver import Batch, Driver
 from connectors.spark.maintained.layout import MaintainedView
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.runtime import new_scheduler, new_session, storage_below
 from connectors.spark.maintained.scheduler import Scheduler
 from dataflow.expressions.evaluator import NoEvaluator

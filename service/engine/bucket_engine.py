@@ -8,7 +8,8 @@ the sink sees it; `recover` closes the gap after a kill.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ import numpy as np
 
 from connectors.feed_source import RangePlanner
 from connectors.sink import Progress, SinkEpoch, SinkTable
-from connectors.source import SourceBatch
-from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.imports import BackfilledState
 from connectors.spark.maintained.layout import Layout
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.tasks import Figures
 from connectors.spark.result import BackfillResult
 from connectors.spark.stages import Stage
+from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.due import TickSearch
 from dataflow.errors import InvariantError, TidemarkError, ViewError
@@ -182,24 +184,21 @@ class BucketEngine(Engine):
     def step(self, batch: SourceBatch) -> SinkEpoch:
         """See Engine. A batch that changes nothing that the view reads runs no tasks."""
         buffered, failures = self.gather(), dict[RelationName, ViewError]()
-        changes = [change for change in batch.whole() if len(change)]
         self.positions.pass_over(batch, self.epoch + 1)
         assert self.positions.progress is not None
         fixed = FixedEpoch.of(self.positions.progress, batch)
         rejected = [] if batch.rejected is None else [batch.rejected]
         for name, definition in self.views.items():
             read = {relation.name for relation in definition.relations()}
-            own = [change for change in changes if change.relation.name in read]
-            if not own and batch.stored is None:
+            own, stored = self._input(definition.identity, batch, read)
+            if not own and stored is None:
                 continue
             clocks = {relation.name for relation in definition.relations() if relation.is_single}
             is_changed = any(change.relation.name not in clocks for change in own)
-            self._changes += is_changed or batch.stored is not None
-            if not self._is_durable:
-                self.store.sync()
-                self._is_durable = True
+            self._changes += is_changed or stored is not None
+            self._sync()
             try:
-                committed = self._buckets.step(definition.identity, fixed, own, batch.stored)
+                committed = self._buckets.step(definition.identity, fixed, own, stored)
                 found = self._take(definition, committed, buffered)
             except Exception as error:
                 failure = view_error("buckets", error)
@@ -216,19 +215,42 @@ class BucketEngine(Engine):
             commit_time_us=batch.commit_time_us,
         )
 
+    def _input(
+        self, identity: str, batch: SourceBatch, read: Collection[RelationName]
+    ) -> tuple[list[Changes], StoredInput | None]:
+        """Return the changes of a view's relations, or where they are if those are too many."""
+        own = ([c for c in part if len(c) and c.relation.name in read] for part in batch.chunks())
+        held, rows = list[Changes](), 0
+        for changes in own:
+            held += changes
+            rows += sum(map(len, changes))
+            if rows > self._buckets.held_rows:
+                self._sync()
+                return [], self._buckets.store(identity, itertools.chain([held], own))
+        return held, batch.stored
+
+    def _sync(self) -> None:
+        """Put what is committed on disk, before the driver moves on."""
+        if not self._is_durable:
+            self.store.sync()
+            self._is_durable = True
+
     def _take(
         self, definition: ViewDefinition, committed: CommittedEpoch, buffered: EpochBuffer
     ) -> Delta | None:
         """Put the rows of a committed epoch into the open one; return rejected records."""
-        if len(committed.rows):
-            buffered.add(definition.table, committed.rows)
-        if len(committed.errors):
-            found = named(definition.table, committed.errors)
-            buffered.add(definition.table, found, is_errors=True)
-        for rows in committed.final:
-            buffered.add(definition.published, rows)
+        rejected = []
+        for part in committed.parts():
+            buffered.add(definition.table, part.rows)
+            if len(part.errors):
+                found = named(definition.table, part.errors)
+                buffered.add(definition.table, found, is_errors=True)
+            for rows in part.final:
+                buffered.add(definition.published, rows)
+            if len(part.rejected):
+                rejected.append(part.rejected)
         self._buckets.keep(definition.identity, committed)
-        return committed.rejected if len(committed.rejected) else None
+        return Delta.concat(rejected).consolidate() if rejected else None
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """See Engine; then files of removed views are deleted."""

@@ -10,12 +10,13 @@ notes that were fixed with its input.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from connectors.objects.shared_storage import SharedStorage
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.bases import open_state
-from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver, Limits
+from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.growth import DEFAULT_GROWTH, GrowthLimits
 from connectors.spark.maintained.imports import BackfilledState
+from connectors.spark.maintained.input_pages import LargeInput
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.tasks import Figures
 from dataflow.changes import Changes
@@ -49,6 +52,8 @@ _RECORD = "buckets/"
 COLLECT_S = 60.0
 # While a view catches up, an epoch has about so many changes.
 CATCH_UP_ROWS = 100_000
+# More rows of a batch than so many are stored for the tasks while it is decoded.
+HELD_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,9 @@ class BucketParts:
 
     storage: shared, called with the name of a view's folder, or "" for that of all. evaluator:
     returns what tasks evaluate with; picklable. buckets: of a new view. growth: when they are
-    split. folder: local, for files on their way. while_waiting: called twice a second in the
-    caller's thread while tasks run. warm: called once in a thread of its own, so that the first
-    epoch need not wait for it.
+    split. held_rows: of an epoch's input in memory. folder: local, for files on their way.
+    while_waiting: called twice a second in the caller's thread while tasks run. warm: called once
+    in a thread of its own, so that the first epoch need not wait for it.
     """
 
     storage: Callable[[str], SharedStorage]
@@ -68,6 +73,7 @@ class BucketParts:
     buckets: int
     folder: Path
     growth: GrowthLimits = DEFAULT_GROWTH
+    held_rows: int = HELD_ROWS
     while_waiting: Callable[[], object] = lambda: None
     warm: Callable[[], object] = lambda: None
 
@@ -128,6 +134,11 @@ class BucketViews:
         self._building: dict[str, _Running] = {}
         self._unneeded: list[str] = []
         self._is_warm = False
+
+    @property
+    def held_rows(self) -> int:
+        """How many rows of an epoch's input are held in memory."""
+        return self._parts.held_rows
 
     def warm(self) -> None:
         """Begin what the first epoch would wait for, once."""
@@ -245,6 +256,17 @@ class BucketViews:
         self._await(lambda: found.append(running.driver.read(planner, max_rows)))
         return found[0]
 
+    def store(self, identity: str, chunks: Iterable[Sequence[Changes]]) -> StoredInput | None:
+        """Store a batch for a view's next epoch; None if nothing of it concerns the view.
+
+        TemporaryError spark.storage, spark.late_read.
+        """
+        running, made = self._running[identity], list[LargeInput]()
+        self._await(lambda: made.append(running.driver.large_input()))
+        for chunk in chunks:
+            self._await(functools.partial(made[0].add, chunk))
+        return made[0].finish()
+
     def step(
         self,
         identity: str,
@@ -252,7 +274,7 @@ class BucketViews:
         changes: Sequence[Changes],
         stored: StoredInput | None = None,
     ) -> CommittedEpoch:
-        """Run an epoch, and commit it in the shared storage. stored: by `read`."""
+        """Run an epoch, and commit it in the shared storage. stored: by `read` or `store`."""
         running = self._running[identity]
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
@@ -350,11 +372,12 @@ class BucketCatchUp:
             return
         self._await(lambda: self._running.driver.step(Batch({}, held)))
         for committed in self._running.take():
-            self._errors = Delta.concat([self._errors, committed.errors]).consolidate()
-            self._view.reject(row for row, n in committed.rejected.rows() for _ in range(n))
-            for rows in committed.final:
-                self._view.errors.publish(rows)
-            yield committed.rows
+            for part in committed.parts():
+                self._errors = Delta.concat([self._errors, part.errors]).consolidate()
+                self._view.reject(row for row, n in part.rejected.rows() for _ in range(n))
+                for rows in part.final:
+                    self._view.errors.publish(rows)
+                yield part.rows
         self._running.collect_garbage()
 
     def errors(self) -> Delta:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.source import SourceBatch
-from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver, Limits
+from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.layout import MaintainedView
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.tasks import STATES
 from dataflow.delta import Delta
@@ -82,7 +83,7 @@ class Bucketed(Maintained):
             _Sink(self, name),
             buckets=BUCKETS,
             # So that states are made again from bases as well as from logs, and keys are spread.
-            limits=Limits(min_log_bytes=4000, rewritten=1, heavy_rows=HEAVY_ROWS),
+            limits=Limits(min_log_bytes=4000, rewritten=1, heavy_rows=HEAVY_ROWS, output_bytes=500),
         )
         driver.start()
         return driver
@@ -125,5 +126,6 @@ class _Sink:
         views, name = self._views, self._name
         assert epoch.epoch == self.progress() + 1
         views._shown[name] = epoch.epoch
-        views.answers[name].add(epoch.rows, views._definitions[name].table.fields)
-        views._note_errors(name, epoch.errors)
+        shown = epoch.whole()
+        views.answers[name].add(shown.rows, views._definitions[name].table.fields)
+        views._note_errors(name, shown.errors)

@@ -21,9 +21,9 @@ from connectors.objects.shared_storage import NameTakenError
 from connectors.shuffle_storage import FolderExchange
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files
-from connectors.spark.maintained.driver import CommittedEpoch
 from connectors.spark.maintained.imports import BackfilledState
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread, spread_of
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.stages import Stage
@@ -137,9 +137,10 @@ class TableSink:
         if epoch.epoch <= self.epoch:
             return
         assert epoch.epoch == self.epoch + 1, f"epoch {epoch.epoch} after {self.epoch}"
-        for row, weight in epoch.rows.rows():
+        shown = epoch.whole()
+        for row, weight in shown.rows.rows():
             self.rows[exact(row)] += weight
-        for row, weight in epoch.errors.rows():
+        for row, weight in shown.errors.rows():
             self.errors[row[1].decode(), row[2].decode()] += weight
         self.rows, self.errors = _without_zeros(self.rows), _without_zeros(self.errors)
         self.epoch = epoch.epoch

@@ -62,7 +62,7 @@ class World:
         shared: Path | None = None,
     ) -> None:
         self.shared = shared
-        self.random = random.Random(seed)
+        self.random, self._sizes = random.Random(seed), random.Random(seed)
         self.model = Model(seed)
         self._folder = folder
         self.name = f"{folder}-{seed}"
@@ -90,6 +90,7 @@ class World:
             evaluator=lambda _: NoEvaluator,
             buckets=3,
             folder=self._folder / "moves",
+            held_rows=self._sizes.choice([0, 20, 1000]),
         )
         buckets = BucketViews(self._store, parts)
         self.engine = BucketEngine(self._store, NoEvaluator(), SOURCE, buckets=buckets)
@@ -187,7 +188,11 @@ class World:
     def _step(self, killed_at: str) -> None:
         position = self.engine.position + 1
         changes = self._sent[position - 1]
-        epoch = self.engine.step(SourceBatch(position, changes, 1, sum(map(len, changes))))
+        batch = SourceBatch(position, changes, 1, sum(map(len, changes)))
+        if self._sizes.random() < 0.4:
+            # Too large for the memory of the driver.
+            batch.changes, batch.later = [], iter([[part] for part in changes])
+        epoch = self.engine.step(batch)
         if killed_at == "stepped":
             raise Killed
         assert self.engine.refused() == []

@@ -153,7 +153,7 @@ class Run:
     def __init__(
         self, seed: int, folder: Path, cases: Mapping[str, Callable[..., Plan]] = CASES
     ) -> None:
-        self.random = Random(seed)
+        self.random, self._outputs = Random(seed), Random(seed)
         self.history = History(self.random, cases)
         self.storage = MemoryStorage(f"property-{seed}")
         self.storage.files.content.clear()
@@ -177,6 +177,7 @@ class Run:
                 max_epochs=self.random.choice([2, 100]),
                 grace_s=10.0,
                 heavy_rows=self.heavy_rows,
+                output_bytes=self._outputs.choice([0, 200, 1 << 20]),
                 growth=self.growth(),
             )
             driver = Driver(

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sql
 from connectors import secrets
 from connectors.lake.lake_rows import arrow_column, lake_type, row_keys
 from connectors.spark.batch.planning import PlannedView
-from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.session import GONE
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -81,18 +81,19 @@ class IcebergSink:
 
     def apply(self, epoch: CommittedEpoch) -> None:
         """See EpochSink. SinkError batch.conflict; TemporaryError batch.lake."""
-        shown = self.progress()
-        if epoch.epoch <= shown:
+        if epoch.epoch <= self.progress():
             return
-        old, new = self._cut(epoch.rows)
+        shown = epoch.whole()
+        failed_rows = self.failed_rows + int(shown.errors.weights.sum())
+        old, new = self._cut(shown.rows)
         written: list[Any] = []
         with self._reported("write"):
             deletes = self._write(old, written)
             added = self._write(new, written)
             failpoint("batch.lake.written")
-            self._commit(epoch, deletes, added)
+            self._commit(epoch, failed_rows, deletes, added)
         failpoint("batch.lake.committed")
-        self.rows += len(epoch.rows)
+        self.rows += len(shown.rows)
         with contextlib.suppress(*GONE):
             # Spark's marks beside the files.
             for folder in written:
@@ -139,9 +140,14 @@ class IcebergSink:
 
     # --- the table -------------------------------------------------------------------------------
 
-    def _commit(self, epoch: CommittedEpoch, deletes: Sequence[str], added: Sequence[str]) -> None:
+    def _commit(
+        self,
+        epoch: CommittedEpoch,
+        failed: int,
+        deletes: Sequence[str],
+        added: Sequence[str],
+    ) -> None:
         table, jvm = self._table, self._jvm
-        failed = self.failed_rows + int(epoch.errors.weights.sum())
         transaction = table.newTransaction()
         if deletes or added:
             change = transaction.newRowDelta()

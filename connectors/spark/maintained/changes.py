@@ -102,6 +102,17 @@ def _rows_by_bucket(table: Relation, changes: Changes, buckets: int) -> list[np.
     return [found.get(bucket, np.zeros(0, np.int64)) for bucket in range(buckets)]
 
 
+def changes_of_keys(table: Relation, changes: Changes, keys: Delta) -> Changes:
+    """Return the changes of these keys, and truncations. keys: columns of the relation's key."""
+    n = len(changes)
+    own = zip((changes.columns[c] for c in table.key), keys.columns, strict=True)
+    found = touch([Column.concat([a, b]) for a, b in own], n + len(keys))
+    is_key = np.zeros(found.count, np.bool_)
+    is_key[found.group[n:]] = True
+    is_own = is_key[found.group[:n]] | (changes.kinds == Changes.TRUNCATE)
+    return _taken(changes, np.flatnonzero(is_own))
+
+
 def join_changes(table: Relation, changes: Sequence[Changes]) -> Changes:
     """Return the stored columns of all changes, as one. table, changes: as for `cut_changes`."""
     names = [f.name for f in table.fields]

@@ -9,6 +9,7 @@ whenever they run. Invariant: the sink gets every committed epoch, in order. Sta
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 import uuid
@@ -20,14 +21,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import orjson
 
-from connectors.feed_source import REJECTED_KINDS, RangePlanner
+from connectors.feed_source import RangePlanner
 from connectors.objects.shared_storage import SharedStorage
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files, one_state, stored_bytes, write_base
-from connectors.spark.maintained.bucket_state import CHANGES, ROWS, Version
-from connectors.spark.maintained.changes import cut_changes, encode_changes
+from connectors.spark.maintained.bucket_state import ROWS, Version
 from connectors.spark.maintained.commits import Commits, base_epoch, fenced, lost
 from connectors.spark.maintained.files import (
     Base,
@@ -40,22 +40,21 @@ from connectors.spark.maintained.files import (
 )
 from connectors.spark.maintained.growth import DEFAULT_GROWTH, Growth, GrowthLimits
 from connectors.spark.maintained.imports import BackfilledState, ImportWork
+from connectors.spark.maintained.input_pages import LargeInput, pages_of_changes
 from connectors.spark.maintained.layout import (
     ANSWERED,
     COUNTED,
-    ERRORS,
     FAILED,
-    FINAL,
     LOGGED,
     MEASURED,
-    OUTPUT,
-    REJECTED,
+    STORED,
     WRITTEN,
     Layout,
     MaintainedView,
     Spread,
     spread_of,
 )
+from connectors.spark.maintained.output import SHOWN, CommittedEpoch, ShownRows, shown_rows
 from connectors.spark.maintained.reading import FEW_RECORDS, ReadWork, read_next
 from connectors.spark.maintained.scheduler import Scheduler
 from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, KeyReport, count_state
@@ -69,7 +68,6 @@ from connectors.spark.maintained.tasks import (
 )
 from connectors.spark.records import decode_error
 from dataflow.changes import Changes
-from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.operators.base import kinds_of
@@ -81,6 +79,8 @@ from storage.store import BulkFile, Store
 
 # Pages of up to so many bytes are stored with the epoch's document.
 INLINE_BYTES = 256 << 10
+# A task that has more bytes for the sink stores them in a file, which the driver reads on its own.
+OUTPUT_BYTES = 4 << 20
 # A base is rewritten when the log after it has more bytes than it, and at least so many.
 MIN_LOG_BYTES = 1 << 20
 # So many bases are rewritten in an epoch at most, and as many because of their age.
@@ -107,23 +107,6 @@ class Batch:
     stored: StoredInput | None = None
 
 
-@dataclass(frozen=True)
-class CommittedEpoch:
-    """A committed epoch as the sink gets it; all deltas are consolidated.
-
-    errors: of ERROR_KINDS. final: rows of the view that are final. rejected: of REJECTED_KINDS.
-    is_move: it has only moved state, and has the positions of the epoch before.
-    """
-
-    epoch: int
-    positions: Mapping[str, Any]
-    rows: Delta
-    errors: Delta
-    rejected: Delta
-    final: Sequence[Delta] = ()
-    is_move: bool = False
-
-
 class EpochSink(Protocol):
     """Shows committed epochs; its own storage has its progress."""
 
@@ -146,6 +129,7 @@ class Limits:
     max_epochs: int = MAX_EPOCHS
     grace_s: float = GRACE_S
     heavy_rows: int = HEAVY_ROWS
+    output_bytes: int = OUTPUT_BYTES
     growth: GrowthLimits = DEFAULT_GROWTH
 
 
@@ -272,12 +256,7 @@ class Driver:
         epoch, number, name = self.epoch + 1, uuid.uuid4().hex, ""
         stored = batch.stored or StoredInput(epoch, self.buckets, ())
         if (stored.epoch, stored.buckets) != (epoch, self.buckets):
-            raise TemporaryError(
-                "spark.late_read",
-                "rows were read for an epoch that another one has overtaken",
-                detail=f"epoch {stored.epoch} in {stored.buckets} buckets, not {epoch}",
-                hint="no action needed: they are read again",
-            )
+            raise _late_read(stored.epoch, stored.buckets)
         if len(payload) > self._limits.inline_bytes:
             name = f"{numbered('input', epoch)}-{number}"
             self._storage.put(name, payload)
@@ -308,6 +287,15 @@ class Driver:
         failpoint("spark.epoch.read")
         return found
 
+    def large_input(self) -> LargeInput:
+        """Return what stores a batch for the next epoch, which must be that of the batch.
+
+        TemporaryError spark.late_read: epochs of another driver came first.
+        """
+        if not self._rebalance():
+            raise _late_read(self.epoch, self.buckets)
+        return LargeInput(self._job(), self.epoch + 1, self._fetch)
+
     def _read(self, work: ReadWork) -> Sequence[Row]:
         if sum(one.size for one in work.ranges) > FEW_RECORDS:
             return self._scheduler.run(work)
@@ -322,17 +310,8 @@ class Driver:
             for bucket, rows in _rows_by_bucket(layout, self._view.tables[name], delta):
                 page = encode_delta(rows)
                 found.setdefault(bucket, []).append((layout.slot_of(stage, bucket), ROWS, page))
-        changed: dict[RelationName, list[Changes]] = {}
-        for changes in batch.changes:
-            if changes.relation.name in self._view.tables and len(changes):
-                changed.setdefault(changes.relation.name, []).append(changes)
-        for name, parts in changed.items():
-            table, stage = self._view.tables[name], layout.source_of(name)
-            cut = cut_changes(table, parts, layout.buckets, self._fetch)
-            for bucket, changes in enumerate(cut):
-                if len(changes):
-                    row = layout.slot_of(stage, bucket), CHANGES, encode_changes(changes)
-                    found.setdefault(bucket, []).append(row)
+        for bucket, pages in pages_of_changes(layout, batch.changes, self._fetch).items():
+            found.setdefault(bucket, []).extend(pages)
         return found
 
     def _fetch(self, table: Relation, keys: Delta) -> Delta:
@@ -381,7 +360,8 @@ class Driver:
             return
         # Of a view without state the first epoch decides how many there are.
         self._newest = replace(self._newest, buckets=given.buckets, spread=given.spread)
-        work = EpochWork(self._job(), given, payload, self._to_rewrite())
+        limit = self._limits.output_bytes
+        work = EpochWork(self._job(), given, payload, self._to_rewrite(), limit)
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         try:
@@ -420,6 +400,7 @@ class Driver:
             logs=found.logs,
             answered=found.answered,
             out=out,
+            outs=found.outs,
             bases=bases,
             base_bytes=base_bytes,
             log_bytes=log_bytes,
@@ -451,20 +432,24 @@ class Driver:
             return
         if rows is None:
             rows = list(unpack(self._storage.get(manifest.out))) if manifest.out else []
-        kinds = kinds_of(self._view.nodes[-1].plan.fields)
-        final = [_added_up(kinds, [page]) for slot, _, page in rows if slot == FINAL]
+        first = self._shown_rows(rows)
         self._sink.apply(
             CommittedEpoch(
-                manifest.epoch,
-                manifest.positions,
-                _added_up(kinds, [page for slot, _, page in rows if slot == OUTPUT]),
-                _added_up(ERROR_KINDS, [page for slot, _, page in rows if slot == ERRORS]),
-                _added_up(REJECTED_KINDS, [page for slot, _, page in rows if slot == REJECTED]),
-                final,
+                **vars(first),
+                epoch=manifest.epoch,
+                positions=manifest.positions,
                 is_move=not manifest.input,
+                later=[functools.partial(self._stored_rows, name) for name in manifest.outs],
             )
         )
         self._shown = manifest.epoch
+
+    def _shown_rows(self, rows: Sequence[Row]) -> ShownRows:
+        return shown_rows(kinds_of(self._view.nodes[-1].plan.fields), rows)
+
+    def _stored_rows(self, name: str) -> ShownRows:
+        """Return the rows that a task has stored."""
+        return self._shown_rows(list(unpack(self._storage.get(name))))
 
     # --- state moves -----------------------------------------------------------------------------
 
@@ -627,7 +612,8 @@ class _Results:
         failures = [decode_error(page) for slot, _, page in rows if slot == FAILED]
         if failures:
             raise failures[0]
-        self.shown = [row for row in rows if row[0] in (OUTPUT, ERRORS, FINAL, REJECTED)]
+        self.shown = [row for row in rows if row[0] in SHOWN]
+        self.outs = sorted(page.decode() for slot, _, page in rows if slot == STORED)
         logged = [orjson.loads(page) for slot, _, page in rows if slot == LOGGED]
         self.logs = [entry for entry, _ in logged]
         self.log_bytes = [pair for _, sizes in logged for pair in sizes.items()]
@@ -646,6 +632,15 @@ class _Results:
             names.setdefault(key, []).append(name)
             nbytes[key] = nbytes.get(key, 0) + size
         return names, nbytes
+
+
+def _late_read(epoch: int, buckets: int) -> TemporaryError:
+    return TemporaryError(
+        "spark.late_read",
+        "rows were read for an epoch that another one has overtaken",
+        detail=f"epoch {epoch} in {buckets} buckets",
+        hint="no action needed: they are read again",
+    )
 
 
 def _level_of(key: str) -> int:
@@ -676,8 +671,3 @@ def _rows_by_bucket(layout: Layout, table: Relation, rows: Delta) -> list[tuple[
         return [(b, part) for b, part in parts if len(part)]
     found = partition_positions(columns_at(rows, spec.key), n, buckets)
     return [(bucket, rows.take(at)) for bucket, at in found]
-
-
-def _added_up(kinds: str, pages: Sequence[bytes]) -> Delta:
-    found = [decode_delta(bytearray(page)) for page in pages]
-    return Delta.concat([Delta.empty(kinds), *found]).consolidate()

@@ -5,8 +5,8 @@ the payload of input, log and output: an index of (slot, tag, length), then page
 checksums. Names, where x is unique: `epochs/E-b` what epoch E reads after batch b, fixed once it
 exists, and `input/E-x` its pages, also those that source tasks have stored for it; `log/E/L-G-x`
 what group G of level L was given; `answers/E-b/S` what PostgreSQL answered to slot S;
-`base/L-B/E-x/` the state of bucket B of level L as of epoch E; `out/E-x` what the sink gets;
-`manifest/E` the commit; `generation/N`.
+`base/L-B/E-x/` the state of bucket B of level L as of epoch E; `out/E-x` what the sink gets, also
+from tasks; `manifest/E` the commit; `generation/N`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataflow.errors import TidemarkError
 
 _MAGIC = b"TMbk"
 # Since version 2 a log may have sums of rows; since 3 an input may be in several files, keys of
-# joins may be spread, and the version is part of the checksum. Earlier versions are read as
-# before.
-_VERSION = 3
+# joins may be spread, and the version is part of the checksum; since 4 an output may be in several
+# files. Earlier versions are read as before.
+_VERSION = 4
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
 _COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
@@ -139,9 +139,9 @@ class Manifest(_Document):
     epoch, batch, positions: as in its input; the batch of an epoch that only moves state is its
     own. generation: of the driver that committed it. input: whether it has an input. logs: [level,
     first bucket, end bucket, name]. answered: slots with a file of answers. out: the file for the
-    sink, "" for nothing to show. bases: by "level-bucket", the bases that together are its state.
-    base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its input,
-    after the epoch.
+    sink, "" for none; outs: further ones. bases: by "level-bucket", the bases that together are its
+    state. base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its
+    input, after the epoch.
     """
 
     epoch: int
@@ -154,6 +154,7 @@ class Manifest(_Document):
     logs: Sequence[Sequence[Any]] = ()
     answered: Sequence[int] = ()
     out: str = ""
+    outs: Sequence[str] = ()
     bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     base_bytes: Mapping[str, int] = field(default_factory=dict)
     log_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -41,6 +41,8 @@ OUTPUT, ERRORS, FINAL, REJECTED, FAILED, WRITTEN, LOGGED, ANSWERED, MEASURED = r
 READ = -10
 # How many rows of which keys a join was given.
 COUNTED = -11
+# The name of a file with rows for the sink.
+STORED = -12
 # The spread keys of a view's joins, ascending: (stage, input whose rows are spread, hash of the
 # exchange key). See `connectors.spark.routing`.
 Spread = tuple[tuple[int, int, int], ...]

@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,11 +51,13 @@ from connectors.spark.maintained.layout import (
     LOGGED,
     MEASURED,
     OUTPUT,
+    STORED,
     WRITTEN,
     Layout,
     MaintainedView,
     Spread,
 )
+from connectors.spark.maintained.output import SHOWN
 from connectors.spark.records import encode_error
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
@@ -368,12 +371,14 @@ class EpochWork(BucketWork):
     """One epoch: a step for each level.
 
     inline: the pages of the input, if they are in its document. rewritten: the buckets,
-    "level-bucket", whose base is written on this occasion, as of the epoch before.
+    "level-bucket", whose base is written on this occasion, as of the epoch before. output_bytes:
+    more than so many for the sink go to a file.
     """
 
     input: EpochInput
     inline: bytes = field(repr=False)
     rewritten: frozenset[str] = frozenset()
+    output_bytes: int = sys.maxsize
 
     @property
     def steps(self) -> int:
@@ -388,7 +393,7 @@ class EpochWork(BucketWork):
         """Step the buckets of a group in one level; pass on rows that are not for it."""
         started, restored, replayed = time.perf_counter(), STATES.restored, STATES.replayed
         try:
-            found = self._run(step, group, rows, folder)
+            found = self._stored(step, self._run(step, group, rows, folder))
             figures = Figures(
                 step,
                 group,
@@ -425,6 +430,15 @@ class EpochWork(BucketWork):
                 out += self._step(level, bucket, pages, folder)
         failpoint("spark.bucket.after")
         return out
+
+    def _stored(self, level: int, rows: list[Row]) -> list[Row]:
+        """Put many rows for the sink into a file, so that the driver need not hold them."""
+        shown = [row for row in rows if row[0] in SHOWN]
+        if sum(len(page) for _, _, page in shown) <= self.output_bytes:
+            return rows
+        name = f"{numbered('out', self.input.epoch)}-{uuid.uuid4().hex}"
+        self.job.storage.put(name, pack(shown))
+        return [*(row for row in rows if row[0] not in SHOWN), (STORED, level, name.encode())]
 
     def _input_of(self, bucket: int) -> Iterator[Row]:
         found = self.input.ranges.get(str(bucket))

@@ -26,7 +26,7 @@ from connectors.spark.batch.iceberg_sink import IcebergSink
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.batch.program import main
 from connectors.spark.batch.settings import read_settings
-from connectors.spark.maintained.driver import CommittedEpoch
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.session import LazySession
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Delta
@@ -254,8 +254,8 @@ def test_of_two_writers_of_an_epoch_one_fails(
     catalog = {"type": "hadoop", "warehouse": str(tmp_path / "lake")}
     one, two = (IcebergSink(session.get(), catalog, "shop.v", view) for _ in range(2))
     nothing = Delta.empty(ERROR_KINDS), Delta.empty(REJECTED_KINDS)
-    first = CommittedEpoch(1, {}, Delta.of("i", [(5,)]), *nothing)
-    second = CommittedEpoch(2, {}, Delta.of("i", [(5,), (6,)], [-1, 1]), *nothing)
+    first = CommittedEpoch(Delta.of("i", [(5,)]), *nothing, epoch=1)
+    second = CommittedEpoch(Delta.of("i", [(5,), (6,)], [-1, 1]), *nothing, epoch=2)
     write = two._write
 
     def late(*given: Any) -> Any:

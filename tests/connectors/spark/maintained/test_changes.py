@@ -2,7 +2,8 @@
 what they refuse.
 
 Relations have the default replica identity, the full one, upserts, or only inserts; changes are
-updates of keys, truncations, omitted values and rejected records, within one batch and across."""
+updates of keys, truncations, omitted values and rejected records, within one batch and across,
+and in batches that are stored chunk by chunk."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 from connectors.feed_source import rejected_row
+from connectors.source import StoredInput
+from connectors.spark.maintained import input_pages
 from connectors.spark.maintained.changes import cut_changes, decode_changes, encode_changes
 from connectors.spark.maintained.driver import Batch, Driver
 from connectors.spark.maintained.layout import MaintainedView, narrowed
@@ -184,14 +187,25 @@ class RejectingSink(TableSink):
 
     def apply(self, epoch) -> None:
         super().apply(epoch)
-        for row, weight in epoch.rejected.rows():
+        for row, weight in epoch.whole().rejected.rows():
             texts = tuple(x.decode() for x in row[:5])
             self.rejected[(*texts, *row[5:])] += weight
 
 
+def stored_apart(driver: Driver, chunks: list[Changes]) -> StoredInput | None:
+    """The chunks as a batch too large for the driver."""
+    large = driver.large_input()
+    for changes in chunks:
+        large.add([changes])
+    return large.finish()
+
+
 @pytest.mark.parametrize("buckets", [1, 5])
 @pytest.mark.parametrize("kinds", [("default", "full"), ("upsert", "default"), ("append", "full")])
-def test_buckets_have_what_one_table_has(kinds: tuple[str, str], buckets: int) -> None:
+def test_buckets_have_what_one_table_has(
+    kinds: tuple[str, str], buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_pages, "FILE_BYTES", 300)
     for seed in range(6):
         random = Random(seed)
         tables = [Table(n, kind, random) for n, kind in zip("ab", kinds, strict=True)]
@@ -215,7 +229,10 @@ def test_buckets_have_what_one_table_has(kinds: tuple[str, str], buckets: int) -
             for epoch in range(12):
                 batch = [t.changes() for t in tables for _ in range(random.choice([1, 1, 2]))]
                 local.step([c for c in batch if len(c)])
-                driver.step(Batch({}, batch))
+                if random.random() < 0.5:
+                    driver.step(Batch({}, batch))
+                else:
+                    driver.step(Batch({}, stored=stored_apart(driver, batch)))
                 assert sink.rows == +local.rows, (seed, epoch)
                 assert sink.rejected == local.rejected
 

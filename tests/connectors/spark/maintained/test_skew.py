@@ -16,9 +16,10 @@ import pytest
 from connectors.spark.maintained import files, skew, tasks
 from connectors.spark.maintained.bases import rows_of
 from connectors.spark.maintained.bucket_state import BucketState
-from connectors.spark.maintained.driver import Batch, CommittedEpoch, Driver, Limits
+from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.files import EpochInput, Manifest
 from connectors.spark.maintained.layout import Layout, MaintainedView
+from connectors.spark.maintained.output import CommittedEpoch
 from connectors.spark.maintained.scheduler import InProcessScheduler
 from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, KeyReport
 from connectors.spark.maintained.tasks import STATES
