@@ -6,12 +6,12 @@ added in another, so a sink applies them in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.feed_source import REJECTED_KINDS
-from connectors.pages import decode_delta
+from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row
 from connectors.spark.maintained.layout import ERRORS, FINAL, OUTPUT, REJECTED
 from dataflow.collect import ERROR_KINDS
@@ -72,6 +72,30 @@ def shown_rows(kinds: str, rows: Sequence[Row]) -> ShownRows:
         _added_up(REJECTED_KINDS, [page for slot, _, page in rows if slot == REJECTED]),
         [_added_up(kinds, [page]) for slot, _, page in rows if slot == FINAL],
     )
+
+
+def parts_of(rows: Iterable[Row], nbytes: int) -> Iterator[list[Row]]:
+    """Yield the same rows for the sink in parts of about so many bytes; pages may be cut."""
+    held, size = list[Row](), 0
+    for slot, tag, page in rows:
+        for piece in _pieces(page, nbytes):
+            if held and size + len(piece) > nbytes:
+                yield held
+                held, size = [], 0
+            held.append((slot, tag, piece))
+            size += len(piece)
+    if held:
+        yield held
+
+
+def _pieces(page: bytes, nbytes: int) -> Iterator[bytes]:
+    if len(page) <= nbytes:
+        yield page
+        return
+    delta = decode_delta(bytearray(page))
+    step = max(1, len(delta) * nbytes // len(page))
+    for at in range(0, len(delta), step):
+        yield encode_delta(delta.slice(at, min(at + step, len(delta))))
 
 
 def _added_up(kinds: str, pages: Sequence[bytes]) -> Delta:

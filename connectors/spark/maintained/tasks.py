@@ -57,7 +57,7 @@ from connectors.spark.maintained.layout import (
     MaintainedView,
     Spread,
 )
-from connectors.spark.maintained.output import SHOWN
+from connectors.spark.maintained.output import SHOWN, parts_of
 from connectors.spark.records import encode_error
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
@@ -432,13 +432,16 @@ class EpochWork(BucketWork):
         return out
 
     def _stored(self, level: int, rows: list[Row]) -> list[Row]:
-        """Put many rows for the sink into a file, so that the driver need not hold them."""
+        """Put many rows for the sink into files, which the driver reads one by one."""
         shown = [row for row in rows if row[0] in SHOWN]
         if sum(len(page) for _, _, page in shown) <= self.output_bytes:
             return rows
-        name = f"{numbered('out', self.input.epoch)}-{uuid.uuid4().hex}"
-        self.job.storage.put(name, pack(shown))
-        return [*(row for row in rows if row[0] not in SHOWN), (STORED, level, name.encode())]
+        found = [row for row in rows if row[0] not in SHOWN]
+        for part in parts_of(shown, self.output_bytes):
+            name = f"{numbered('out', self.input.epoch)}-{uuid.uuid4().hex}"
+            self.job.storage.put(name, pack(part))
+            found.append((STORED, level, name.encode()))
+        return found
 
     def _input_of(self, bucket: int) -> Iterator[Row]:
         found = self.input.ranges.get(str(bucket))
