@@ -110,7 +110,8 @@ def _open(path: str, options: Options) -> Rdict:
 class RocksStore:
     """Arrangements and named values in the directory `path`; one service at a time.
 
-    cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
+    cache_bytes: budget for pages in memory, over all arrangements, or a cache that stores of this
+    thread share; budget: for the rest.
     direct_reads: bypass the cache of the operating system, to measure a cold disk. watch: the
     memory of the process; under pressure the page cache shrinks. StorageError state.locked,
     state.version, state.corrupt, state.io on opening.
@@ -119,7 +120,7 @@ class RocksStore:
     def __init__(
         self,
         path: str | Path,
-        cache_bytes: int = 256 << 20,
+        cache_bytes: int | PageCache = 256 << 20,
         tuning: Tuning | None = None,
         budget: StoreBudget | None = None,
         *,
@@ -135,7 +136,9 @@ class RocksStore:
         self._tuning = tuning or _TUNING
         self._writes = WriteSet(self._db, self._seal, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
-        self.cache = PageCache(cache_bytes)
+        is_shared = isinstance(cache_bytes, PageCache)
+        self.cache = cache_bytes if is_shared else PageCache(cache_bytes)
+        self._shares_cache = is_shared
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
         self._pending: dict[RunSet, None] = {}
         self._held = HeldBytes()
@@ -412,6 +415,9 @@ class RocksStore:
         StorageError state.io, state.disk_full: the committed state is intact, and the next start
         finds it.
         """
+        if self._shares_cache:
+            for _, runs in self._open.values():
+                runs.leave_memory()
         self._open.clear()
         self._seal.close()
         try:

@@ -35,6 +35,7 @@ from dataflow.operators.tables.table import TableState, UncountedRows
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node
 from storage.delta import Column
+from storage.page_cache import PageCache
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import BulkFile
 
@@ -44,7 +45,9 @@ CHANGES, ROWS = 0, 1
 STORED_OUTPUT_BYTES = 256 << 10
 _VERSION, _OUTPUT = "version", "output"
 _BUDGET = StoreBudget(run_bytes=16 << 20, ahead_bytes=8 << 20, write_buffer_bytes=4 << 20)
+# Each open state adds so much to the cache of all states of the process: they differ in size.
 _CACHE_BYTES = 32 << 20
+_CACHE = PageCache(0)
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,8 @@ class BucketState:
     def _open(self, files: Sequence[BulkFile] = ()) -> None:
         """Open the store; files: of a base, for an empty one."""
         layout = self._layout
-        self._opened = RocksStore(self._folder, _CACHE_BYTES, budget=_BUDGET)
+        self._opened = RocksStore(self._folder, _CACHE, budget=_BUDGET)
+        _CACHE.resize(_CACHE_BYTES)
         specs = [spec for specs in self.specs.values() for spec, _ in specs]
         if files:
             ingest(self.store, specs, files, Path(files[0].path).parent)
@@ -275,5 +279,8 @@ class BucketState:
     def close(self) -> None:
         """Close the store; what was not committed is dropped."""
         if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+            opened, self._opened = self._opened, None
+            try:
+                opened.close()
+            finally:
+                _CACHE.resize(-_CACHE_BYTES)
