@@ -9,7 +9,7 @@ have emitted for all changes, and what it would have refused is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from dataflow.errors import InvariantError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.tables.table import is_keyed, neighbours, table_spec
 from dataflow.schema import Relation
-from storage.bulk import partition_positions
+from storage.bulk import partition_positions, partition_rows, positions_by
 
 _HEAD = struct.Struct("<HxxxxxxQ")  # columns with values that were not sent, bytes of the rows
 _MASK = np.dtype("<i8")
@@ -100,6 +100,33 @@ def _rows_by_bucket(table: Relation, changes: Changes, buckets: int) -> list[np.
     columns = [changes.columns[c] for c in key]
     found = dict(partition_positions(columns, len(changes), buckets))
     return [found.get(bucket, np.zeros(0, np.int64)) for bucket in range(buckets)]
+
+
+def in_slices(table: Relation, changes: Changes, buckets: int, rows: int) -> Iterator[Changes]:
+    """Yield the changes of one of so many buckets in slices of about so many, by ranges of the
+    hashes of their keys; as one slice what a truncation is among.
+    """
+    count = -(-len(changes) // rows)
+    if count < 2 or (changes.kinds == Changes.TRUNCATE).any():
+        yield changes
+        return
+    if table.is_append:
+        found = np.array_split(np.arange(len(changes)), count)
+    else:
+        spec = table_spec(table, range(len(table.fields)), "")
+        key = [changes.columns[c] for c in spec.key]
+        found = [at for _, at in slice_positions(key, len(changes), buckets, count)]
+    for at in found:
+        yield _taken(changes, at)
+
+
+def slice_positions(
+    key: Sequence[Column], n: int, buckets: int, count: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (slice, positions) of the rows of one of so many buckets: equal keys are in one of
+    `count` slices, and a slice has a range of the hashes of the bucket.
+    """
+    yield from positions_by(partition_rows(key, n, buckets * count) % count)
 
 
 def join_changes(table: Relation, changes: Sequence[Changes]) -> Changes:
