@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectors.spark.maintained import bucket_state, changes, skew
+from connectors.spark.maintained import bucket_state, changes, skew, tasks
 from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.files import number_of
 from connectors.spark.maintained.growth import GrowthLimits
@@ -364,8 +364,8 @@ def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.timeout(1800)
-def test_slices_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of a few rows."""
+def test_slices_and_stored_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a few rows, whose output goes to other tasks by the shared storage."""
     sliced: Counter = Counter()
     positions = changes.slice_positions
 
@@ -378,6 +378,7 @@ def test_slices_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "slice_positions", counting)
     for seed in chosen(SLICED_PLANS):
         monkeypatch.setattr(bucket_state, "SLICE_ROWS", 1 + seed % 4)
+        monkeypatch.setattr(tasks, "FILED_BYTES", 600 * (seed % 2))
         played(seed)
     assert sliced[True], "nothing was sliced"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS
-from connectors.pages import decode_delta, encode_delta
+from connectors.pages import decode_delta, encode_delta, page_parts
 from dataflow.changes import Changes, Letter
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.errors import InvariantError
@@ -36,13 +36,13 @@ Fetch = Callable[[Relation, Delta], Delta]
 def encode_changes(changes: Changes) -> bytes:
     """Return changes as a page; their relation is not part of it."""
     masks = [Column(mask) for mask in changes.unchanged.values()]
-    rows = encode_delta(Delta([*changes.columns, *masks], changes.kinds.astype(np.int64)))
+    rows, size = page_parts(Delta([*changes.columns, *masks], changes.kinds.astype(np.int64)))
     indexes = np.array(list(changes.unchanged), _MASK).tobytes()
     letters = b""
     if changes.letters is not None:
         found = [(i, *letter) for i, letter in enumerate(changes.letters) if letter is not None]
         letters = encode_delta(Delta.of(KIND_INT + REJECTED_KINDS, found))
-    return _HEAD.pack(len(changes.unchanged), len(rows)) + indexes + rows + letters
+    return b"".join([_HEAD.pack(len(changes.unchanged), size), indexes, *rows, letters])
 
 
 def decode_changes(relation: Relation, page: bytes) -> Changes:
@@ -52,7 +52,7 @@ def decode_changes(relation: Relation, page: bytes) -> Changes:
     count, length = _HEAD.unpack_from(page)
     at = _HEAD.size + count * _MASK.itemsize
     indexes = np.frombuffer(page[_HEAD.size : at], _MASK).tolist()
-    rows = decode_delta(bytearray(page[at : at + length]))
+    rows = decode_delta(bytearray(memoryview(page)[at : at + length]))
     width = len(relation.fields)
     masks = [column.values for column in rows.columns[width:]]
     letters = None
