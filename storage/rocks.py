@@ -18,7 +18,7 @@ import numpy as np
 from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict
 
 from storage.arrangement import RocksArrangement, RocksSums
-from storage.bulk import first_rows, identity_of, page_numbers, raw_options
+from storage.bulk import BulkWriter, first_rows, identity_of, page_numbers, raw_options
 from storage.copies import copy_database, value_in_copy
 from storage.errors import OutOfSpaceError, StorageError
 from storage.failpoints import failpoint
@@ -404,6 +404,13 @@ class RocksStore:
             sealed = stored(self._db, page_key(identity_of(name), BULK_RUN, int(numbers[at])))
             verify(sealed, self._open[name][1].layout, f'bulk page of "{name}"')
         return run
+
+    def write_file(self, spec: ArrangementSpec | SumsSpec, path: str) -> BulkFile:
+        """Write the rows of a state as one file at `path`, for `ingest`; they are in order."""
+        opened = (
+            self.arrange(spec) if isinstance(spec, ArrangementSpec) else self.arrange_sums(spec)
+        )
+        return BulkWriter(spec, 0, 1, path).write_ordered(opened.runs.scan())
 
     def copy_to(self, folder: Path) -> None:
         """Copy the state at the newest commit; see the contract."""
